@@ -1,0 +1,406 @@
+"""The configuration: frozen dataclasses <-> YAML.
+
+`configs/default.yaml` names every key with its default; any other file says only what differs from it. Reading is strict:
+an unknown key, a wrong type and a value out of range are each one clear ConfigError that names the file and the key.
+"""
+
+import dataclasses
+import math
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from graf.errors import ConfigError
+from graf.strict import build, key
+
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    type: Literal["toy_cars", "images"] = key("`toy_cars` (made on first use) or `images` (your folders)")
+    datadir: tuple[str, ...] = key("folder or list of folders; for toy_cars where the set is kept")
+    labels: Literal["auto", "transforms", "filename", "none"] = key(
+        "where cameras come from: transforms.json, file names, nowhere; `auto` takes what it finds"
+    )
+    imsize: int = key("images are cropped square and resized to this, pixels", 8, 2048)
+    n_images: int = key("toy_cars: how many images to make", 1, 10_000_000)
+    seed: int = key("toy_cars: seed of the shapes, colours and cameras", 0, 2**32)
+    background: tuple[float, float, float] = key("`white`, `black` or [r, g, b] in [0, 1], also behind transparency", 0, 1)
+    near: float = key("depth of the first sample on a ray, scene units", 0)
+    far: float = key("depth of the last sample on a ray, scene units", 0)
+    radius: tuple[float, float] = key('camera distance, a number or a range such as "9.5,10.5"', 0)
+    fov: float = key("horizontal field of view, degrees", 0.1, 179)
+    orthographic: bool = key("parallel rays over a square of side far - near")
+    umin: float = key("azimuth / 360 degrees of drawn cameras, from", -1, 2)
+    umax: float = key("... to", -1, 2)
+    vmin: float = key("polar position of drawn cameras, (1 - cos polar) / 2, from", 0, 1)
+    vmax: float = key("... to", 0, 1)
+    v: tuple[float, ...] = key("polar position of each elevation label, in the order of their rank", 0, 1)
+    center_crop: int = key("side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
+    hflip: bool = key("mirror real images at random (unposed data only)")
+    on_bad_file: Literal["error", "skip"] = key("what a faulty image does: end with the list, or be left out and counted")
+
+
+@dataclass(frozen=True)
+class NerfConfig:
+    conditioning: Literal["concat", "film"] = key("how latents enter: beside the points (GRAF) or as scale and shift")
+    netdepth: int = key("layers of the radiance field", 1, 64)
+    netwidth: int = key("channels of each layer", 2, 4096)
+    netdepth_fine: int = key("layers of the fine network (N_importance > 0)", 1, 64)
+    netwidth_fine: int = key("channels of the fine network", 2, 4096)
+    mapping_depth: int = key("film: layers of the mapping network behind the latents", 1, 16)
+    multires: int = key("frequencies of the position encoding", 0, 20)
+    multires_views: int = key("frequencies of the view direction encoding", 0, 20)
+    density_activation: Literal["relu", "softplus"] = key("raw network output to density (GRAF: relu)")
+    use_viewdirs: bool = key("colour depends on the view direction")
+    N_samples: int = key("stratified samples a ray", 2, 4096)
+    N_samples_render: int = key("the same for samples, videos and metrics, which are not jittered; 0 for N_samples", 0, 4096)
+    N_importance: int = key("further samples a ray, importance-sampled for a fine network; 0 for none", 0, 4096)
+    perturb: bool = key("jitter the samples in training (samples for people are never jittered)")
+    raw_noise_std: float = key("standard deviation of the noise added to raw density in training", 0)
+    decrease_noise: bool = key("let that noise fall to zero over the first 5,000 steps")
+    chunk: int = key("rays rendered at a time outside training", 1)
+
+
+@dataclass(frozen=True)
+class CcsrConfig:
+    mode: Literal["none", "refine", "consistency"] = key(
+        "`refine`: the field is rendered at imsize / scale_factor and refined; `consistency`: both at imsize, pulled together"
+    )
+    scale_factor: int = key("high-resolution pixels a low-resolution pixel, along a side", 2, 8)
+    kernel: Literal["box", "bilinear", "bicubic", "gaussian"] = key("the downsampling that a refined image is consistent with")
+    num_views: int = key("azimuth bins of the view codes", 1, 3600)
+    elevation_bins: int = key("elevation bins of the view codes, over vmin..vmax", 1, 360)
+    code_channels: int = key("channels of a view code", 1, 256)
+    code_size: int = key("side of a view code's map over the frame", 1, 256)
+    backbone: Literal["light", "rrdb"] = key("what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")
+    width: int = key("light: channels", 8, 1024)
+    depth: int = key("light: convolutions at low resolution", 1, 32)
+    num_rrdb_blocks: int = key("rrdb: blocks", 1, 64)
+    nf: int = key("rrdb: channels", 4, 512)
+    gc: int = key("rrdb: channels that a dense layer adds", 4, 256)
+    pretrained_path: str = key("rrdb: file of ESRGAN or Real-ESRGAN weights to start from; empty for none")
+    freeze_backbone: bool = key("rrdb: keep the network's own weights as they are; codes and latents still learn")
+    alpha_init: float = key("consistency: weight of the loss between rendered and restored images at step 0", 0)
+    alpha_decay: float = key("consistency: its rate of decay a step, alpha_init * exp(-alpha_decay * step)", 0)
+    detach: Literal["none", "nerf", "ccsr"] = key("consistency: whose gradient that loss leaves out")
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    type: Literal["gauss", "uniform"] = key("distribution of the latents")
+    dim: int = key("width of the latents", 2)
+    dim_appearance: int = key("how many of them, the last, are appearance", 0)
+
+
+@dataclass(frozen=True)
+class RaySamplerConfig:
+    N_samples: int = key("rays of a training patch, a square number: 1024 is 32 x 32", 16)
+    min_scale: float = key("smallest patch, as a share of the image's side", 0, 1)
+    max_scale: float = key("largest patch", 0, 1)
+    scale_anneal: float = key(
+        "a: smallest patch max_scale * exp(-3 a floor(step / 1000)), not under min_scale; 0 for min_scale", 0
+    )
+    random_scale: bool = key("draw the patch's scale; off keeps max_scale")
+    random_shift: bool = key("draw the patch's place; off keeps it centred")
+
+
+@dataclass(frozen=True)
+class DiscriminatorConfig:
+    ndf: int = key("base width", 2, 1024)
+    norm: Literal["instance", "none"] = key("normalisation between layers (GRAF: instance)")
+    spectral_norm: bool = key("spectral normalisation of every layer (GRAF: true)")
+    hflip: bool = key("mirror what the discriminator sees at random")
+    condition: Literal["none", "class", "class_and_pose"] = key("what it knows of an image, by projection")
+    dual: bool = key("refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
+    label_loss: Literal["none", "MCE"] = key("auxiliary label head: cross-entropy of class and of elevation bin")
+    label_weight: float = key("weight of that loss", 0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    outdir: str = key("parent folder of the runs; the run is outdir/expname")
+    seed: int = key("seed of weights, latents, cameras and the order of the data", 0, 2**32)
+    max_steps: int = key("train until this step", 0)
+    batch_size: int = key("images a step", 1)
+    nworkers: int = key("loader processes, at most 4 are used", 0)
+    optimizer: Literal["adam", "rmsprop"] = key("adam has betas (0, 0.99)")
+    lr_g: float = key("learning rate of the generator", 0)
+    lr_d: float = key("learning rate of the discriminator", 0)
+    lr_anneal: float = key("factor on both rates at each milestone", 0, 1)
+    lr_anneal_every: tuple[int, ...] = key("milestones, steps", 1)
+    gan_type: Literal["standard", "wgan", "hinge"] = key("adversarial loss; standard is the non-saturating one")
+    reg_type: Literal["r1", "wgan_gp", "none"] = key("gradient penalty of the discriminator")
+    reg_param: float = key("its weight, per image", 0)
+    reg_every: int = key("apply it every so many steps, scaled up by as much", 1)
+    grad_clip: float = key("largest gradient norm of either network; 0 for no limit", 0)
+    model_average_beta: float = key("decay of the generator's moving average, which samples and evaluation use", 0, 1)
+    use_amp: bool = key("mixed precision (`--use_amp`)")
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = key("auto: bfloat16 where the device has it")
+    max_bad_steps: int = key("stop after this many steps in a row with a non-finite loss or gradient", 1)
+    monitoring: Literal["tensorboard", "wandb", "none"] = key("curves beside metrics.jsonl; wandb needs `pip install wandb`")
+    print_every: int = key("steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
+    sample_every: int = key("steps between sample sheets (four times as often in the first 500)", 0)
+    save_every_steps: int = key("steps between checkpoints of the run (model.pt)", 0)
+    backup_every: int = key("steps between checkpoints that are kept for good", 0)
+    fid_every: int = key("steps between measurements of FID and KID", 0)
+    video_every: int = key("steps between rotation videos", 0)
+
+
+@dataclass(frozen=True)
+class MetricsConfig:
+    extractor: Literal["auto", "inception-v3-compat", "efficientnet-lite0"] = key(
+        "network of FID and KID; auto takes Inception where its weights lie on this machine"
+    )
+    weights_path: str = key("file of the Inception weights; empty looks into torch hub's cache")
+    n_real: int = key("real images to compare with, at most; 0 for all", 0)
+    n_fake: int = key("generated images", 2)
+    batch_size: int = key("images rendered at a time", 1)
+
+
+@dataclass(frozen=True)
+class Config:
+    expname: str = key("name of the run's folder in training.outdir")
+    data: DataConfig = key("the photographs and their cameras")
+    nerf: NerfConfig = key("the radiance field")
+    ccsr: CcsrConfig = key("super-resolution of the renderings")
+    z_dist: LatentConfig = key("the latents")
+    ray_sampler: RaySamplerConfig = key("the training patches")
+    discriminator: DiscriminatorConfig = key("the discriminator")
+    training: TrainingConfig = key("the run")
+    metrics: MetricsConfig = key("FID and KID")
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.training.outdir) / self.expname
+
+    @property
+    def rendered_scale(self) -> int:
+        """Pixels of an image a ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
+        return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
+
+    @property
+    def patch_size(self) -> int:
+        """Side in pixels of what the discriminator sees: N_samples rays, refined where ccsr.mode is refine."""
+        return math.isqrt(self.ray_sampler.N_samples) * self.rendered_scale
+
+
+def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
+    """The config of a YAML file, merged over configs/default.yaml, with `section.key=value` overrides on top.
+
+    A file in GRAF's own format is translated (see graf/foreign_config.py). Raises ConfigError for a missing file, an unknown
+    key, a wrong type, a value out of range, or values that do not fit each other.
+    """
+    default_path = CONFIG_DIR / "default.yaml"
+    raw = read_yaml(default_path)
+    where = str(default_path)
+    if path is not None:
+        where = str(path)
+        for layer, layer_where in _layers(Path(path)):
+            raw = merge(raw, layer, layer_where)
+    return override(config_from_dict(raw, where), overrides)
+
+
+def override(config: Config, overrides: typing.Sequence[str]) -> Config:
+    """The config with `section.key=value` overrides on top. Raises ConfigError."""
+    raw = config_to_dict(config)
+    for text in overrides:
+        raw = merge(raw, parse_override(text), f"--set {text}")
+    return config_from_dict(raw, "--set " + " ".join(overrides)) if overrides else config
+
+
+def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
+    """The file's own keys behind those of the files that it names in `inherit_from`, each with its name."""
+    from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
+
+    if path.resolve() in seen:
+        raise ConfigError(f"{path}: inherit_from leads back to the file itself")
+    raw = translate_ccsr(read_yaml(path))
+    if is_graf_format(raw):
+        return [*_layers(CONFIG_DIR / "graf.yaml"), (translate_graf(raw, str(path)), str(path))]
+    parent = raw.pop("inherit_from", "default.yaml")
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {parent!r}")
+    if parent == "default.yaml":
+        return [(raw, str(path))]
+    return [*_layers(path.parent / parent, (*seen, path.resolve())), (raw, str(path))]
+
+
+def read_yaml(path: Path) -> dict:
+    """The mapping in a YAML file. Raises ConfigError where there is none."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
+        raise ConfigError(f"{path}: no such config file; configs/ has {', '.join(known)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected sections such as `data:`, found a {type(raw).__name__}")
+    return raw
+
+
+def merge(base: dict, layer: dict, where: str) -> dict:
+    """`layer` over `base`, section by section. Raises ConfigError where a section meets a plain value."""
+    merged = dict(base)
+    for name, value in layer.items():
+        if isinstance(merged.get(name), dict):
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: '{name}' is a section with keys of its own, found {value!r}")
+            merged[name] = merge(merged[name], value, where)
+        else:
+            merged[name] = value
+    return merged
+
+
+def parse_override(text: str) -> dict:
+    """`training.batch_size=4` as {"training": {"batch_size": 4}}; the value is read as YAML, unless the key wants text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
+    try:
+        parsed = yaml.safe_load(value)
+        if _is_text(name.strip()) and not isinstance(parsed, str):  # 2024 may be a name
+            parsed = value
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"--set {text}: the value is not valid YAML") from None
+    for part in reversed(name.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def _is_text(name: str) -> bool:
+    kind: Any = Config
+    for part in name.split("."):
+        kind = {f.name: f.type for f in dataclasses.fields(kind)}.get(part) if dataclasses.is_dataclass(kind) else None
+    return kind is str
+
+
+def config_from_dict(raw: dict, where: str) -> Config:
+    """The checked config of nested dictionaries such as `config_to_dict` gives. Raises ConfigError."""
+    config = build(Config, raw, where)
+    _check_consistency(config, where)
+    return config
+
+
+def config_to_dict(config: Config) -> dict:
+    """The config as nested dictionaries of plain values, ready for YAML, JSON and `config_from_dict`."""
+    return _plain(dataclasses.asdict(config))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+PATCH_SIZES = (16, 32, 64, 128)
+
+
+def _check_consistency(config: Config, where: str) -> None:
+    """What single keys cannot tell: values that do not fit each other."""
+    data, rays, training, ccsr = config.data, config.ray_sampler, config.training, config.ccsr
+    patch, scale = config.patch_size, config.rendered_scale
+
+    def refuse_if(wrong: bool, message: str) -> None:
+        if wrong:
+            raise ConfigError(f"{where}: {message}")
+
+    refuse_if(
+        not config.expname.strip() or config.expname != Path(config.expname).name or config.expname in (".", ".."),
+        f"expname: must be the name of one folder, found {config.expname!r}",
+    )
+    side = math.isqrt(rays.N_samples)
+    refuse_if(
+        side**2 != rays.N_samples,
+        f"ray_sampler.N_samples: must be a square number such as {side**2} or {(side + 1) ** 2}, found {rays.N_samples}",
+    )
+    refuse_if(
+        patch not in PATCH_SIZES,
+        f"ray_sampler.N_samples: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
+        f"N_samples {', '.join(str((p // scale) ** 2) for p in PATCH_SIZES)}; found {rays.N_samples} (side {patch})",
+    )
+    refuse_if(
+        ccsr.mode != "none" and data.imsize % ccsr.scale_factor != 0,
+        f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {ccsr.scale_factor}",
+    )
+    refuse_if(
+        ccsr.mode == "consistency" and patch % ccsr.scale_factor != 0,
+        f"ccsr.scale_factor: must divide the patch's side {patch}, found {ccsr.scale_factor}",
+    )
+    refuse_if(
+        ccsr.mode != "none" and ccsr.elevation_bins > 1 and data.vmin == data.vmax,
+        "ccsr.elevation_bins: more than one bin needs data.vmin below data.vmax",
+    )
+    refuse_if(
+        ccsr.mode != "none" and ccsr.backbone == "rrdb" and ccsr.scale_factor not in (2, 4),
+        f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {ccsr.scale_factor}",
+    )
+    refuse_if(
+        bool(ccsr.pretrained_path) and ccsr.backbone != "rrdb",
+        "ccsr.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
+    )
+    refuse_if(ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen")
+    refuse_if(
+        config.discriminator.dual and ccsr.mode != "refine", "discriminator.dual: needs the renderings of ccsr.mode: refine"
+    )
+    refuse_if(
+        not 0 < rays.min_scale <= rays.max_scale,
+        f"ray_sampler: min_scale must be above 0 and at most max_scale, found {rays.min_scale:g} and {rays.max_scale:g}",
+    )
+    refuse_if(data.near >= data.far, f"data: near must be below far, found {data.near:g} and {data.far:g}")
+    refuse_if(data.radius[0] <= 0, f"data.radius: must be above 0, found {data.radius[0]:g}")
+    refuse_if(data.radius[0] > data.radius[1], f"data.radius: the range runs from low to high, found {data.radius}")
+    refuse_if(
+        data.radius[1] - data.radius[0] > data.near,
+        f"data.radius: a range of {data.radius[1] - data.radius[0]:g} moves the near plane {data.near:g} behind the camera",
+    )
+    refuse_if(config.nerf.N_samples_render == 1, "nerf.N_samples_render: must be 0 (as N_samples) or at least 2, found 1")
+    refuse_if(
+        config.discriminator.hflip and config.discriminator.condition == "class_and_pose",
+        "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none",
+    )
+    for low, high in (("umin", "umax"), ("vmin", "vmax")):
+        refuse_if(getattr(data, low) > getattr(data, high), f"data: {low} must be at most {high}")
+    refuse_if(
+        config.z_dist.dim_appearance >= config.z_dist.dim,
+        f"z_dist.dim_appearance: must leave room for the shape code in dim = {config.z_dist.dim}, "
+        f"found {config.z_dist.dim_appearance}",
+    )
+    refuse_if(data.type == "images" and not data.datadir, "data.datadir: name at least one folder of photographs")
+    refuse_if(not data.v, "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]")
+    refuse_if(
+        list(training.lr_anneal_every) != sorted(set(training.lr_anneal_every)),
+        f"training.lr_anneal_every: milestones must rise, found {list(training.lr_anneal_every)}",
+    )
+    refuse_if(training.model_average_beta >= 1, "training.model_average_beta: must be below 1")
+    refuse_if(training.lr_g <= 0 or training.lr_d <= 0, "training: lr_g and lr_d must be above 0")
+
+
+def config_rows() -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every config key, in the order of default.yaml: the README's table."""
+    defaults = config_to_dict(load_config())
+    rows = []
+    for section in dataclasses.fields(Config):
+        if not dataclasses.is_dataclass(section.type):
+            rows.append((section.name, str(defaults[section.name]), section.metadata["meaning"]))
+            continue
+        for f in dataclasses.fields(section.type):
+            rows.append((f"{section.name}.{f.name}", _shown(defaults[section.name][f.name]), f.metadata["meaning"]))
+    return rows
+
+
+def _shown(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
