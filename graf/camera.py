@@ -1,0 +1,129 @@
+"""Cameras: poses on the sphere, look_at, focal lengths and trajectories.
+
+The world is z-up. A pose_c2w (..., 3, 4) takes camera coordinates to the world; the camera looks along its own -z, y is up.
+A camera's place is told by u = azimuth / 360 degrees and v = (1 - cos(polar angle)) / 2.
+"""
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from graf.config import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """What is known of B views: the camera, the class and the elevation bin.
+
+    pose_c2w (B, 3, 4); class_index (B,) and elevation_index (B,) int64, zeros where the data has none.
+    """
+
+    pose_c2w: Tensor
+    class_index: Tensor
+    elevation_index: Tensor
+
+    @classmethod
+    def of_poses(cls, pose_c2w: Tensor) -> "Labels":
+        """Labels of cameras alone: class and elevation bin are 0."""
+        zeros = torch.zeros(len(pose_c2w), dtype=torch.long, device=pose_c2w.device)
+        return cls(pose_c2w, zeros, zeros)
+
+    def to(self, device: torch.device | str) -> "Labels":
+        return Labels(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.pose_c2w)
+
+    def __getitem__(self, index: slice | Tensor) -> "Labels":
+        return Labels(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+
+
+def position_on_sphere(u: Tensor, v: Tensor) -> Tensor:
+    """Unit vectors (..., 3) of u = azimuth / 360 degrees and v = (1 - cos polar) / 2 (GRAF, appendix)."""
+    azimuth = 2 * math.pi * u
+    cos_polar = 1 - 2 * v
+    sin_polar = (1 - cos_polar**2).clamp_min(0).sqrt()
+    return torch.stack([sin_polar * azimuth.cos(), sin_polar * azimuth.sin(), cos_polar], dim=-1)
+
+
+def look_at_origin(position: Tensor) -> Tensor:
+    """pose_c2w (..., 3, 4) of cameras at position (..., 3) that look at the origin with the world's z up.
+
+    Straight above or below, where up is undefined, the camera's x axis is the world's x.
+    """
+    backward = torch.nn.functional.normalize(position, dim=-1)
+    up = torch.tensor([0.0, 0.0, 1.0], dtype=position.dtype, device=position.device).expand_as(position)
+    right = torch.linalg.cross(up, backward, dim=-1)
+    world_x = torch.tensor([1.0, 0.0, 0.0], dtype=position.dtype, device=position.device)
+    right = torch.where(right.norm(dim=-1, keepdim=True) < 1e-6, world_x, right)
+    right = torch.nn.functional.normalize(right, dim=-1)
+    above = torch.linalg.cross(backward, right, dim=-1)
+    return torch.stack([right, above, backward, position], dim=-1)
+
+
+def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
+    """pose_c2w (..., 3, 4) of cameras that look at the origin from azimuth_deg and v at a distance in scene units."""
+    direction = position_on_sphere(azimuth_deg / 360, v)
+    return look_at_origin(direction * torch.as_tensor(radius).to(direction)[..., None])
+
+
+def sample_poses(n: int, data: DataConfig, generator: torch.Generator) -> Tensor:
+    """pose_c2w (n, 3, 4) drawn uniformly from the config's umin..umax, vmin..vmax and radius, on the CPU."""
+    u, v, radius = (
+        low + (high - low) * torch.rand(n, generator=generator)
+        for low, high in ((data.umin, data.umax), (data.vmin, data.vmax), data.radius)
+    )
+    return poses_at(360 * u, v, radius)
+
+
+def azimuth_and_v(pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
+    """azimuth_deg in [0, 360) and v in [0, 1], each (...), of where the cameras stand: the inverse of `poses_at`."""
+    position = torch.nn.functional.normalize(pose_c2w[..., 3], dim=-1)
+    azimuth_deg = torch.rad2deg(torch.atan2(position[..., 1], position[..., 0])) % 360
+    azimuth_deg = azimuth_deg.masked_fill(azimuth_deg == 360, 0)  # what -1e-9 % 360 rounds to
+    return azimuth_deg, (1 - position[..., 2]) / 2
+
+
+def focal_length(fov_deg: float, width: int) -> float:
+    """Focal length in pixels of a horizontal field of view in degrees."""
+    return width / 2 / math.tan(math.radians(fov_deg) / 2)
+
+
+def view_azimuths(n: int, data: DataConfig) -> Tensor:
+    """n azimuths in degrees, evenly over the config's umin..umax: around the circle, or from end to end of a part of it."""
+    if data.umax - data.umin >= 1:
+        return 360 * data.umin + torch.arange(n) * (360 / n)
+    return 360 * torch.linspace(data.umin, data.umax, n)
+
+
+def rotation_poses(n: int, data: DataConfig) -> Tensor:
+    """pose_c2w (n, 3, 4) once around the object, or to and fro where umin..umax is a part of the circle; at mid height."""
+    azimuth_deg = view_azimuths(n, data)
+    if data.umax - data.umin < 1:
+        azimuth_deg = 360 * _swing(n, data.umin, data.umax)
+    return poses_at(azimuth_deg, torch.full((n,), (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+
+
+def elevation_poses(n: int, data: DataConfig) -> Tensor:
+    """pose_c2w (n, 3, 4) from vmin to vmax and back, a little to the side of the config's middle azimuth."""
+    azimuth_deg = torch.full((n,), 180 * (data.umin + data.umax) + 30)
+    return poses_at(azimuth_deg, _swing(n, data.vmin, data.vmax), sum(data.radius) / 2)
+
+
+def sweep_poses(azimuths_deg: list[float], elevations_deg: list[float], data: DataConfig) -> Tensor:
+    """pose_c2w (E * A, 3, 4) of every elevation (degrees above the horizon) with every azimuth, elevation by elevation."""
+    elevation, azimuth = torch.meshgrid(torch.tensor(elevations_deg), torch.tensor(azimuths_deg), indexing="ij")
+    v = (1 - torch.sin(torch.deg2rad(elevation.flatten()))) / 2
+    return poses_at(azimuth.flatten(), v, sum(data.radius) / 2)
+
+
+def elevation_of_v(v: float) -> float:
+    """Degrees above the horizon of a polar position v."""
+    return math.degrees(math.asin(1 - 2 * v))
+
+
+def _swing(n: int, low: float, high: float) -> Tensor:
+    """n values from low to high and back, slowing at the ends."""
+    return low + (high - low) * (1 - torch.cos(torch.arange(n) * (2 * math.pi / n))) / 2

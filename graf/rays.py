@@ -1,0 +1,94 @@
+"""Rays of a camera, through a grid of pixel positions: the full frame or a sparse multi-scale patch.
+
+Pixel i of a row stands at i - W / 2 from the optical axis, in pixels of the focal length (GRAF's convention). rays_d is not
+normalised: its z in the camera is -1, so that distances along it are planar depths.
+
+Legend: B images, h x w grid positions of an image of side W.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from graf.camera import focal_length
+from graf.config import DataConfig, RaySamplerConfig
+
+
+def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Every pixel's position (1, W, W, 2) as (x, y) in pixels, 0 to W - 1."""
+    pixels = torch.arange(width, dtype=torch.float32, device=device)
+    y, x = torch.meshgrid(pixels, pixels, indexing="ij")
+    return torch.stack([x, y], dim=-1)[None]
+
+
+def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, step: int, generator: torch.Generator) -> Tensor:
+    """Positions (n, K, K, 2) in pixels, 0 to W - 1, of n patches of side K in frames of side W, on the CPU (GRAF, eq. 7).
+
+    Each patch has its own scale in [smallest_scale(step), max_scale] and its own place inside the frame.
+    """
+    positions = torch.linspace(-1, 1, side)
+    y, x = torch.meshgrid(positions, positions, indexing="ij")
+    scale = torch.full((n, 1, 1, 1), config.max_scale)
+    if config.random_scale:
+        low = smallest_scale(config, step)
+        scale = low + (config.max_scale - low) * torch.rand(n, 1, 1, 1, generator=generator)
+    shift = torch.zeros(n, 1, 1, 2)
+    if config.random_shift:
+        shift = (1 - scale) * (2 * torch.rand(n, 1, 1, 2, generator=generator) - 1)
+    return (torch.stack([x, y], dim=-1) * scale + shift + 1) * ((width - 1) / 2)
+
+
+def low_resolution_grid(grid: Tensor, scale: int) -> Tensor:
+    """The centres (B, h / s, w / s, 2) of a grid's blocks of s x s positions (B, h, w, 2): where a rendering's rays pass."""
+    return F.avg_pool2d(grid.movedim(-1, 1), scale).movedim(1, -1) if scale > 1 else grid
+
+
+def smallest_scale(config: RaySamplerConfig, step: int) -> float:
+    """The smallest patch scale at a step: max_scale shrinking exponentially towards min_scale, at most 0.9 while annealed."""
+    if config.scale_anneal == 0:
+        return config.min_scale
+    annealed = config.max_scale * math.exp(-config.scale_anneal * 3 * (step // 1000))
+    return min(max(config.min_scale, annealed), 0.9, config.max_scale)
+
+
+def cut_patch(images: Tensor, grid: Tensor) -> Tensor:
+    """The photographs (B, C, W, W) at the grid's positions (B, h, w, 2) in pixels, bilinearly: (B, C, h, w)."""
+    normalised = grid.to(images) * (2 / (images.shape[-1] - 1)) - 1
+    return F.grid_sample(images, normalised, mode="bilinear", padding_mode="border", align_corners=True)
+
+
+def camera_rays(pose_c2w: Tensor, grid: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
+    """rays_o and rays_d (B, h * w, 3), in scene units, of cameras (B, 3, 4) through a grid (B or 1, h, w, 2) in pixels.
+
+    `width` is the side in pixels of the square frame that the grid lies in. With data.orthographic the rays are parallel and
+    span a square of side far - near.
+    """
+    pixel = grid.flatten(1, 2).to(pose_c2w) - width / 2  # (B, h * w, 2)
+    pixel = pixel.expand(len(pose_c2w), -1, -1)
+    x, y = pixel[..., 0], -pixel[..., 1]
+    rotation, position = pose_c2w[..., :3], pose_c2w[:, None, :, 3]
+    if data.orthographic:
+        extent = (data.far - data.near) / width
+        offset = torch.stack([x * extent, y * extent, torch.zeros_like(x)], dim=-1)
+        rays_o = _rotate(offset, rotation) + position
+        return rays_o, (-rotation[:, None, :, 2]).expand_as(rays_o)
+    focal = focal_length(data.fov, width)
+    directions = torch.stack([x / focal, y / focal, -torch.ones_like(x)], dim=-1)
+    return position.expand(-1, pixel.shape[1], -1), _rotate(directions, rotation)
+
+
+def depth_bounds(pose_c2w: Tensor, data: DataConfig) -> tuple[Tensor, Tensor]:
+    """near and far (B, 1) of each camera: the config's, moved with the camera where data.radius is a range (as GRAF does)."""
+    near, far = (torch.full((len(pose_c2w), 1), bound).to(pose_c2w) for bound in (data.near, data.far))
+    low, high = data.radius
+    if low < high:
+        shift = high - pose_c2w[:, :, 3].norm(dim=-1, keepdim=True)
+        near, far = near - shift, far - shift
+    return near, far
+
+
+def _rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """vectors (B, R, 3) turned by rotation (B, 3, 3): no matrix product, which mixed precision would round to 8 bits."""
+    return (vectors[:, :, None, :] * rotation[:, None]).sum(-1)

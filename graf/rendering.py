@@ -1,0 +1,78 @@
+"""Volume rendering along rays: where to sample, and how samples add up to a pixel. Stateless functions.
+
+Legend: R rays, S samples a ray; all leading dimensions before R pass through.
+"""
+
+import torch
+from torch import Tensor
+
+FAR_AWAY = 1e10  # length of NeRF's last interval: whatever is left of the light ends there
+
+
+def stratified_depths(near: Tensor, far: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    """Depths (..., R, S) from near to far (..., R, 1): evenly spaced, or one draw in each stratum with a generator.
+
+    NeRF (Mildenhall et al. 2020), eq. 2, with strata around the evenly spaced depths.
+    """
+    t = torch.linspace(0, 1, n_samples, device=near.device, dtype=near.dtype)
+    depths = near * (1 - t) + far * t
+    if generator is None:
+        return depths
+    middles = (depths[..., 1:] + depths[..., :-1]) / 2
+    lower = torch.cat([depths[..., :1], middles], dim=-1)
+    upper = torch.cat([middles, depths[..., -1:]], dim=-1)
+    return lower + (upper - lower) * uniform(depths.shape, generator, depths)
+
+
+def importance_depths(depths: Tensor, weights: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
+    """n_samples further depths (..., R, n) drawn where the weights (..., R, S) of the depths (..., R, S) are.
+
+    Inverse transform sampling of the piecewise constant density over the intervals' middles (NeRF, section 5.2); without a
+    generator the quantiles are evenly spaced. No gradient flows into them.
+    """
+    middles = (depths[..., 1:] + depths[..., :-1]) / 2
+    probability = weights[..., 1:-1].detach() + 1e-5
+    probability = probability / probability.sum(-1, keepdim=True)
+    cumulative = torch.nn.functional.pad(probability.cumsum(-1), (1, 0))  # (..., R, S - 1)
+    shape = (*weights.shape[:-1], n_samples)
+    if generator is None:
+        quantile = torch.linspace(0, 1, n_samples, device=depths.device, dtype=depths.dtype).expand(shape).contiguous()
+    else:
+        quantile = uniform(shape, generator, depths)
+    above = torch.searchsorted(cumulative.contiguous(), quantile, right=True)
+    below = (above - 1).clamp_min(0)
+    above = above.clamp_max(cumulative.shape[-1] - 1)
+    cumulative_low, cumulative_high = cumulative.gather(-1, below), cumulative.gather(-1, above)
+    middle_low, middle_high = middles.gather(-1, below), middles.gather(-1, above)
+    span = cumulative_high - cumulative_low
+    share = (quantile - cumulative_low) / torch.where(span < 1e-5, torch.ones_like(span), span)
+    return (middle_low + share * (middle_high - middle_low)).detach()
+
+
+def composite(density: Tensor, colour: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """Alpha-composite samples along rays (NeRF, Mildenhall et al. 2020, eq. 3).
+
+    density (..., R, S) in 1 / scene unit, colour (..., R, S, 3) in [0, 1], delta (..., R, S) in scene units.
+    Returns colour (..., R, 3), without background, and weights (..., R, S).
+    """
+    optical_depth = density * delta
+    before = torch.nn.functional.pad(optical_depth[..., :-1].cumsum(-1), (1, 0))
+    transmittance = torch.exp(-before)  # the product of 1 - alpha, with nothing to clamp
+    weights = transmittance * -torch.expm1(-optical_depth)
+    return (weights[..., None] * colour).sum(-2), weights
+
+
+def interval_lengths(depths: Tensor, rays_d: Tensor, endless: bool) -> Tensor:
+    """Lengths (..., R, S), in scene units, of the intervals behind the depths (..., R, S) along rays_d (..., R, 3).
+
+    The last interval is `endless`, as in NeRF, whose density can be 0 behind the object; otherwise as long as the one before,
+    for a density that is never quite 0 would close every ray there.
+    """
+    delta = depths[..., 1:] - depths[..., :-1]
+    last = torch.full_like(delta[..., :1], FAR_AWAY) if endless else delta[..., -1:]
+    return torch.cat([delta, last], dim=-1) * rays_d.norm(dim=-1, keepdim=True)
+
+
+def uniform(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
+    """Uniform draws in [0, 1) where the tensor `like` lives; the generator stays on its own device."""
+    return torch.rand(shape, generator=generator, device=generator.device).to(like)

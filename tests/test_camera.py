@@ -1,0 +1,165 @@
+"""Cameras: where they stand and what they look at."""
+
+import math
+
+import pytest
+import torch
+
+from graf.camera import (
+    Labels,
+    azimuth_and_v,
+    elevation_of_v,
+    elevation_poses,
+    focal_length,
+    look_at_origin,
+    poses_at,
+    position_on_sphere,
+    rotation_poses,
+    sample_poses,
+    sweep_poses,
+    view_azimuths,
+)
+
+
+def assert_rotations(rotation):
+    eye = torch.eye(3).expand_as(rotation)
+    torch.testing.assert_close(rotation.mT @ rotation, eye, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.linalg.det(rotation), torch.ones(len(rotation)), atol=1e-5, rtol=0)
+
+
+def test_position_in_hand_computed_places():
+    u = torch.tensor([0.0, 0.25, 0.5, 0.0, 0.3])
+    v = torch.tensor([0.5, 0.5, 0.25, 0.0, 1.0])
+    # v = 0.25: cos polar = 0.5, sin polar = sqrt(3) / 2
+    expected = torch.tensor([[1.0, 0, 0], [0, 1, 0], [-math.sqrt(0.75), 0, 0.5], [0, 0, 1], [0, 0, -1]])
+    torch.testing.assert_close(position_on_sphere(u, v), expected, atol=1e-6, rtol=0)
+
+
+def test_camera_at_azimuth_zero_looks_along_minus_x_with_z_up():
+    pose = poses_at(torch.tensor([0.0]), torch.tensor([0.5]), 3.0)[0]
+    right, up, backward, position = pose.unbind(-1)
+    torch.testing.assert_close(position, torch.tensor([3.0, 0, 0]))
+    torch.testing.assert_close(-backward, torch.tensor([-1.0, 0, 0]))
+    torch.testing.assert_close(up, torch.tensor([0.0, 0, 1]))
+    torch.testing.assert_close(right, torch.tensor([0.0, 1, 0]))
+
+
+def test_every_camera_sees_the_origin_ahead_at_its_radius_and_the_zenith_above():
+    position = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)) * 4
+    pose = look_at_origin(position)
+    origin_in_camera = (pose[..., :3].mT @ -pose[..., 3:])[..., 0]
+    ahead = torch.stack([torch.zeros(200), torch.zeros(200), -position.norm(dim=-1)], dim=-1)
+    torch.testing.assert_close(origin_in_camera, ahead, atol=1e-5, rtol=0)
+    assert_rotations(pose[..., :3])
+    assert (pose[:, 2, 1] > 0).all()  # the camera's y axis points upwards
+    torch.testing.assert_close(pose[:, 2, 0], torch.zeros(200))  # and its x axis is level
+
+
+@pytest.mark.parametrize("v", [0.0, 1.0, 1e-9, 1 - 1e-7])
+def test_poles_have_proper_cameras(v):
+    pose = poses_at(torch.tensor([0.0, 77.0]), torch.full((2,), v), 2.0)
+    assert torch.isfinite(pose).all()
+    assert_rotations(pose[..., :3])
+    torch.testing.assert_close(pose[:, 2, 3].abs(), torch.full((2,), 2.0), atol=1e-5, rtol=0)
+
+
+def test_straight_above_the_camera_keeps_the_worlds_x():
+    pose = poses_at(torch.tensor([123.0]), torch.tensor([0.0]), 1.0)[0]
+    torch.testing.assert_close(pose[:, :3], torch.eye(3))
+
+
+def test_azimuth_and_v_is_the_inverse_of_poses_at():
+    azimuth = torch.linspace(0.5, 359.5, 30).repeat(7)
+    v = torch.linspace(0.01, 0.99, 7).repeat_interleave(30)
+    radius = torch.linspace(0.5, 20, 210)
+    back_azimuth, back_v = azimuth_and_v(poses_at(azimuth, v, radius))
+    torch.testing.assert_close(back_azimuth, azimuth, atol=1e-3, rtol=0)
+    torch.testing.assert_close(back_v, v, atol=1e-5, rtol=0)
+
+
+def test_azimuth_is_counted_modulo_360():
+    azimuth, _ = azimuth_and_v(poses_at(torch.tensor([-90.0, 450.0]), torch.tensor([0.5, 0.5]), 1.0))
+    torch.testing.assert_close(azimuth, torch.tensor([270.0, 90.0]), atol=1e-3, rtol=0)
+
+
+def test_azimuth_stays_below_360_a_hair_before_the_x_axis():
+    pose = look_at_origin(torch.tensor([1.0, -1e-9, 0.0]))
+    azimuth, _ = azimuth_and_v(pose)
+    assert 0 <= azimuth < 360  # as the docstring has it
+
+
+def test_focal_length_of_a_right_angle_is_half_the_width():
+    assert focal_length(90, 64) == pytest.approx(32)
+    assert focal_length(60, 100) == pytest.approx(50 * math.sqrt(3))
+
+
+def test_drawn_cameras_fill_the_configs_ranges_and_no_more(smoke):
+    data = smoke("data.umin=0.25", "data.umax=0.5", "data.vmin=0.1", "data.vmax=0.3", "data.radius=[2, 3]", "data.near=2").data
+    pose = sample_poses(2000, data, torch.Generator().manual_seed(0))
+    azimuth, v = azimuth_and_v(pose)
+    radius = pose[..., 3].norm(dim=-1)
+    for value, low, high in ((azimuth, 90, 180), (v, 0.1, 0.3), (radius, 2, 3)):
+        slack, span = 1e-3, high - low
+        assert low - slack <= value.min() < low + 0.01 * span
+        assert high - 0.01 * span < value.max() <= high + slack
+        assert value.mean() == pytest.approx((low + high) / 2, abs=0.03 * span)  # 0.29 / sqrt(2000) = 0.0065 is one sigma
+
+
+def test_drawn_cameras_follow_their_generator_alone(smoke):
+    data = smoke().data
+    torch.manual_seed(1)
+    first = sample_poses(3, data, torch.Generator().manual_seed(5))
+    torch.manual_seed(2)
+    assert torch.equal(first, sample_poses(3, data, torch.Generator().manual_seed(5)))
+
+
+def test_view_azimuths_do_not_meet_their_start_on_a_full_circle(smoke):
+    assert view_azimuths(4, smoke().data).tolist() == [0, 90, 180, 270]
+    part = view_azimuths(3, smoke("data.umin=0.25", "data.umax=0.5").data)
+    torch.testing.assert_close(part, torch.tensor([90.0, 135.0, 180.0]))
+
+
+def test_rotation_goes_once_around_at_mid_height(smoke):
+    data = smoke("data.vmin=0.2", "data.vmax=0.4", "data.radius=[3, 4]").data
+    azimuth, v = azimuth_and_v(rotation_poses(8, data))
+    torch.testing.assert_close(azimuth, torch.arange(8) * 45.0, atol=1e-3, rtol=0)
+    torch.testing.assert_close(v, torch.full((8,), 0.3))
+    torch.testing.assert_close(rotation_poses(8, data)[..., 3].norm(dim=-1), torch.full((8,), 3.5))
+
+
+def test_rotation_over_a_part_of_the_circle_swings_back(smoke):
+    azimuth, _ = azimuth_and_v(rotation_poses(4, smoke("data.umin=0.25", "data.umax=0.5").data))
+    torch.testing.assert_close(azimuth, torch.tensor([90.0, 135.0, 180.0, 135.0]), atol=1e-3, rtol=0)
+
+
+def test_elevation_trajectory_goes_from_vmin_to_vmax_and_back(smoke):
+    _, v = azimuth_and_v(elevation_poses(4, smoke("data.vmin=0.2", "data.vmax=0.4").data))
+    torch.testing.assert_close(v, torch.tensor([0.2, 0.3, 0.4, 0.3]), atol=1e-5, rtol=0)
+
+
+def test_sweep_is_every_elevation_with_every_azimuth(smoke):
+    data = smoke().data
+    pose = sweep_poses([0.0, 120.0], [-30.0, 0.0, 30.0], data)
+    azimuth, v = azimuth_and_v(pose)
+    torch.testing.assert_close(azimuth, torch.tensor([0.0, 120.0]).repeat(3), atol=1e-3, rtol=0)
+    torch.testing.assert_close(v, torch.tensor([0.75, 0.75, 0.5, 0.5, 0.25, 0.25]))  # (1 - sin) / 2
+    assert [elevation_of_v(value) for value in (0.75, 0.5, 0.25)] == pytest.approx([-30, 0, 30])
+
+
+def test_whole_degrees_are_as_good_as_fractions(smoke):
+    data = smoke("data.radius=3.6").data
+    torch.testing.assert_close(sweep_poses([0, 90], [0, 30], data), sweep_poses([0.0, 90.0], [0.0, 30.0], data))
+
+
+def test_labels_are_sliced_together(labels):
+    part = labels[torch.tensor([2, 0])]
+    assert len(part) == 2
+    assert torch.equal(part.pose_c2w, labels.pose_c2w[[2, 0]])
+    assert part.class_index.tolist() == [1, 0]
+    assert part.elevation_index.tolist() == [2, 0]
+
+
+def test_labels_of_poses_are_of_the_first_class(labels):
+    bare = Labels.of_poses(labels.pose_c2w)
+    assert bare.class_index.tolist() == bare.elevation_index.tolist() == [0, 0, 0, 0]
+    assert bare.class_index.dtype == torch.long
