@@ -1,0 +1,62 @@
+"""What the scripts share: messages on the terminal, progress bars, and errors as exit status 2."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from graf.errors import GrafError
+
+log = logging.getLogger("graf")
+
+
+class _TqdmHandler(logging.Handler):
+    """Log lines above a running progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        tqdm.write(prefix + record.getMessage(), file=sys.stderr if prefix else sys.stdout)
+
+
+class _Lines:
+    """A stream that turns a progress bar's carriage returns into lines, for logs."""
+
+    def write(self, text: str) -> None:
+        text = text.replace("\r", "\n").strip()
+        if text:
+            sys.stderr.write(text + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def progress(items: Iterable | None = None, **options: Any) -> tqdm:
+    """A tqdm bar on a terminal; one line a minute where stderr is a file or a pipe."""
+    if sys.stderr.isatty():
+        return tqdm(items, dynamic_ncols=True, **options)
+    return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=100, **options)
+
+
+def run_script(main: Callable[[], int | None]) -> None:
+    """Run a script's main: messages to the terminal, a GrafError to stderr with exit status 2.
+
+    A file that cannot be read or written ends it with status 1, Ctrl-C with 130.
+    """
+    log.setLevel(logging.INFO)
+    log.addHandler(_TqdmHandler())
+    log.propagate = False
+    try:
+        status = main()
+    except GrafError as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
+        status = 2
+    except OSError as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error.filename or 'a file'}: {error.strerror or error}\n")
+        status = 1
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        status = 130
+    sys.exit(status)
