@@ -1,0 +1,60 @@
+"""Image files to square tensors, whatever their mode: alpha over the background, 16 bits, palettes, EXIF rotation."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from graf.config import DataConfig
+
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def read_image(file: Path, data: DataConfig) -> Tensor:
+    """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped square at the centre, resized with LANCZOS.
+
+    Raises ValueError with what is wrong and what to do.
+    """
+    image = open_rgb(file, data.background)
+    side = square_side(*image.size, data.center_crop)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.crop((left, top, left + side, top + side))
+    if side != data.imsize:
+        image = image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) -> Image.Image:
+    """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does."""
+    try:
+        with Image.open(file) as image:
+            return _on_background(_eight_bits(ImageOps.exif_transpose(image)), background)
+    except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
+        reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise ValueError(f"cannot be read ({reason}); replace it, remove it, or set data.on_bad_file: skip") from error
+
+
+def square_side(width: int, height: int, center_crop: int) -> int:
+    """Side in pixels of the centred square that is kept of an image. Raises ValueError where center_crop does not fit."""
+    largest = min(width, height)
+    if center_crop > largest:
+        raise ValueError(f"is {width} x {height}, smaller than data.center_crop {center_crop}; set it to {largest} or 0")
+    return center_crop or largest
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image, dtype=np.float32) / 257).round().clip(0, 255).astype(np.uint8))
+
+
+def _on_background(image: Image.Image, background: tuple[float, float, float]) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    rgba = np.asarray(image.convert("RGBA"), dtype=np.float32)  # (H, W, 4), straight alpha
+    alpha = rgba[..., 3:] / 255
+    rgb = alpha * rgba[..., :3] + (1 - alpha) * 255 * np.array(background, dtype=np.float32)
+    return Image.fromarray(rgb.round().astype(np.uint8))

@@ -1,0 +1,131 @@
+"""Which images a config's folders hold, and the labels that are in their names: DIR/<elevation>_<azimuth>.png.
+
+Every folder that directly holds images is a class. The number before the underscore ranks the elevations of the whole set;
+the rank is the index into data.v. The number after it is the azimuth in degrees.
+"""
+
+import glob
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graf.camera import poses_at
+from graf.config import DataConfig
+from graf.data.decoding import EXTENSIONS
+from graf.data.faults import Fault
+
+TRANSFORMS = "transforms.json"
+NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?)"
+LABEL = re.compile(f"{NUMBER}_{NUMBER}")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A class: its images, or a transforms.json that names them."""
+
+    path: Path
+    images: tuple[Path, ...]
+    has_transforms: bool
+
+    @property
+    def class_name(self) -> str:
+        return self.path.resolve().name
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image and what is known of it; focal is that of the uncropped image in units of its width, where a file tells."""
+
+    file: Path
+    class_index: int
+    elevation_index: int = 0
+    pose_c2w: Tensor | None = None
+    focal: float | None = None
+
+
+def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
+    """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
+    folders, faults, seen = [], [], set()
+    for pattern in data.datadir:
+        roots = [pattern] if Path(pattern).exists() else sorted(filter(os.path.isdir, glob.glob(pattern)))
+        if not roots:
+            faults.append(Fault(pattern, "no such folder; set data.datadir to the folder of your images"))
+        for root in roots:
+            if not Path(root).is_dir():
+                faults.append(Fault(root, "is a file; data.datadir names folders"))
+                continue
+            taken_before = os.path.realpath(root) in seen
+            found = list(_walk(Path(root), data.labels in ("auto", "transforms"), seen, faults))
+            if not found and not taken_before:
+                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it"))
+            folders += found
+    return folders, faults
+
+
+def _walk(root: Path, use_transforms: bool, seen: set[str], faults: list[Fault]) -> Iterator[Folder]:
+    def unreadable(error: OSError) -> None:
+        faults.append(Fault(error.filename, f"the folder cannot be read ({error.strerror})"))
+
+    for path, subfolders, names in os.walk(root, followlinks=True, onerror=unreadable):
+        visible = sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = [] if os.path.realpath(path) in seen else visible
+        has_transforms = use_transforms and TRANSFORMS in names
+        images = tuple(Path(path, name) for name in sorted(names) if is_image(name))
+        if has_transforms:
+            subfolders.clear()
+        if (images or has_transforms) and os.path.realpath(path) not in seen:
+            yield Folder(Path(path), images, has_transforms)
+        seen.add(os.path.realpath(path))
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def label_source(data: DataConfig, folders: list[Folder]) -> str:
+    """`transforms`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the folders offer."""
+    if data.labels != "auto":
+        return data.labels
+    if any(folder.has_transforms for folder in folders):
+        return "transforms"
+    return "filename" if any(LABEL.fullmatch(file.stem) for folder in folders for file in folder.images) else "none"
+
+
+def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
+    """The images with the cameras that their names tell, at the middle of data.radius; a fault for each that tells none."""
+    files = [(file, index, LABEL.fullmatch(file.stem)) for index, folder in enumerate(folders) for file in folder.images]
+    prefixes = sorted({float(match[1]) for _, _, match in files if match})
+    items, faults = [], []
+    for file, class_index, match in files:
+        problem = _label_problem(match, prefixes, data)
+        if problem:
+            faults.append(Fault(str(file), problem, of_image=True))
+            items.append(Item(file, class_index))
+            continue
+        elevation_index = prefixes.index(float(match[1]))
+        azimuth_deg, v = torch.tensor(float(match[2])), torch.tensor(data.v[elevation_index])
+        items.append(Item(file, class_index, elevation_index, poses_at(azimuth_deg, v, sum(data.radius) / 2)))
+    return items, faults
+
+
+def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConfig) -> str | None:
+    if not match:
+        return (
+            "no label in the name; expected <elevation>_<azimuth>, as in 0.5_0090.png "
+            "(or set data.labels: none to train without cameras)"
+        )
+    if not 0 <= float(match[2]) < 360:
+        return f"the azimuth {match[2]} is outside [0, 360) degrees; name the file for the angle {float(match[2]) % 360:g}"
+    rank = prefixes.index(float(match[1]))
+    if rank >= len(data.v):
+        found = ", ".join(f"{prefix:g}" for prefix in prefixes[:8]) + (", ..." if len(prefixes) > 8 else "")
+        return (
+            f"the elevation {match[1]} is number {rank + 1} of those in the names ({found}), but data.v has only "
+            f"{len(data.v)}; give data.v one entry for each"
+        )
+    return None

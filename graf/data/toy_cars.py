@@ -1,0 +1,160 @@
+"""The embedded multi-view set: procedural toy cars, one an image, ray-cast on first use and kept in data.datadir.
+
+World z-up; a car's bounding box has diagonal 2 and its centre at the origin; its front is towards +x. Every image has its own
+car and its own camera, drawn from the config's range, as in GRAF's carla set.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graf.camera import Labels, sample_poses
+from graf.config import DataConfig
+from graf.console import progress
+from graf.data.car_shapes import make_car
+from graf.data.raycast import Solids, cast
+from graf.data.seeding import generator_of
+from graf.data.views import Views
+from graf.data.workers import available_cores
+from graf.errors import DataError
+from graf.files import whole_file
+from graf.rays import camera_rays
+
+VERSION = 1  # of the shapes and the rendering: raise it when either changes, so that kept sets are made anew
+SUPERSAMPLING = 3  # rays along each side of a pixel
+KEYS = (
+    *("imsize", "n_images", "seed", "background"),
+    *("near", "far", "radius", "fov", "orthographic", "umin", "umax", "vmin", "vmax"),
+)
+
+log = logging.getLogger("graf")
+
+
+class CarViews(NamedTuple):
+    """images (N, 3, H, W) in [-1, 1]; depth (N, H, W), planar, the mean over what was hit, 0 where nothing was; opacity
+    (N, H, W) in [0, 1], the share of the pixel that the car covers."""
+
+    images: Tensor
+    depth: Tensor
+    opacity: Tensor
+
+
+class ToyCars(Views):
+    """The set in memory: images (N, 3, H, W) uint8 and their labels."""
+
+    def __init__(self, images: Tensor, labels: Labels | None, fingerprint: str):
+        self.images = images
+        super().__init__(
+            files=[f"toy car {index}" for index in range(len(images))],
+            class_names=["toy_cars"],
+            class_index=torch.zeros(len(images), dtype=torch.long),
+            labels=labels,
+            fingerprint=fingerprint,
+        )
+
+    def read(self, index: int) -> Tensor:
+        return self.images[index]
+
+
+def load_toy_cars(data: DataConfig) -> ToyCars:
+    """The set of a config, from its file in data.datadir or made and kept there; unposed where data.labels is none.
+
+    Raises DataError where it cannot be kept.
+    """
+    if not data.datadir:
+        raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
+    fingerprint = toy_cars_fingerprint(data)
+    file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
+    kept = _read(file, data)
+    if kept is None:
+        log.info(
+            "making %d toy cars of %d x %d pixels, once; they are kept in %s", data.n_images, data.imsize, data.imsize, file
+        )
+        kept = make_toy_cars(data)
+        _write(kept, file)
+    labels = None if data.labels == "none" else Labels.of_poses(kept["pose_c2w"])
+    return ToyCars(kept["images"], labels, fingerprint)
+
+
+def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
+    """images (N, 3, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone."""
+    pose_c2w = sample_poses(data.n_images, data, generator_of(data.seed))
+    images = torch.empty(data.n_images, 3, data.imsize, data.imsize, dtype=torch.uint8)
+
+    def make(index: int) -> None:
+        view = render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data)
+        images[index] = ((view.images[0] + 1) * 127.5).round().to(torch.uint8)
+
+    n_threads = torch.get_num_threads()
+    try:  # a car a core: its operations are too small to be shared between cores
+        with ThreadPoolExecutor(available_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for _ in progress(pool.map(make, range(data.n_images)), desc="toy cars", total=data.n_images, unit="car"):
+                pass
+    finally:
+        torch.set_num_threads(n_threads)
+    return {"images": images, "pose_c2w": pose_c2w}
+
+
+def render_cars(cars: Sequence[Solids], pose_c2w: Tensor, data: DataConfig, supersampling: int = SUPERSAMPLING) -> CarViews:
+    """One view of each car from its camera (N, 3, 4), with ground-truth depth and opacity.
+
+    The same car from several cameras: `render_cars([make_car(seed, index)] * n, pose_c2w, data)`. A pixel is the mean of
+    supersampling^2 rays spread over it; with 1 it is the ray that `graf.rays.camera_rays` gives it.
+    """
+    width = data.imsize
+    position = torch.arange(width * supersampling) / supersampling - (supersampling - 1) / (2 * supersampling)
+    y, x = torch.meshgrid(position, position, indexing="ij")
+    grid = torch.stack([x, y], dim=-1)[None]
+    views = [_render(car, *camera_rays(pose[None], grid, width, data), data) for car, pose in zip(cars, pose_c2w, strict=True)]
+    return CarViews(*(torch.stack(parts) for parts in zip(*views, strict=True)))
+
+
+def _render(car: Solids, rays_o: Tensor, rays_d: Tensor, data: DataConfig) -> tuple[Tensor, Tensor, Tensor]:
+    colour, distance, hit = cast(car, rays_o[0], rays_d[0])
+
+    def pixel_sum(values: Tensor) -> Tensor:
+        """(R, C) over the rays of each pixel: (C, H, W)."""
+        n = round(len(values) ** 0.5) // data.imsize
+        return values.view(data.imsize, n, data.imsize, n, -1).sum(dim=(1, 3)).permute(2, 0, 1)
+
+    rays, hits = pixel_sum(torch.ones_like(distance)), pixel_sum(hit.to(colour))
+    opacity = hits / rays
+    background = torch.tensor(data.background)[:, None, None]
+    image = pixel_sum(colour) / rays + background * (1 - opacity)
+    return image * 2 - 1, (pixel_sum(distance) / hits.clamp_min(1))[0], opacity[0]
+
+
+def toy_cars_fingerprint(data: DataConfig) -> str:
+    """sha256 of all that the set depends on."""
+    return hashlib.sha256(json.dumps([VERSION, {key: getattr(data, key) for key in KEYS}]).encode()).hexdigest()
+
+
+def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
+    """The kept set, or None where there is none or it is not whole."""
+    try:
+        kept = torch.load(file, weights_only=True)
+        shapes = {name: tuple(kept[name].shape) for name in ("images", "pose_c2w")}
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # torch.load tells a damaged file by whatever its zip or pickle reader raises
+        log.warning("%s: not readable (%s), making it again", file, error)
+        return None
+    expected = {"images": (data.n_images, 3, data.imsize, data.imsize), "pose_c2w": (data.n_images, 3, 4)}
+    return kept if shapes == expected else None
+
+
+def _write(kept: dict[str, Tensor], file: Path) -> None:
+    try:
+        with whole_file(file) as temporary:
+            torch.save(kept, temporary)
+    except (OSError, RuntimeError) as error:  # torch.save tells a full disk by a RuntimeError
+        raise DataError(
+            f"{file.parent}: the toy cars cannot be kept there ({error}); set data.datadir to another folder"
+        ) from None

@@ -1,0 +1,157 @@
+"""Cameras of a transforms.json, as NeRF-Blender and instant-ngp write it.
+
+    {"camera_angle_x": 0.56, "frames": [{"file_path": "images/0", "transform_matrix": [[...], ...]}, ...]}
+
+The horizontal field of view is camera_angle_x in radians, or fl_x and w in pixels; a frame may have its own. The matrix
+takes the camera to the world, in the project's own convention: z up, looking along -z.
+"""
+
+import json
+import math
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graf.config import DataConfig
+from graf.data.decoding import EXTENSIONS
+from graf.data.faults import Fault
+from graf.data.folders import TRANSFORMS, Folder, Item
+from graf.rays import depth_bounds
+
+TOLERANCE = 1e-3  # of rotations: files carry few decimals
+
+
+def items_by_transforms(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
+    """The images that the folders' transforms.json name, with their cameras, and every fault of those files."""
+    items, faults = [], []
+    for class_index, folder in enumerate(folders):
+        if not folder.has_transforms:
+            cure = "add one, or set data.labels: filename or none"
+            faults.append(Fault(str(folder.path), f"no {TRANSFORMS} tells the cameras of these images; {cure}"))
+            continue
+        found, wrong = _read_folder(folder.path, class_index)
+        items += found
+        faults += wrong + _depth_faults(found, str(folder.path / TRANSFORMS), data)
+    return items, faults
+
+
+def _read_folder(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
+    file = folder / TRANSFORMS
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return [], [Fault(str(file), f"not readable as JSON ({error}); mend or export it again")]
+    frames = content.get("frames") if isinstance(content, dict) else None
+    if not isinstance(frames, list) or not frames:
+        return [], [Fault(str(file), "has no frames; expected a list of file_path and transform_matrix")]
+    items, faults = [], []
+    for number, frame in enumerate(frames):
+        if not isinstance(frame, dict):
+            faults.append(Fault(f"{file}: frame {number}", "expected file_path and transform_matrix", of_image=True))
+            continue
+        image, camera = None, {}
+        try:
+            image = _image_file(folder, frame.get("file_path"))
+        except ValueError as error:
+            faults.append(Fault(f"{file}: frame {number} ({frame.get('file_path')})", str(error), of_image=True))
+        for name, read, source in (
+            ("pose_c2w", rigid_pose, frame.get("transform_matrix")),
+            ("focal", _focal, {**content, **frame}),
+        ):
+            try:
+                camera[name] = read(source)
+            except ValueError as error:
+                where = str(image or f"{file}: frame {number} ({frame.get('file_path')})")
+                faults.append(Fault(where, f"in {TRANSFORMS}: {error}", of_image=True))
+        if image:
+            items.append(Item(image, class_index, **camera))
+    return items, faults
+
+
+def _image_file(folder: Path, file_path: Any) -> Path:
+    """The image of a frame, whose extension may be left out. Raises ValueError."""
+    if not isinstance(file_path, str) or not file_path.strip() or "\0" in file_path:
+        raise ValueError("file_path must name an image beside the file")
+    path = PurePosixPath(file_path)
+    if path.is_absolute() or ".." in path.parts or Path(file_path).is_absolute():
+        raise ValueError("file_path leaves the folder; move the image into it and name it relative to it")
+    suffixes = ["", *EXTENSIONS, *(extension.upper() for extension in EXTENSIONS)]
+    for candidate in (folder / f"{path}{suffix}" for suffix in suffixes):
+        if candidate.is_file():
+            return candidate
+    raise ValueError("the file of this frame is missing; restore it or take the frame out")
+
+
+def rigid_pose(matrix: Any) -> Tensor:
+    """pose_c2w (3, 4) of nested lists (4, 4) or (3, 4). Raises ValueError where they are no rotation and position."""
+    expected = "transform_matrix must be 4 x 4 or 3 x 4 numbers"
+    try:
+        pose = torch.tensor(matrix, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(expected) from None
+    if tuple(pose.shape) not in ((4, 4), (3, 4)):
+        raise ValueError(f"{expected}, found shape {tuple(pose.shape)}")
+    if not pose.isfinite().all():
+        raise ValueError("transform_matrix has values that are not finite; export the camera again")
+    if len(pose) == 4 and not torch.allclose(pose[3], pose.new_tensor([0, 0, 0, 1]), atol=TOLERANCE):
+        raise ValueError("the last row of transform_matrix must be 0, 0, 0, 1 (is the matrix transposed?)")
+    rotation = pose[:3, :3]
+    if not torch.allclose(rotation.T @ rotation, torch.eye(3, dtype=pose.dtype), atol=TOLERANCE):
+        raise ValueError("the columns of transform_matrix are not orthonormal; take scale and shear out of the camera")
+    if torch.linalg.det(rotation) < 0:
+        raise ValueError("transform_matrix mirrors (determinant -1); export the camera without a flipped axis")
+    return pose[:3].to(torch.float32)
+
+
+def _focal(frame: dict) -> float | None:
+    """Focal length in units of the image's width, None where nothing tells it. Raises ValueError."""
+    if "camera_angle_x" in frame:
+        angle = _number(frame["camera_angle_x"])
+        if 0 < angle < math.pi:
+            return 0.5 / math.tan(angle / 2)
+        raise ValueError(f"camera_angle_x must lie between 0 and pi radians, found {frame['camera_angle_x']!r}")
+    if "fl_x" not in frame:
+        return None
+    fl_x, width = _number(frame["fl_x"]), _number(frame.get("w"))
+    if fl_x > 0 and width > 0:
+        return fl_x / width
+    raise ValueError(f"fl_x and w must be pixels above 0, found {frame['fl_x']!r} and {frame.get('w')!r}")
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
+
+
+def _depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
+    """Cameras that look away from the origin, where the object is, or whose near and far do not hold it between them."""
+    items = [item for item in items if item.pose_c2w is not None]
+    if not items:
+        return []
+    pose_c2w = torch.stack([item.pose_c2w for item in items])
+    depth = (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)  # of the origin, planar
+    faults = [
+        Fault(
+            str(item.file),
+            f"its camera in {TRANSFORMS} looks away from the origin, where the object is expected; a camera looks along its "
+            "own -z (for poses of OpenCV or COLMAP negate the second and third column)",
+            of_image=True,
+        )
+        for item, ahead in zip(items, depth, strict=True)
+        if ahead <= 0
+    ]
+    near, far = depth_bounds(pose_c2w, data)
+    outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
+    if outside.any():
+        margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
+        low, high = ahead.min().item(), ahead.max().item()
+        example = items[int(outside.nonzero()[0])].file.name
+        problem = (
+            f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as "
+            f"that of {example}, it is not between data.near {data.near:g} and data.far {data.far:g}; "
+            f"set data.radius: {(low + high) / 2:.4g}, data.near: {max(low - margin, low / 10):.4g} and "
+            f"data.far: {high + margin:.4g}"
+        )
+        faults.append(Fault(where, problem))
+    return faults

@@ -1,0 +1,111 @@
+"""Every fault of a data set, found in one pass before training begins."""
+
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from graf.config import Config, DataConfig
+from graf.console import progress
+from graf.data.decoding import open_rgb, square_side
+from graf.data.faults import Fault, describe
+from graf.data.folders import Folder, Item, find_folders, items_by_name, label_source
+from graf.data.transforms import items_by_transforms
+from graf.data.workers import available_cores
+from graf.errors import DataError
+
+FOV_TOLERANCE_DEG = 0.5
+
+log = logging.getLogger("graf")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the folders hold: the sound images, the folders that are classes, where the cameras come from."""
+
+    items: list[Item]
+    folders: list[Folder]
+    label_source: str
+
+
+def survey_images(config: Config) -> Survey:
+    """Find, label and decode every image of a config. Raises DataError with all faults.
+
+    With data.on_bad_file: skip, faulty images are left out and logged.
+    """
+    data = config.data
+    folders, faults = find_folders(data)
+    source = label_source(data, folders)
+    if source == "none":
+        items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
+    else:
+        items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
+        faults += wrong
+    faults += check_images(items, data)
+    bad_files = {fault.where for fault in faults if fault.of_image}
+    sound = [item for item in items if str(item.file) not in bad_files]
+    n_images = len(sound) if data.on_bad_file == "skip" else len(items)
+    faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
+    if data.on_bad_file == "skip" and items and not sound:
+        faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
+    raise_or_skip(faults, data)
+    return Survey(sound, folders, source)
+
+
+def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = True) -> list[Fault]:
+    """Faults between the config and a set of n_images, which has cameras or not.
+
+    uses_radius: the cameras stand at data.radius, rather than where a file says.
+    """
+    data, batch_size, faults = config.data, config.training.batch_size, []
+    if 0 < n_images < batch_size:
+        cure = f"add images or set training.batch_size: {n_images}"
+        faults.append(Fault("data", f"{n_images} images are fewer than a batch of {batch_size}; {cure}"))
+    if data.hflip and posed:
+        cure = "set data.hflip: false, or data.labels: none to train without cameras"
+        faults.append(Fault("data.hflip", f"a mirrored photograph would need a mirrored camera; {cure}"))
+    for key, value in (("condition", config.discriminator.condition), ("label_loss", config.discriminator.label_loss)):
+        if value != "none" and not posed:
+            cure = "set it to none, or give the images cameras (data.labels)"
+            faults.append(Fault(f"discriminator.{key}", f"{value} needs labels, and these images have no cameras; {cure}"))
+    if uses_radius and not data.near <= data.radius[1] <= data.far:
+        margin = min((data.far - data.near) / 2, 0.9 * data.radius[1])
+        near, far = data.radius[1] - margin, data.radius[1] + margin
+        problem = f"cameras {data.radius[1]:g} from the object do not have it between data.near {data.near:g} and data.far"
+        faults.append(Fault("data.radius", f"{problem} {data.far:g}; set data.near: {near:.4g} and data.far: {far:.4g}"))
+    return faults
+
+
+def check_images(items: list[Item], data: DataConfig) -> list[Fault]:
+    """Faults of the files themselves; each is decoded to its end, on all cores."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        checked = pool.map(lambda item: check_image(item, data), items)
+        return [fault for fault in progress(checked, desc="checking images", total=len(items)) if fault]
+
+
+def check_image(item: Item, data: DataConfig) -> Fault | None:
+    """The fault of one image file, None where it is sound."""
+    try:
+        image = open_rgb(item.file, data.background)
+        side = square_side(*image.size, data.center_crop)
+    except ValueError as error:
+        return Fault(str(item.file), str(error), of_image=True)
+    if item.focal is None or data.orthographic:
+        return None
+    fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # of the square crop: its focal length stays
+    if abs(fov - data.fov) <= FOV_TOLERANCE_DEG:
+        return None
+    problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
+    return Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
+
+
+def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
+    """DataError with all faults, unless data.on_bad_file forgives them: then they are logged."""
+    skipped = [fault for fault in faults if fault.of_image] if data.on_bad_file == "skip" else []
+    fatal = [fault for fault in faults if fault not in skipped]
+    if fatal:
+        raise DataError(describe(fatal))
+    if skipped:
+        log.warning(
+            "left out %d faulty images (data.on_bad_file: skip)\n%s", len({f.where for f in skipped}), describe(skipped)
+        )

@@ -1,0 +1,65 @@
+"""What every data set is here: images with a class each, and with a camera each where the data is posed."""
+
+import abc
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from graf.camera import Labels, sample_poses
+from graf.config import DataConfig
+
+
+class Views(Dataset, abc.ABC):
+    """N images and what is known of them; a subclass says how image `index` is read.
+
+    files: a name for each, for messages. class_names: of the folders. class_index (N,) int64. labels: of all items, None where
+    the data is unposed. n_elevations: elevation bins, at least 1. fingerprint: sha256 of what the set is.
+    """
+
+    def __init__(
+        self,
+        files: list[str],
+        class_names: list[str],
+        class_index: Tensor,
+        labels: Labels | None,
+        fingerprint: str,
+        n_elevations: int = 1,
+    ):
+        self.files, self.class_names, self.class_index = files, class_names, class_index
+        self.labels, self.fingerprint, self.n_elevations = labels, fingerprint, n_elevations
+
+    @abc.abstractmethod
+    def read(self, index: int) -> Tensor:
+        """Image (3, H, W) uint8. Raises DataError where it cannot be read."""
+
+    @property
+    def posed(self) -> bool:
+        return self.labels is not None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, key: int | tuple[int, bool]) -> dict[str, Tensor]:
+        """image (3, H, W) in [-1, 1], class_index and elevation_index (), and pose_c2w (3, 4) where the data is posed.
+
+        The key is an index, or an index and whether the image is mirrored (unposed data only).
+        """
+        index, flip = key if isinstance(key, tuple) else (key, False)
+        assert not (flip and self.posed), "a mirrored photograph needs a mirrored camera"
+        image = self.read(index)
+        item = {"image": (image.flip(-1) if flip else image).to(torch.float32) / 127.5 - 1}
+        if self.labels is None:
+            return item | {"class_index": self.class_index[index], "elevation_index": torch.tensor(0)}
+        return item | {f.name: getattr(self.labels, f.name)[index] for f in dataclasses.fields(Labels)}
+
+
+def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Generator) -> Labels:
+    """Labels of n fakes, on the CPU: the data's own, drawn with replacement; where it is unposed, cameras from the config's
+    range with classes as frequent as the data's."""
+    index = torch.randint(len(dataset), (n,), generator=generator)
+    if dataset.labels is not None:
+        return dataset.labels[index]
+    classes = dataset.class_index[index]
+    return Labels(sample_poses(n, data, generator), classes, torch.zeros_like(classes))

@@ -1,0 +1,109 @@
+"""Every kind of image file is read to its exact colour."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from graf.config import load_config
+from graf.data.decoding import read_image
+
+DATA = dataclasses.replace(load_config().data, imsize=8, background=(0.0, 1.0, 0.0))  # green shows through
+
+
+def read(tmp_path, image: Image.Image, name: str = "a.png", data=DATA, **save_options):
+    image.save(tmp_path / name, **save_options)
+    return read_image(tmp_path / name, data)
+
+
+def palette_with_transparency() -> Image.Image:
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([9, 9, 9, 200, 100, 50])
+    image.putpixel((0, 0), 0)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (Image.new("RGB", (8, 8), (10, 20, 30)), (10, 20, 30)),
+        (Image.new("L", (8, 8), 77), (77, 77, 77)),
+        (Image.new("1", (8, 8), 1), (255, 255, 255)),
+        (Image.new("RGBA", (8, 8), (200, 0, 100, 255)), (200, 0, 100)),
+        (Image.new("RGBA", (8, 8), (200, 0, 100, 0)), (0, 255, 0)),
+        (Image.new("RGBA", (8, 8), (200, 0, 100, 51)), (40, 204, 20)),  # a fifth of the colour over green
+        (Image.new("LA", (8, 8), (100, 51)), (20, 224, 20)),
+        (Image.fromarray(np.full((8, 8), 257 * 77, np.uint16)), (77, 77, 77)),
+        (Image.fromarray(np.full((8, 8), 65535, np.uint16)), (255, 255, 255)),
+    ],
+    ids=["RGB", "L", "1", "RGBA opaque", "RGBA clear", "RGBA fifth", "LA", "16 bits", "16 bits white"],
+)
+def test_modes(tmp_path, image, expected):
+    pixels = read(tmp_path, image)
+    assert pixels.shape == (3, 8, 8) and pixels.dtype == torch.uint8
+    assert pixels.flatten(1).T.unique(dim=0).tolist() == [list(expected)]
+
+
+def test_transparent_palette_entry_and_colour(tmp_path):
+    pixels = read(tmp_path, palette_with_transparency(), transparency=0)
+    assert pixels[:, 0, 0].tolist() == [0, 255, 0] and pixels[:, 4, 4].tolist() == [200, 100, 50]
+    pixels = read(tmp_path, Image.new("RGB", (8, 8), (1, 2, 3)), transparency=(1, 2, 3))
+    assert pixels[:, 4, 4].tolist() == [0, 255, 0]
+
+
+def test_cmyk_jpeg_and_webp(tmp_path):
+    cyan = read(tmp_path, Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "a.jpg", quality=100)
+    assert (cyan[:, 4, 4].int() - torch.tensor([0, 255, 255])).abs().max() <= 2
+    webp = read(tmp_path, Image.new("RGBA", (8, 8), (200, 0, 100, 0)), "a.WEBP", lossless=True)
+    assert webp[:, 4, 4].tolist() == [0, 255, 0]
+
+
+def test_exif_rotation_is_undone(tmp_path):
+    image = Image.new("RGB", (8, 8), (255, 255, 255))
+    image.paste((255, 0, 0), (0, 0, 8, 4))  # red above
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held so that the file's top is the picture's right
+    pixels = read(tmp_path, image, exif=exif)
+    assert pixels[:, 4, 7].tolist() == [255, 0, 0] and pixels[:, 4, 0].tolist() == [255, 255, 255]
+
+
+def test_the_centre_square_is_kept(tmp_path):
+    image = Image.new("RGB", (24, 8), (255, 0, 0))
+    image.paste((0, 0, 255), (8, 0, 16, 8))
+    assert read(tmp_path, image).flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
+    assert read(tmp_path, image.rotate(90, expand=True)).flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
+
+
+def test_center_crop_keeps_that_many_pixels(tmp_path):
+    image = Image.new("RGB", (20, 20), (255, 0, 0))
+    image.paste((0, 0, 255), (6, 6, 14, 14))
+    cropped = read(tmp_path, image, data=dataclasses.replace(DATA, center_crop=8))
+    assert cropped.flatten(1).T.unique(dim=0).tolist() == [[0, 0, 255]]
+    with pytest.raises(ValueError, match="20 x 20, smaller than data.center_crop 24; set it to 20 or 0"):
+        read(tmp_path, image, data=dataclasses.replace(DATA, center_crop=24))
+
+
+def test_downsampling_averages_instead_of_picking(tmp_path):
+    board = np.indices((64, 64)).sum(0) % 2 * 255
+    pixels = read(tmp_path, Image.fromarray(board.astype(np.uint8)))
+    assert (pixels.float() - 127.5).abs().max() < 6
+
+
+def test_transparency_is_composited_before_resizing(tmp_path):
+    rgba = np.zeros((64, 64, 4), np.uint8)
+    rgba[..., 2] = 255  # clear blue everywhere, which must not bleed
+    rgba[:32] = (255, 0, 0, 255)
+    assert read(tmp_path, Image.fromarray(rgba))[2].max() == 0
+
+
+def test_a_damaged_file_says_what_to_do(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "whole.png")
+    content = (tmp_path / "whole.png").read_bytes()
+    (tmp_path / "half.png").write_bytes(content[: len(content) // 2])
+    (tmp_path / "text.png").write_text("not an image")
+    for name in ("half.png", "text.png"):
+        with pytest.raises(ValueError, match="cannot be read.*on_bad_file: skip"):
+            read_image(tmp_path / name, DATA)

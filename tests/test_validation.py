@@ -1,0 +1,191 @@
+"""Every fault of a data set is told at once, with its file and the cure."""
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_data_images import config, matrix, put, put_transforms
+
+from graf.data import build_dataset
+from graf.data.faults import Fault, describe
+from graf.data.transforms import rigid_pose
+from graf.errors import DataError
+
+ROOT = Path(__file__).parents[1]
+
+
+def faults_of(settings) -> str:
+    with pytest.raises(DataError) as caught:
+        build_dataset(settings)
+    return str(caught.value)
+
+
+def line_about(message: str, name: str) -> str:
+    (line,) = [line for line in message.splitlines() if name in line]
+    return line
+
+
+def truncate(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) - 24])
+
+
+def test_all_faults_of_named_images_come_in_one_pass(tmp_path):
+    for name in ("0_0000.png", "0_0010.png", "left_90.png", "0_0360.png", "0_-10.png", "1_0000.png", "2_0000.png"):
+        put(tmp_path / "chairs" / name, size=(64, 64))
+    truncate(tmp_path / "chairs/0_0010.png")
+    missing = tmp_path / "tables"
+    (tmp_path / "empty").mkdir()
+    settings = config(
+        tmp_path / "chairs",
+        missing,
+        tmp_path / "empty",
+        **{"data.v": "[0.5, 0.4]", "training.batch_size": 50, "data.hflip": "true"},
+    )
+    message = faults_of(settings)
+    expected = {
+        "left_90.png": "no label in the name; expected <elevation>_<azimuth>, as in 0.5_0090.png",
+        "0_0360.png": "outside [0, 360) degrees; name the file for the angle 0",
+        "0_-10.png": "outside [0, 360) degrees; name the file for the angle 350",
+        "2_0000.png": "number 3 of those in the names (0, 1, 2), but data.v has only 2",
+        "0_0010.png": "cannot be read",
+        str(missing): "no such folder; set data.datadir",
+        "empty": "no images",
+        "a batch of 50": "set training.batch_size: 7",
+        "data.hflip": "mirrored camera",
+    }
+    for name, problem in expected.items():
+        assert problem in line_about(message, name)
+    assert message.startswith(f"{len(expected)} faults")
+
+
+def test_all_faults_of_frames_come_in_one_pass(tmp_path):
+    good, mirrored, scaled, row = (matrix(20.0) for _ in range(4))
+    for r in range(3):
+        mirrored[r][0] = -mirrored[r][0]
+        scaled[r][:3] = [2 * x for x in scaled[r][:3]]
+    row[3] = [0, 0, 1, 1]
+    opencv = [[x, -y, -z, t] for x, y, z, t in matrix(20.0)[:3]]
+    wrong = {
+        "mirrored": (mirrored, "mirrors (determinant -1)"),
+        "scaled": (scaled, "not orthonormal"),
+        "row": (row, "last row"),
+        "short": ([[1, 0], [0, 1]], "must be 4 x 4 or 3 x 4 numbers, found shape (2, 2)"),
+        "words": ([["a"] * 4] * 4, "must be 4 x 4 or 3 x 4 numbers"),
+        "nothing": (None, "must be 4 x 4 or 3 x 4 numbers"),
+        "infinite": ([[math.nan] * 4] * 3, "not finite"),
+        "opencv": (opencv, "looks away from the origin"),
+        "damaged": (good, "cannot be read"),
+    }
+    for name in wrong:
+        put(tmp_path / f"{name}.png", size=(64, 64))
+    truncate(tmp_path / "damaged.png")
+    frames = [{"file_path": name, "transform_matrix": values} for name, (values, _) in wrong.items()]
+    lost = {"gone.png": "missing", "../outside.png": "leaves the folder", "/etc/passwd": "leaves the folder"}
+    frames += [{"file_path": name, "transform_matrix": good} for name in lost]
+    put_transforms(tmp_path, frames)
+    message = faults_of(config(tmp_path))
+    for name, problem in {**{f"{name}.png": problem for name, (_, problem) in wrong.items()}, **lost}.items():
+        assert problem in line_about(message, name)
+    assert message.startswith(f"{len(wrong) + len(lost)} faults")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"frames": []}', '{"frames": 3}', "\xff"])
+def test_a_transforms_file_that_is_none(tmp_path, content):
+    put(tmp_path / "a.png")
+    (tmp_path / "transforms.json").write_bytes(content.encode("latin-1"))
+    message = faults_of(config(tmp_path))
+    assert f"{tmp_path / 'transforms.json'}: " in message and "Traceback" not in message
+
+
+def test_a_frame_that_is_no_mapping_and_intrinsics_that_are_no_numbers(tmp_path):
+    put(tmp_path / "a.png")
+    frame = {"file_path": "a.png", "transform_matrix": matrix(0.0)}
+    put_transforms(tmp_path, [frame, 3])
+    assert "frame 1: expected file_path" in faults_of(config(tmp_path))
+    put_transforms(tmp_path, [frame], camera_angle_x="wide")
+    assert "camera_angle_x must lie between 0 and pi radians, found 'wide'" in faults_of(config(tmp_path))
+
+
+def test_images_without_transforms_where_others_have_them(tmp_path):
+    put(tmp_path / "a/a.png")
+    put(tmp_path / "b/b.png")
+    put_transforms(tmp_path / "a", [{"file_path": "a.png", "transform_matrix": matrix(0.0)}])
+    assert "no transforms.json" in line_about(faults_of(config(tmp_path)), str(tmp_path / "b"))
+
+
+def test_a_wrong_field_of_view_names_the_right_one(tmp_path):
+    put(tmp_path / "a.png", size=(16, 16))
+    put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix(0.0)}], camera_angle_x=math.radians(39.6))
+    assert "set data.fov: 39.60" in faults_of(config(tmp_path))
+    assert build_dataset(config(tmp_path, **{"data.fov": 39.6})).posed
+    assert build_dataset(config(tmp_path, **{"data.fov": 40})).posed  # within half a degree
+
+
+def test_cameras_out_of_reach_name_near_and_far_that_work(tmp_path):
+    put(tmp_path / "a.png")
+    put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix(0.0, radius=8.0)}])
+    message = faults_of(config(tmp_path))
+    assert "set data.radius: 8, data.near: 7 and data.far: 9" in message
+    assert build_dataset(config(tmp_path, **{"data.radius": 8, "data.near": 7, "data.far": 9})).posed
+
+
+def test_drawn_cameras_out_of_reach_too(tmp_path):
+    put(tmp_path / "a.png")
+    message = faults_of(config(tmp_path, **{"data.radius": 8}))
+    assert "set data.near: 7 and data.far: 9" in line_about(message, "data.radius")
+
+
+def test_skipping_leaves_the_faulty_images_out_and_says_so(tmp_path, caplog):
+    for name in ("0_0000.png", "0_0010.png", "0_0020.png", "nameless.png"):
+        put(tmp_path / name, size=(64, 64))
+    truncate(tmp_path / "0_0010.png")
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        dataset = build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
+    assert [Path(file).name for file in dataset.files] == ["0_0000.png", "0_0020.png"]
+    assert torch.equal(dataset.labels.elevation_index, torch.zeros(2, dtype=torch.long))
+    assert "left out 2 faulty images" in caplog.text
+    assert "0_0010.png" in caplog.text and "nameless.png" in caplog.text
+
+
+def test_skipping_forgives_no_empty_set_and_no_missing_folder(tmp_path):
+    put(tmp_path / "a/0_0010.png", size=(64, 64))
+    truncate(tmp_path / "a/0_0010.png")
+    assert "all 1 images are faulty" in faults_of(config(tmp_path / "a", **{"data.on_bad_file": "skip"}))
+    assert "no such folder" in faults_of(config(tmp_path / "b", **{"data.on_bad_file": "skip"}))
+
+
+def test_hundreds_of_faults_stay_readable():
+    same = describe([Fault(f"{i}.png", "broken") for i in range(500)])
+    assert same.splitlines() == [
+        "500 faults in the data:",
+        *(f"{i}.png: broken" for i in range(3)),
+        "... and 497 more with the same fault, to 499.png",
+    ]
+    different = describe([Fault(f"{i}.png", f"broken in way {i}") for i in range(500)])
+    assert len(different.splitlines()) == 22 and different.splitlines()[-1] == "... and 480 more"
+
+
+def test_a_rigid_pose_keeps_its_numbers():
+    for rows in (matrix(77.0), matrix(77.0)[:3]):
+        assert torch.equal(rigid_pose(rows), torch.tensor(matrix(77.0)[:3]))
+
+
+def test_the_tool_exits_with_2_and_the_list_or_draws_the_sheet(tmp_path):
+    put(tmp_path / "set/0_0000.png")
+    put(tmp_path / "set/0_0090.png")
+
+    def validate(*overrides):
+        folder = ["data.type=images", f"data.datadir={json.dumps(str(tmp_path / 'set'))}", "training.batch_size=2"]
+        command = [sys.executable, "tools/validate_data.py", "--set", *folder, *overrides, "--out", str(tmp_path / "out")]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    fine = validate()
+    assert fine.returncode == 0 and (tmp_path / "out/contact_sheet.png").stat().st_size > 10_000
+    faulty = validate("data.hflip=true")
+    assert faulty.returncode == 2 and "data.hflip" in faulty.stderr and "Traceback" not in faulty.stderr
