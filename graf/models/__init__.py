@@ -1,0 +1,1 @@
+"""The networks: radiance field, generator, discriminator."""

@@ -1,0 +1,108 @@
+"""Consistency-controlling super-resolution: the code of a view, and the light network that proposes an image's detail.
+
+The projection that makes a proposal consistent is in projection.py, the heavy network in rrdb.py. A backbone is any module
+with forward(low (B, 3, h, w), codes (B, C, h, w), latents (B, Z)) -> proposal (B, 3, s h, s w), images in [-1, 1].
+
+Legend: B images, C channels of the codes, h x w low-resolution pixels, s scale factor, Z latents, M side of a code map.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+CODE_STD = 0.1  # of the codes at the start: small beside the image, so that an untrained sweep hardly depends on the view
+DETAIL_GAIN = 0.1  # of the light backbone's last layer at the start: detail begins as a faint addition to the interpolation
+
+
+class ViewCodes(nn.Module):
+    """Learnable code maps of cameras: one a bin of azimuth and of elevation, interpolated linearly between them.
+
+    Azimuth bin k of N is centred at 360 k / N degrees and the last neighbours the first. Elevation bins go from v_range[0] to
+    v_range[1], both included; beyond them the nearest counts. A map spans the whole frame, whatever its resolution.
+    """
+
+    def __init__(self, num_views: int, elevation_bins: int, channels: int, v_range: tuple[float, float], map_size: int = 8):
+        super().__init__()
+        self.v_range = v_range
+        self.maps = nn.Parameter(CODE_STD * torch.randn(elevation_bins, num_views, channels, map_size, map_size))
+
+    def forward(self, azimuth_deg: Tensor, v: Tensor, grid: Tensor, width: int) -> Tensor:
+        """Codes (B, C, h, w) of views from azimuth_deg (B,) and v (B,), any numbers.
+
+        grid (B or 1, h, w, 2): positions in the frame of `width` pixels, in pixels from 0 to width - 1, as for camera_rays.
+        """
+        maps = self.interpolate(azimuth_deg, v)  # (B, C, M, M)
+        positions = (2 * grid.to(maps) + 1) / width - 1  # -1 and 1 are the frame's edges
+        positions = positions.expand(len(maps), -1, -1, -1)
+        return F.grid_sample(maps, positions, mode="bilinear", padding_mode="border", align_corners=False)
+
+    def interpolate(self, azimuth_deg: Tensor, v: Tensor) -> Tensor:
+        """Code maps (B, C, M, M) of views from azimuth_deg (B,) and v (B,)."""
+        n_elevations, n_azimuths = self.maps.shape[:2]
+        column, right = split_position(azimuth_deg * (n_azimuths / 360))
+        columns = torch.stack([column, column + 1], dim=-1) % n_azimuths  # (B, 2)
+        row, below = torch.zeros_like(column), torch.zeros_like(right)
+        if n_elevations > 1:
+            low, high = self.v_range
+            row, below = split_position(((v - low) / (high - low)).clamp(0, 1) * (n_elevations - 1))
+        rows = torch.stack([row, row + 1], dim=-1).clamp_max(n_elevations - 1)  # (B, 2)
+        across = torch.stack([1 - right, right], dim=-1)
+        down = torch.stack([1 - below, below], dim=-1)
+        corners = self.maps[rows[:, :, None], columns[:, None, :]]  # (B, 2, 2, C, M, M)
+        weights = (down[:, :, None] * across[:, None, :]).to(corners)  # (B, 2, 2)
+        return (weights[..., None, None, None] * corners).sum(dim=(1, 2))
+
+
+def split_position(position: Tensor) -> tuple[Tensor, Tensor]:
+    """The whole number below a position, int64, and how far it is behind it, in [0, 1)."""
+    whole = position.floor()
+    return whole.long(), position - whole
+
+
+class LightBackbone(nn.Module):
+    """A few convolutions at low resolution, scaled and shifted by the latents, and a narrow one behind each upsampling.
+
+    Features are enlarged by interpolation and then convolved, all pixels alike, never shuffled from channels to pixels: a flat
+    input gives a flat output at any weights, so there is no checkerboard to unlearn (Odena et al., Deconvolution and
+    Checkerboard Artifacts, Distill 2016). The proposal is the bicubic interpolation plus the detail.
+    """
+
+    def __init__(self, scale_factor: int, code_channels: int, latent_dim: int, width: int = 48, depth: int = 4):
+        super().__init__()
+        self.scale_factor = scale_factor
+        narrow = max(width // 3, 8)
+        self.convs = nn.ModuleList([conv3x3(3 + code_channels if i == 0 else width, width) for i in range(depth)])
+        self.modulation = nn.Linear(latent_dim, depth * 2 * width)
+        nn.init.normal_(self.modulation.weight, std=0.25 / latent_dim**0.5)
+        nn.init.zeros_(self.modulation.bias)
+        self.narrowing = nn.Conv2d(width, narrow, 1)
+        self.factors = prime_factors(scale_factor)
+        self.upsampled_convs = nn.ModuleList([conv3x3(narrow, narrow) for _ in self.factors])
+        self.last = conv3x3(narrow, 3, gain=DETAIL_GAIN)
+
+    def forward(self, low: Tensor, codes: Tensor, latents: Tensor) -> Tensor:
+        styles = self.modulation(latents).view(len(low), len(self.convs), 2, -1, 1, 1)  # (B, depth, 2, width, 1, 1)
+        h = torch.cat([low, codes.to(low)], dim=1).contiguous(memory_format=torch.channels_last)  # a third faster in bfloat16
+        for conv, (scale, shift) in zip(self.convs, (style.unbind(1) for style in styles.unbind(1)), strict=True):
+            h = F.leaky_relu(torch.addcmul(shift, conv(h), 1 + scale), 0.2)
+        h = self.narrowing(h)
+        for factor, conv in zip(self.factors, self.upsampled_convs, strict=True):
+            h = F.leaky_relu(conv(F.interpolate(h, scale_factor=factor, mode="bilinear")), 0.2)
+        interpolated = F.interpolate(low.float(), scale_factor=self.scale_factor, mode="bicubic")
+        return interpolated + self.last(h)
+
+
+def conv3x3(width_in: int, width: int, gain: float = 1.0) -> nn.Conv2d:
+    """A convolution that keeps the size, initialised for leaky activations of slope 0.2 (He et al. 2015), times `gain`."""
+    conv = nn.Conv2d(width_in, width, 3, padding=1, padding_mode="replicate")  # zeros would draw a frame around the image
+    nn.init.kaiming_normal_(conv.weight, a=0.2)
+    nn.init.zeros_(conv.bias)
+    with torch.no_grad():
+        conv.weight.mul_(gain)
+    return conv
+
+
+def prime_factors(n: int) -> list[int]:
+    """The primes, with repetition, whose product is n >= 1."""
+    smallest = next((p for p in range(2, n + 1) if n % p == 0), None)
+    return [] if smallest is None else [smallest, *prime_factors(n // smallest)]

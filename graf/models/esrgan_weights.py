@@ -1,0 +1,127 @@
+"""Public ESRGAN and Real-ESRGAN weights into an RRDBNet, in each of the three layouts that are about.
+
+old architecture    model.1.sub.0.RDB1.conv1.0.weight      ESRGAN's first release, most community models
+new architecture    RRDB_trunk.0.RDB1.conv1.weight         ESRGAN's second release
+BasicSR             body.0.rdb1.conv1.weight               Real-ESRGAN, wrapped in `params_ema` or `params`
+"""
+
+import logging
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graf.errors import CheckpointError
+from graf.models.rrdb import RRDBNet
+
+log = logging.getLogger("graf")
+
+Weights = dict[str, Tensor]
+
+REPLACEABLE = ("conv_first.", "conv_up")  # what depends on the scale factor
+NEW_TO_BASICSR = (
+    ("RRDB_trunk.", "body."),
+    (".RDB", ".rdb"),
+    ("trunk_conv.", "conv_body."),
+    ("upconv", "conv_up"),
+    ("HRconv.", "conv_hr."),
+)
+
+
+def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
+    """Copy the file's weights into the network, all of them but those that another scale factor replaces.
+
+    Those are the first convolution where it does not fit, and upsampling convolutions that only one of the two has; each is
+    named in the log. Raises CheckpointError for a file that cannot be read or that holds another network.
+    """
+    weights = to_basicsr(read_weights(Path(path)), path)
+    own = network.state_dict()
+    first = weights.get("conv_first.weight")
+    if first is not None and first.shape[1:] == (3, 3, 3) and network.unshuffle > 1:
+        weights["conv_first.weight"] = fold_first_convolution(first, network.unshuffle)
+    taken = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+    left = sorted((weights.keys() | own.keys()) - taken.keys())
+    if not taken or not all(name.startswith(REPLACEABLE) for name in left):
+        raise CheckpointError(_mismatch(path, weights, own, left))
+    network.load_state_dict(taken, strict=False)
+    log.info("%s: took %d of %d tensors", path, len(taken), len(weights))
+    if left:
+        log.warning("%s: of another scale factor; not taken, or not in it: %s", path, ", ".join(left))
+
+
+def read_weights(path: Path) -> Weights:
+    """The tensors of a .pth, .pt or .safetensors file by name, on the CPU. Raises CheckpointError."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file of pretrained weights")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise CheckpointError(f"{path}: reading it needs `pip install safetensors`") from None
+    except Exception as error:  # a damaged file can make either library raise nearly anything
+        raise CheckpointError(f"{path}: not weights that can be read ({type(error).__name__}: {error})") from None
+    for wrapper in ("params_ema", "params"):
+        if isinstance(content, dict) and wrapper in content:
+            content = content[wrapper]
+            break
+    if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
+        raise CheckpointError(f"{path}: expected tensors by name, as BasicSR and ESRGAN save them")
+    return content
+
+
+def to_basicsr(weights: Weights, path: Path | str) -> Weights:
+    """The weights under BasicSR's names. Raises CheckpointError for a layout that is none of the three."""
+    if "conv_body.weight" in weights:
+        return dict(weights)
+    if "trunk_conv.weight" in weights:
+        return {_replace_all(name, NEW_TO_BASICSR): tensor for name, tensor in weights.items()}
+    if "model.0.weight" in weights:
+        return _from_old_architecture(weights)
+    some = ", ".join(list(weights)[:3])
+    raise CheckpointError(f"{path}: not weights of ESRGAN's RRDBNet in a known layout; its tensors are {some}, ...")
+
+
+def fold_first_convolution(weight: Tensor, u: int) -> Tensor:
+    """A first convolution (nf, 3, 3, 3) for an input folded u x u: (nf, 3 u u, 3, 3), the same upon the input's u x u means.
+
+    So a x4 network serves a smaller scale factor with its trunk at the size that it was trained for. What the means lose, the
+    projection puts back.
+    """
+    return weight.repeat_interleave(u * u, dim=1) / u**2
+
+
+def _replace_all(name: str, replacements: tuple[tuple[str, str], ...]) -> str:
+    for old, new in replacements:
+        name = name.replace(old, new)
+    return name
+
+
+def _from_old_architecture(weights: Weights) -> Weights:
+    """model.0 is the first convolution, model.1.sub the trunk, behind it the others, numbered among layers without weights."""
+    tail = sorted({int(number) for number in re.findall(r"^model\.(\d+)\.", "\n".join(weights), re.MULTILINE)} - {0, 1})
+    upsampling = [f"conv_up{i + 1}" for i in range(len(tail) - 2)]
+    names = {f"model.{i}.": f"{new}." for i, new in zip(tail, [*upsampling, "conv_hr", "conv_last"], strict=False)}
+    names["model.0."] = "conv_first."
+    renamed = {}
+    for name, tensor in weights.items():
+        new = re.sub(r"^model\.1\.sub\.(\d+)\.RDB(\d)\.conv(\d)\.0\.", r"body.\1.rdb\2.conv\3.", name)
+        new = re.sub(r"^model\.1\.sub\.\d+\.(weight|bias)$", r"conv_body.\1", new)
+        renamed[_replace_all(new, tuple(names.items()))] = tensor
+    return renamed
+
+
+def _mismatch(path: Path | str, weights: Weights, own: Weights, left: list[str]) -> str:
+    message = f"{path}: another network than the config's; {len(left)} tensors do not match, as {', '.join(left[:3])}"
+    return f"{message}. The file has {_size(weights)}, the config {_size(own)}"
+
+
+def _size(weights: Weights) -> str:
+    """The values of num_rrdb_blocks, nf and gc that the weights are of."""
+    blocks = {name.split(".")[1] for name in weights if name.startswith("body.")}
+    growth = weights.get("body.0.rdb1.conv1.weight")
+    gc, nf = growth.shape[:2] if growth is not None and growth.ndim == 4 else ("?", "?")
+    return f"num_rrdb_blocks {len(blocks)}, nf {nf}, gc {gc}"
