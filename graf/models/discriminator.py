@@ -1,0 +1,90 @@
+"""The patch discriminator: images -> one logit each, with what it knows of their class and camera.
+
+Legend: B patches, K their side in pixels, C channels.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import spectral_norm
+
+from graf.camera import Labels
+from graf.config import DiscriminatorConfig
+
+EMBEDDING_WIDTH = 128
+POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the distance
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """logits (B,), above 0 for what looks real; class_logits (B, classes), elevation_logits (B, bins) or None each."""
+
+    logits: Tensor
+    class_logits: Tensor | None = None
+    elevation_logits: Tensor | None = None
+
+
+class Discriminator(nn.Module):
+    """GRAF's convolutional discriminator of patches of side 16, 32, 64 or 128 (DCGAN layers).
+
+    With instance and spectral normalisation and no condition its parameters have the official code's names and shapes.
+    A condition enters by projection (Miyato & Koyama 2018): the logit gains the inner product of the image's features with
+    an embedding of class and camera.
+    """
+
+    def __init__(self, config: DiscriminatorConfig, patch_size: int, n_classes: int = 1, n_elevations: int = 1):
+        super().__init__()
+        self.config = config
+        ndf = config.ndf
+        widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[patch_size]
+        widths += [4 * ndf, 8 * ndf]
+        layers: list[nn.Module] = []
+        for i, (width_in, width) in enumerate(zip([6 if config.dual else 3, *widths], widths, strict=False)):
+            layers.append(self._conv(width_in, width, stride=2, padding=1))
+            first_of_several = i == 0 and patch_size >= 64
+            if config.norm == "instance" and not first_of_several:
+                layers.append(nn.InstanceNorm2d(width))
+            layers.append(nn.LeakyReLU(0.2, inplace=True))
+        self.main = nn.Sequential(*layers, self._conv(widths[-1], 1, stride=1, padding=0))
+
+        features = widths[-1] * 4 * 4
+        self.projection = self.class_embedding = self.pose_embedding = None
+        if config.condition != "none":
+            self.projection = nn.Linear(features, EMBEDDING_WIDTH)
+            self.class_embedding = nn.Embedding(n_classes, EMBEDDING_WIDTH)
+        if config.condition == "class_and_pose":
+            self.pose_embedding = nn.Sequential(
+                nn.Linear(POSE_WIDTH, EMBEDDING_WIDTH), nn.LeakyReLU(0.2), nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
+            )
+        self.class_head = self.elevation_head = None
+        if config.label_loss == "MCE":
+            self.class_head = nn.Linear(features, n_classes)
+            self.elevation_head = nn.Linear(features, n_elevations)
+
+    def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
+        """Scores of images (B, 3, K, K) in [-1, 1], with discriminator.dual (B, 6, K, K); labels where there is a condition."""
+        if self.config.hflip and self.training:
+            mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+            images = torch.where(mirrored, images.flip(3), images)
+        features = self.main[:-1](images)  # (B, C, 4, 4)
+        logits = self.main[-1](features).flatten(1)[:, 0]
+        features = features.flatten(1)
+        if self.projection is not None:
+            logits = logits + (self.projection(features) * self._embed(labels)).mean(-1) * EMBEDDING_WIDTH**0.5
+        if self.class_head is None:
+            return Scores(logits.float())
+        return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float())
+
+    def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
+        conv = nn.Conv2d(width_in, width, 4, stride, padding, bias=self.config.norm == "none")
+        return spectral_norm(conv) if self.config.spectral_norm else conv
+
+    def _embed(self, labels: Labels) -> Tensor:
+        """(B, EMBEDDING_WIDTH) of what the discriminator knows."""
+        known = self.class_embedding(labels.class_index)
+        if self.pose_embedding is not None:
+            rotation, position = labels.pose_c2w[..., :3], labels.pose_c2w[..., 3]
+            position = nn.functional.normalize(position, dim=-1)
+            known = known + self.pose_embedding(torch.cat([rotation.flatten(1), position], dim=-1))
+        return known

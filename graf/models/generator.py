@@ -1,0 +1,240 @@
+"""The generator: latents and cameras -> images, by volume-rendering a conditional radiance field.
+
+Legend: B images, R = h * w rays an image, S samples a ray, Z latents.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graf.camera import Labels
+from graf.config import Config
+from graf.errors import GrafError
+from graf.models.radiance_field import build_field
+from graf.models.refinement import Refinement
+from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
+from graf.rendering import composite, importance_depths, interval_lengths, stratified_depths
+
+NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
+EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rendering:
+    """What the generator answers with, h x w being the full frame or a patch.
+
+    images (B, 3, h, w) in [-1, 1]; depth (B, 1, h, w) in scene units, planar, `far` where the ray is empty; disparity
+    (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network,
+    coarse_images are what the coarse one saw: training judges both, or the coarse one would never learn. Where ccsr.mode is
+    refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, and depth,
+    disparity and opacity are of its size until `at` enlarges them.
+    """
+
+    images: Tensor
+    depth: Tensor
+    disparity: Tensor
+    opacity: Tensor
+    coarse_images: Tensor | None = None
+    low_images: Tensor | None = None
+
+    def at(self, width: int) -> "Rendering":
+        """Depth, disparity and opacity enlarged to a side of `width` pixels, as refined images have it."""
+        if self.depth.shape[-1] == width:
+            return self
+        maps = {"depth": self.depth, "disparity": self.disparity, "opacity": self.opacity}
+        return dataclasses.replace(self, **{name: F.interpolate(x, width, mode="nearest") for name, x in maps.items()})
+
+    def to(self, device: torch.device | str) -> "Rendering":
+        return Rendering(*(x if x is None else x.to(device) for x in self._maps()))
+
+    @staticmethod
+    def cat(parts: list["Rendering"], dim: int = 0) -> "Rendering":
+        """The parts joined along a dimension, map by map."""
+        columns = zip(*(part._maps() for part in parts), strict=True)
+        return Rendering(*(None if maps[0] is None else torch.cat(maps, dim) for maps in columns))
+
+    def unflatten(self, height: int) -> "Rendering":
+        """Maps of rays (B, h * w, C) as pictures (B, C, h, w)."""
+        return Rendering(*(x if x is None else x.mT.unflatten(-1, (height, -1)) for x in self._maps()))
+
+    def _maps(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
+
+class Generator(nn.Module):
+    """A conditional radiance field and its renderer (GRAF, Schwarz et al. 2020).
+
+    With ccsr.mode: refine the field is rendered at 1 / scale_factor of the resolution and refined; with `consistency` it is
+    rendered at full resolution, and `restore` is what training pulls it towards. With more than one class and a discriminator
+    that knows it, the class enters as an embedding added to the latents.
+    """
+
+    def __init__(self, config: Config, n_classes: int = 1):
+        super().__init__()
+        self.config = config
+        nerf, latents = config.nerf, config.z_dist
+        self.field = build_field(nerf, latents, nerf.netdepth, nerf.netwidth)
+        self.field_fine = None
+        if nerf.N_importance > 0:
+            self.field_fine = build_field(nerf, latents, nerf.netdepth_fine, nerf.netwidth_fine)
+        self.refinement = Refinement(config) if config.ccsr.mode != "none" else None
+        self.class_embedding = None
+        knows_class = config.discriminator.condition != "none" or config.discriminator.label_loss != "none"
+        if n_classes > 1 and knows_class:
+            self.class_embedding = nn.Embedding(n_classes, latents.dim)
+        self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
+
+    def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """(n, Z) latents drawn as z_dist says, on the generator's device (the CPU without one)."""
+        latents, device = self.config.z_dist, generator.device if generator else "cpu"
+        if latents.type == "gauss":
+            return torch.randn(n, latents.dim, generator=generator, device=device)
+        return 2 * torch.rand(n, latents.dim, generator=generator, device=device) - 1
+
+    def forward(
+        self,
+        latents: Tensor,
+        labels: Labels,
+        grid: Tensor | None = None,
+        resolution: int | None = None,
+        step: int = 0,
+        noise: torch.Generator | None = None,
+    ) -> Rendering:
+        """Render latents (B, Z) from the labels' cameras, and of their classes.
+
+        grid (B or 1, h, w, 2): positions in the frame, in pixels; the full frame of `resolution` (default data.imsize)
+        pixels a side without it. With `noise`, sample positions are jittered and raw densities disturbed as the config has
+        it for this training step; without it, the picture is free of grain.
+        """
+        width = resolution or self.config.data.imsize
+        if grid is None:
+            grid = full_grid(width, latents.device)
+        grid = low_resolution_grid(grid, self.config.rendered_scale)
+        rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
+        bounds = depth_bounds(labels.pose_c2w, self.config.data)
+        latents = self.condition(latents, labels)
+        rendering = self.render_rays(rays_o, rays_d, bounds, latents, self.noise_std(step), noise).unflatten(grid.shape[1])
+        return self._refine(rendering, latents, labels.pose_c2w, grid, width)
+
+    @torch.inference_mode()
+    def render(
+        self, latents: Tensor, pose_c2w: Tensor, resolution: int | None = None, class_index: Tensor | None = None
+    ) -> Rendering:
+        """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time.
+
+        resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
+        latents' device.
+        """
+        if latents.shape != (len(pose_c2w), self.config.z_dist.dim):
+            raise ValueError(
+                f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
+                f"{self.config.z_dist.dim} latents a camera"
+            )
+        width = resolution or self.config.data.imsize
+        device = self.background.device
+        labels = Labels.of_poses(pose_c2w.to(device))
+        if class_index is not None:
+            labels = dataclasses.replace(labels, class_index=class_index.to(device))
+        conditioned = self.condition(latents.to(device), labels)
+        scale = self.config.rendered_scale
+        if width % scale:
+            raise GrafError(f"resolution {width}: must be a multiple of ccsr.scale_factor {scale}")
+        grid = low_resolution_grid(full_grid(width, device), scale)
+        rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
+        near, far = depth_bounds(labels.pose_c2w, self.config.data)
+        at_once = max(1, self.config.nerf.chunk // rays_o.shape[1])  # images
+        images = []
+        for i in range(0, len(latents), at_once):
+            some = slice(i, i + at_once)
+            pieces = [
+                self.render_rays(o, d, (near[some], far[some]), conditioned[some])
+                for o, d in zip(
+                    rays_o[some].split(self.config.nerf.chunk, dim=1),
+                    rays_d[some].split(self.config.nerf.chunk, dim=1),
+                    strict=True,
+                )
+            ]
+            rendering = Rendering.cat(pieces, dim=1).unflatten(width // scale)
+            refined = self._refine(rendering, conditioned[some], labels.pose_c2w[some], grid, width)
+            images.append(refined.at(width).to(latents.device))
+        return Rendering.cat(images)
+
+    def condition(self, latents: Tensor, labels: Labels) -> Tensor:
+        """The latents (B, Z) with the class in them, where the model knows classes."""
+        return latents if self.class_embedding is None else latents + self.class_embedding(labels.class_index)
+
+    def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
+        """What CCSR makes of the downsampling of images (B, 3, h, w), for ccsr.mode: consistency; arguments as for forward."""
+        low = self.refinement.projection.downsample(images)
+        low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
+        latents = self.condition(latents, labels)
+        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
+
+    def _refine(self, rendering: Rendering, latents: Tensor, pose_c2w: Tensor, grid: Tensor, width: int) -> Rendering:
+        """The rendering with refined images, and its own as low_images, where ccsr.mode is refine."""
+        if self.config.ccsr.mode != "refine":
+            return rendering
+        refined = self.refinement(rendering.images, latents, pose_c2w, grid, width)
+        coarse = rendering.coarse_images
+        if coarse is not None:
+            coarse = self.refinement(coarse, latents, pose_c2w, grid, width)
+        return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse)
+
+    def noise_std(self, step: int) -> float:
+        """Standard deviation of the density noise at a training step."""
+        nerf = self.config.nerf
+        return nerf.raw_noise_std * (max(0.0, 1 - step / NOISE_STEPS) if nerf.decrease_noise else 1.0)
+
+    def render_rays(
+        self,
+        rays_o: Tensor,
+        rays_d: Tensor,
+        bounds: tuple[Tensor, Tensor],
+        latents: Tensor,
+        noise_std: float = 0.0,
+        noise: torch.Generator | None = None,
+    ) -> Rendering:
+        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1)."""
+        nerf = self.config.nerf
+        jitter = noise if nerf.perturb else None
+        near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in bounds)  # (B, R, 1)
+        n_samples = nerf.N_samples if noise is not None else nerf.N_samples_render or nerf.N_samples
+        depths = stratified_depths(near, far, n_samples, jitter)  # (B, R, S)
+        colour, weights = self._shade(self.field, rays_o, rays_d, depths, latents, noise_std, noise)
+        coarse = None
+        if self.field_fine is not None:
+            coarse = self._on_background(colour, weights)
+            further = importance_depths(depths, weights, nerf.N_importance, jitter)
+            depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
+            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, latents, noise_std, noise)
+        opacity = weights.sum(-1, keepdim=True)
+        empty = opacity < 1e-10
+        depth = (weights * depths).sum(-1, keepdim=True) / opacity.masked_fill(empty, 1)
+        disparity = (1 / depth.clamp_min(1 / EMPTY_DISPARITY)).masked_fill(empty, EMPTY_DISPARITY)
+        return Rendering(self._on_background(colour, weights), torch.where(empty, far, depth), disparity, opacity, coarse)
+
+    def _on_background(self, colour: Tensor, weights: Tensor) -> Tensor:
+        """Colour (B, R, 3) in [0, 1] over the background, in [-1, 1]."""
+        return (colour + (1 - weights.sum(-1, keepdim=True)) * self.background) * 2 - 1
+
+    def _shade(
+        self,
+        field: nn.Module,
+        rays_o: Tensor,
+        rays_d: Tensor,
+        depths: Tensor,
+        latents: Tensor,
+        noise_std: float,
+        noise: torch.Generator | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Colour (B, R, 3) without background and weights (B, R, S) of the field at the depths (B, R, S)."""
+        points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
+        density, colour = field(points, F.normalize(rays_d, dim=-1), latents)
+        if noise is not None and noise_std > 0:
+            disturbance = torch.randn(density.shape, generator=noise, device=noise.device).to(density)
+            density = density + noise_std * disturbance
+        can_be_empty = self.config.nerf.density_activation == "relu"
+        density = F.relu(density) if can_be_empty else F.softplus(density)
+        return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless=can_be_empty))

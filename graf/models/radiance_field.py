@@ -1,0 +1,152 @@
+"""The conditional radiance field: positional encoding and the MLP from points to density and colour.
+
+Legend: B images, R rays an image, S samples a ray, C channels, Z latents.
+
+What is constant over an image (latents) or a ray (view direction) is multiplied once an image or ray, never once a sample:
+a layer that reads several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from graf.config import LatentConfig, NerfConfig
+
+
+def positional_encoding(x: Tensor, n_frequencies: int) -> Tensor:
+    """[x, sin(x), cos(x), sin(2 x), cos(2 x), sin(4 x), ...] (..., 3 + 6 n) of x (..., 3) (NeRF, eq. 4, with x itself)."""
+    octaves = 2.0 ** torch.arange(n_frequencies, device=x.device, dtype=x.dtype)
+    angles = x[..., None, :] * octaves[:, None]  # (..., n, 3)
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-2)  # (..., n, 2, 3)
+    return torch.cat([x, waves.flatten(-3)], dim=-1)
+
+
+def encoding_width(n_frequencies: int) -> int:
+    return 3 + 6 * n_frequencies
+
+
+def split_linear(layer: nn.Linear, *inputs: Tensor) -> Tensor:
+    """layer(concatenation of the inputs), each broadcast to the others' leading dimensions only after its product."""
+    columns = layer.weight.split([x.shape[-1] for x in inputs], dim=1)
+    total = F.linear(inputs[0], columns[0])
+    for x, weight in zip(inputs[1:-1], columns[1:-1], strict=True):
+        total = total + F.linear(x, weight)
+    return total + F.linear(inputs[-1], columns[-1], layer.bias)
+
+
+class ConcatField(nn.Module):
+    """GRAF's conditional NeRF (Schwarz et al. 2020, fig. 3): the shape code beside the points, the appearance code beside
+    the view direction. Its parameters have the official code's names and shapes.
+
+    Without view directions the appearance code enters their layer alone; without either, density and colour share a layer.
+    """
+
+    def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
+        super().__init__()
+        self.config = config
+        self.shape_width = latents.dim - latents.dim_appearance
+        views_width = latents.dim_appearance + (encoding_width(config.multires_views) if config.use_viewdirs else 0)
+        self.has_colour_layer = views_width > 0
+        self.skips = {4} if depth > 5 else set()  # the layer behind the skip sees the points again
+        points_width = encoding_width(config.multires) + self.shape_width
+        widths = [points_width] + [width + (points_width if i in self.skips else 0) for i in range(depth - 1)]
+        self.pts_linears = nn.ModuleList([nn.Linear(w, width) for w in widths])
+        if self.has_colour_layer:
+            self.views_linears = nn.ModuleList([nn.Linear(width + views_width, width // 2)])
+            self.feature_linear = nn.Linear(width, width)
+            self.alpha_linear = nn.Linear(width, 1)
+            self.rgb_linear = nn.Linear(width // 2, 3)
+        else:
+            self.output_linear = nn.Linear(width, 4)
+
+    def forward(self, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """points (B, R, S, 3) in scene units, view_directions (B, R, 3) of unit length, latents (B, Z).
+
+        Returns raw density (B, R, S) and raw colour (B, R, S, 3), before their activations, in float32.
+        """
+        encoded = positional_encoding(points, self.config.multires)  # (B, R, S, C)
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        shape = shape[:, None, None]  # (B, 1, 1, Z)
+        h = F.relu(split_linear(self.pts_linears[0], encoded, shape), inplace=True)
+        for i, layer in enumerate(self.pts_linears[1:]):
+            h = F.relu(split_linear(layer, encoded, shape, h) if i in self.skips else layer(h), inplace=True)
+        if not self.has_colour_layer:
+            raw = self.output_linear(h).float()
+            return raw[..., 3], raw[..., :3]
+        density = self.alpha_linear(h)[..., 0]
+        inputs = [self.feature_linear(h)]
+        if self.config.use_viewdirs:
+            inputs.append(positional_encoding(view_directions, self.config.multires_views)[:, :, None])  # (B, R, 1, C)
+        inputs.append(appearance[:, None, None])
+        colour = self.rgb_linear(F.relu(split_linear(self.views_linears[0], *inputs), inplace=True))
+        return density.float(), colour.float()
+
+
+class FilmField(nn.Module):
+    """A radiance field whose layers are scaled and shifted by the latents (FiLM, Perez et al. 2018; pi-GAN, Chan et al. 2021).
+
+    The scale is folded into each image's own copy of the weights, so that a layer costs one batched matrix product and one
+    activation a sample. The shape code sets the layers up to the density, the appearance code those of the colour.
+    """
+
+    def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
+        super().__init__()
+        self.config = config
+        self.shape_width = latents.dim - latents.dim_appearance
+        views_width = encoding_width(config.multires_views) if config.use_viewdirs else 0
+        self.layers = nn.ModuleList(
+            [nn.Linear(encoding_width(config.multires) if i == 0 else width, width) for i in range(depth)]
+        )
+        self.density = nn.Linear(width, 1)
+        self.colour_layer = nn.Linear(width + views_width, width)
+        self.colour = nn.Linear(width, 3)
+        self.shape_mapping = mapping_network(self.shape_width, 2 * width, depth * 2 * width, config.mapping_depth)
+        self.appearance_mapping = mapping_network(
+            latents.dim_appearance or self.shape_width, 2 * width, 2 * width, config.mapping_depth
+        )
+
+    def forward(self, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """As ConcatField.forward."""
+        b, r, s, _ = points.shape
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        if appearance.shape[-1] == 0:
+            appearance = shape
+        styles = self.shape_mapping(shape).view(b, len(self.layers), 2, -1)
+        h = positional_encoding(points.flatten(1, 2), self.config.multires)  # (B, R S, C)
+        for i, layer in enumerate(self.layers):
+            h = F.relu(film_linear(layer, h, *styles[:, i].unbind(1)), inplace=True)
+        density = self.density(h)
+        scale, shift = self.appearance_mapping(appearance).view(b, 2, -1).unbind(1)
+        if self.config.use_viewdirs:
+            directions = positional_encoding(view_directions, self.config.multires_views)  # (B, R, C)
+            directions = directions[:, :, None].expand(-1, -1, s, -1).flatten(1, 2).to(h.dtype)
+            h = torch.cat([h, directions], dim=-1)
+        h = F.relu(film_linear(self.colour_layer, h, scale, shift), inplace=True)
+        colour = self.colour(h)
+        return density.float().view(b, r, s), colour.float().view(b, r, s, 3)
+
+
+def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """(1 + scale) * layer(x) + shift, with x (B, N, C_in), scale and shift (B, C_out): (B, N, C_out)."""
+    gain = 1 + scale
+    weight = gain[:, :, None] * layer.weight  # (B, C_out, C_in)
+    bias = gain * layer.bias + shift
+    return torch.baddbmm(bias[:, None], x, weight.mT)
+
+
+def mapping_network(width_in: int, width: int, width_out: int, depth: int) -> nn.Sequential:
+    """Latents to styles: `depth` layers, the last of which starts small so that the field starts out unmodulated."""
+    widths = [width_in, *[width] * (depth - 1)]
+    layers: list[nn.Module] = []
+    for a, b in zip(widths[:-1], widths[1:], strict=True):
+        layers += [nn.Linear(a, b), nn.LeakyReLU(0.2)]
+    last = nn.Linear(widths[-1], width_out)
+    nn.init.normal_(last.weight, std=0.25 / widths[-1] ** 0.5)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*layers, last)
+
+
+def build_field(config: NerfConfig, latents: LatentConfig, depth: int, width: int) -> nn.Module:
+    """The radiance field that nerf.conditioning names."""
+    field = ConcatField if config.conditioning == "concat" else FilmField
+    return field(config, latents, depth, width)
