@@ -1,0 +1,1 @@
+"""Evaluation: rendering of trained generators, pictures and videos, metrics."""

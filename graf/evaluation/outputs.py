@@ -1,0 +1,62 @@
+"""Pictures and videos of renderings, written whole or not at all."""
+
+from pathlib import Path
+
+import imageio.v2 as imageio
+import matplotlib
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.utils import make_grid
+
+from graf.files import whole_file
+from graf.models.generator import Rendering
+
+KINDS = ("rgb", "depth", "opacity")  # and "nerf", the field's own rendering where it is refined
+
+
+def as_uint8(images: Tensor) -> Tensor:
+    """Images in [-1, 1] as the nearest of 256 levels."""
+    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def picture(rendering: Rendering, kind: str, near: float, far: float) -> Tensor:
+    """The rendering as uint8 pictures (B, 3, H, W): its rgb, its depth from near (bright) to far in colours, its opacity, or
+    what the field rendered before its refinement (nerf), enlarged.
+    """
+    if kind == "rgb":
+        return as_uint8(rendering.images)
+    if kind == "nerf":
+        low = rendering.images if rendering.low_images is None else rendering.low_images
+        return as_uint8(torch.nn.functional.interpolate(low, rendering.images.shape[-1], mode="nearest"))
+    if kind == "opacity":
+        return as_uint8(rendering.opacity * 2 - 1).expand(-1, 3, -1, -1)
+    closeness = ((far - rendering.depth[:, 0]) / (far - near)).clamp(0, 1).numpy()
+    colours = matplotlib.colormaps["magma"](closeness)[..., :3] * rendering.opacity[:, 0, :, :, None].numpy()
+    return as_uint8(torch.from_numpy(colours).movedim(-1, 1) * 2 - 1)
+
+
+def write_grid(path: Path, pictures: Tensor, columns: int) -> Path:
+    """uint8 pictures (N, 3, H, W) as one PNG with so many columns."""
+    grid = make_grid(pictures, nrow=columns, padding=2, pad_value=255)
+    with whole_file(path) as temporary:
+        imageio.imwrite(temporary, grid.movedim(0, -1).numpy())
+    return path
+
+
+def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
+    """uint8 frames (T, 3, H, W) as a video, mp4 or an endless gif by the name's suffix. Odd sizes gain a row or column."""
+    frames = torch.nn.functional.pad(frames, (0, frames.shape[-1] % 2, 0, frames.shape[-2] % 2))
+    pictures = np.ascontiguousarray(frames.movedim(1, -1).numpy())
+    with whole_file(path) as temporary:
+        if path.suffix == ".gif":
+            imageio.mimwrite(temporary, pictures, duration=1000 / fps, loop=0)
+        else:
+            imageio.mimwrite(temporary, pictures, fps=fps, codec="libx264", quality=8, macro_block_size=2)
+    return path
+
+
+def side_by_side(pictures: Tensor, n_objects: int) -> Tensor:
+    """Pictures (N * V, 3, H, W), object by object, as V frames (V, 3, H, N * W) with the objects beside each other."""
+    views = pictures.unflatten(0, (n_objects, -1))
+    return torch.cat(views.unbind(0), dim=-1)

