@@ -1,0 +1,1 @@
+"""Training: losses, steps, state, checkpoints and the loop."""

@@ -1,0 +1,83 @@
+"""Where a run's numbers go: metrics.jsonl always, TensorBoard or wandb as configured."""
+
+import contextlib
+import importlib.util
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from graf.config import Config, config_to_dict
+from graf.errors import ConfigError
+from graf.files import whole_file
+
+
+class RunLog:
+    """Scalars of a run, appended as they come; rows of steps that a resumed run will take again are dropped."""
+
+    def __init__(self, run_dir: Path, config: Config, step: int):
+        self.path = run_dir / "metrics.jsonl"
+        _drop_rows_after(step, self.path)
+        self.tensorboard = self.wandb = None
+        if config.training.monitoring == "tensorboard":
+            self.tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1)
+        elif config.training.monitoring == "wandb":
+            self.wandb = _start_wandb(run_dir, config)
+
+    def scalars(self, values: dict[str, Tensor | float], step: int) -> dict[str, float]:
+        """Write one row: the only place where a step's tensors are read. Returns them as numbers."""
+        numbers = {name: float(value) for name, value in values.items()}
+        self._append({"step": step} | {name: value if math.isfinite(value) else None for name, value in numbers.items()})
+        self._plot(numbers, step)
+        return numbers
+
+    def evaluation(self, result: dict, step: int) -> None:
+        """Write what `metrics.measure` found, with its protocol, as a row of its own."""
+        self._append({"step": step, "evaluation": result})
+        self._plot(result["values"], step)
+
+    def close(self) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+    def _append(self, row: dict) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _plot(self, numbers: dict[str, float], step: int) -> None:
+        if self.tensorboard is not None:
+            for name, value in numbers.items():
+                self.tensorboard.add_scalar(name, value, step)
+        if self.wandb is not None:
+            self.wandb.log(numbers, step=step)
+
+
+def check_monitoring(config: Config) -> None:
+    """Raises ConfigError where training.monitoring names what is not installed."""
+    if config.training.monitoring == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            "training.monitoring: wandb is not installed; run `pip install wandb` or set training.monitoring=tensorboard"
+        )
+
+
+def _drop_rows_after(step: int, path: Path) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # a line that a crash cut short
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+    with whole_file(path) as temporary:
+        temporary.write_text("".join(kept), encoding="utf-8")
+
+
+def _start_wandb(run_dir: Path, config: Config) -> Any:
+    import wandb
+
+    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=config_to_dict(config), resume="allow")

@@ -1,0 +1,142 @@
+"""All that a run is, in one object: save it, load it in a new process, and training continues as if nothing had happened."""
+
+import bisect
+import copy
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from graf.config import Config, TrainingConfig
+from graf.errors import ConfigError
+from graf.models.discriminator import Discriminator
+from graf.models.generator import Generator
+
+SAVED = (
+    "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",
+    "scaler_g", "scaler_d",
+)  # fmt: skip
+
+
+class TrainState:
+    """Networks, moving average, optimizers, scalers, step and random state of a run."""
+
+    def __init__(self, config: Config, device: torch.device, n_classes: int = 1, n_elevations: int = 1):
+        self.config = config
+        self.device = device
+        self.n_classes, self.n_elevations = n_classes, n_elevations
+        if config.discriminator.label_loss == "MCE" and n_classes == n_elevations == 1:
+            raise ConfigError("discriminator.label_loss: MCE has nothing to tell apart in data of one class and one elevation")
+        torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
+        self.generator = Generator(config, n_classes).to(device)
+        self.discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations).to(device)
+        self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
+        self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)
+        self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
+        self.amp = AmpSettings.choose(config.training, device)
+        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
+        self.step = 0
+        self.bad_steps = 0  # in a row, with a non-finite loss or gradient
+        self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # latents, cameras and patches
+        self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
+
+    def load_pretrained_backbone(self, path: str) -> None:
+        """Start CCSR's backbone, and its average, from a file of ESRGAN weights. Raises CheckpointError."""
+        self.generator.refinement.load_pretrained(path)
+        self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
+
+    def sample_latents(self, n: int) -> Tensor:
+        """(n, Z) latents on the run's device, from the run's own random state."""
+        return self.generator.sample_latents(n, self.draws).to(self.device, non_blocking=True)
+
+    @torch.no_grad()
+    def update_average(self) -> None:
+        """generator_ema follows the generator; in the first steps faster than model_average_beta, so as to forget its start."""
+        beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
+        averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
+        torch._foreach_lerp_(averaged, current, 1 - beta)
+        for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
+            average.copy_(buffer)
+
+    def advance(self) -> None:
+        """One step is done."""
+        self.step += 1
+        self.set_learning_rates()
+
+    def set_learning_rates(self) -> None:
+        """The config's rates, times lr_anneal for each milestone that the step has reached."""
+        training = self.config.training
+        factor = training.lr_anneal ** bisect.bisect_right(training.lr_anneal_every, self.step)
+        for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+
+    def state_dict(self) -> dict:
+        """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
+        rng = {"torch": torch.get_rng_state(), "draws": self.draws.get_state(), "noise": self.noise.get_state()}
+        if self.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+        return {
+            **{name: getattr(self, name).state_dict() for name in SAVED},
+            "step": self.step,
+            "bad_steps": self.bad_steps,
+            "rng": rng,
+        }
+
+    def load_state_dict(self, saved: dict) -> None:
+        """Become what was saved; learning rates and number format stay the config's.
+
+        Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
+        """
+        for name in SAVED:
+            part = getattr(self, name)
+            if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
+                continue  # a scaler that is off has no state
+            if isinstance(part, torch.optim.Optimizer) and _is_adam(part.state_dict()) != _is_adam(saved[name]):
+                raise ValueError("training.optimizer is not the checkpoint's")
+            part.load_state_dict(saved[name])
+        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
+        self.set_learning_rates()
+        rng = saved["rng"]
+        torch.set_rng_state(rng["torch"].cpu())
+        self.draws.set_state(rng["draws"].cpu())
+        if self.noise.get_state().shape == rng["noise"].shape:  # a run moved to another kind of device draws new noise
+            self.noise.set_state(rng["noise"].cpu())
+        if self.device.type == "cuda" and "cuda" in rng:
+            torch.cuda.set_rng_state(rng["cuda"].cpu(), self.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class AmpSettings:
+    """Mixed precision on one device: whether, and in which number format."""
+
+    device_type: str
+    enabled: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
+        """bfloat16 where the device has it, else float16, unless the config names one; bfloat16 on the CPU."""
+        name = training.amp_dtype
+        if name == "auto" or device.type == "cpu":
+            has_bfloat16 = device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
+            name = "bfloat16" if has_bfloat16 else "float16"
+        return cls(device.type, training.use_amp, getattr(torch, name))
+
+    def autocast(self, enabled: bool = True) -> torch.autocast:
+        """The context in which networks run; `enabled=False` for what needs float32 inside it."""
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Loss scaling, live where float16 needs it."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.enabled and self.dtype == torch.float16)
+
+
+def _is_adam(optimizer_state: dict) -> bool:
+    return "betas" in optimizer_state["param_groups"][0]
+
+
+def _optimizer(network: nn.Module, learning_rate: float, training: TrainingConfig) -> torch.optim.Optimizer:
+    if training.optimizer == "adam":
+        return torch.optim.Adam(network.parameters(), lr=learning_rate, betas=(0.0, 0.99), eps=1e-8)
+    return torch.optim.RMSprop(network.parameters(), lr=learning_rate, alpha=0.99, eps=1e-8)

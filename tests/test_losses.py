@@ -1,0 +1,135 @@
+"""Losses at logits worked out by hand, and penalties of discriminators whose gradient is known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from graf.models.discriminator import Scores
+from graf.training.losses import discriminator_loss, generator_loss, label_loss, r1_penalty, wgan_gp_penalty
+
+LN3 = math.log(3)
+
+
+class Linear(nn.Module):
+    """D(x) = <w, x>."""
+
+    def __init__(self, norm):
+        super().__init__()
+        w = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+        self.w = nn.Parameter(w / w.norm() * norm)
+
+    def forward(self, images, labels=None):
+        return Scores((images * self.w).sum(dim=(1, 2, 3)))
+
+
+def images(n, seed=1):
+    return torch.randn(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("gan_type", "expected"),
+    [
+        # sigmoid(ln 3) = 3 / 4: real at ln 3 costs -ln(3/4), at 0 ln 2; fake at 0 ln 2, at -ln 3 -ln(3/4)
+        ("standard", (2 * math.log(4 / 3) + 2 * math.log(2)) / 2),
+        ("wgan", (0 - LN3 + -LN3 - 0) / 2),
+        ("hinge", (0 + 1 + 1 + 0) / 2),
+    ],
+)
+def test_discriminator_losses(gan_type, expected):
+    loss = discriminator_loss(torch.tensor([LN3, 0.0]), torch.tensor([0.0, -LN3]), gan_type)
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_hinge_counts_what_is_within_the_margin():
+    loss = discriminator_loss(torch.tensor([0.5, -1.0]), torch.tensor([0.5, -3.0]), "hinge")
+    assert loss.item() == pytest.approx((0.5 + 2 + 1.5 + 0) / 2)
+
+
+@pytest.mark.parametrize(("gan_type", "expected"), [("standard", math.log(4 / 3)), ("wgan", -LN3), ("hinge", -LN3)])
+def test_generator_losses(gan_type, expected):
+    assert generator_loss(torch.tensor([LN3, LN3]), gan_type).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge"])
+def test_each_player_wants_the_opposite(gan_type):
+    fake = torch.zeros(3, requires_grad=True)
+    (up,) = torch.autograd.grad(generator_loss(fake, gan_type), fake)
+    (down,) = torch.autograd.grad(discriminator_loss(torch.zeros(3), fake, gan_type), fake)
+    assert (up < 0).all()
+    assert (down > 0).all()
+
+
+def test_the_standard_loss_does_not_saturate():
+    fake = torch.tensor([-200.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(generator_loss(fake, "standard"), fake)
+    assert gradient.item() == pytest.approx(-1)
+
+
+def test_label_loss_is_both_cross_entropies(labels):
+    """Even logits cost ln of how many there are; a logit of ln 3 against one 0 costs ln 4/3, against two ln 5/3."""
+    even = Scores(torch.zeros(4), torch.zeros(4, 2), torch.zeros(4, 3))
+    assert label_loss(even, labels).item() == pytest.approx(math.log(2) + math.log(3))
+    right = Scores(
+        torch.zeros(4),
+        LN3 * nn.functional.one_hot(labels.class_index, 2),
+        LN3 * nn.functional.one_hot(labels.elevation_index, 3),
+    )
+    assert label_loss(right, labels).item() == pytest.approx(math.log(4 / 3) + math.log(5 / 3))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_r1_of_a_linear_discriminator_is_its_squared_norm_whatever_the_batch(n):
+    assert r1_penalty(Linear(norm=3), images(n), None).item() == pytest.approx(9, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize(("norm", "expected"), [(3, 4), (1, 0), (0.25, 0.5625)])
+def test_wgan_gp_of_a_linear_discriminator_is_its_distance_from_norm_one(n, norm, expected):
+    penalty = wgan_gp_penalty(Linear(norm), images(n), images(n, 2), None, torch.Generator().manual_seed(0))
+    assert penalty.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_r1_is_the_mean_over_images():
+    """D(x) = |x|^2 / 2 has the gradient x."""
+
+    class Half(nn.Module):
+        def forward(self, x, labels=None):
+            return Scores(x.square().sum(dim=(1, 2, 3)) / 2)
+
+    x = images(6)
+    expected = x.square().sum(dim=(1, 2, 3)).mean().item()
+    assert r1_penalty(Half(), x, None).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_wgan_gp_looks_between_each_pair_of_real_and_fake():
+    seen = []
+
+    class Spy(Linear):
+        def forward(self, x, labels=None):
+            seen.append(x.detach())
+            return super().forward(x)
+
+    real, fake = images(200), images(200, 2)
+    wgan_gp_penalty(Spy(1), real, fake, None, torch.Generator().manual_seed(0))
+    share = (seen[0] - real) / (fake - real)
+    share = share.flatten(1).median(dim=1).values
+    torch.testing.assert_close(seen[0], real + share[:, None, None, None] * (fake - real), atol=1e-4, rtol=0)
+    assert share.min() > -1e-4
+    assert share.max() < 1 + 1e-4
+    assert share.std().item() == pytest.approx(12**-0.5, abs=0.03)  # of a uniform draw
+
+
+@pytest.mark.parametrize("penalty", ["r1", "wgan_gp"])
+def test_penalties_teach_the_discriminator_and_nobody_else(penalty):
+    discriminator, real = Linear(3), images(2)
+    fake = images(2, 2).requires_grad_()
+    if penalty == "r1":
+        value, slope = r1_penalty(discriminator, real, None), 6.0  # d |w|^2 / d |w|
+    else:
+        value, slope = wgan_gp_penalty(discriminator, real, fake, None, torch.Generator()), 4.0  # d (|w| - 1)^2 / d |w|
+    value.backward()
+    torch.testing.assert_close(discriminator.w.grad, slope * discriminator.w.detach() / 3, atol=1e-5, rtol=1e-4)
+    assert fake.grad is None
+    assert not real.requires_grad
