@@ -1,0 +1,139 @@
+"""The command lines as a user types them: train, resume, sweep, at the size of configs/smoke.yaml."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import imageio.v2 as imageio
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+SMOKE = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--device", "cpu"]
+
+
+def run(script: str, *arguments: str, cwd: Path, status: int = 0) -> str:
+    """Output of a script in a fresh process; the test fails on any other exit status."""
+    command = [sys.executable, str(ROOT / script), *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    output = done.stdout + done.stderr
+    assert done.returncode == status, output
+    assert "Traceback" not in output
+    return output
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    state = torch.load(run_dir / "model.pt", weights_only=True)["state"]
+    return {f"{net}.{k}": v for net in ("generator", "generator_ema", "discriminator") for k, v in state[net].items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where a run of four steps was made in one go."""
+    folder = tmp_path_factory.mktemp("runs")
+    run("train.py", *SMOKE, "--use_amp", "--max_steps", "4", "--set", "training.sample_every=2", cwd=folder)
+    return folder
+
+
+def test_a_run_leaves_checkpoint_config_curves_and_samples(folder):
+    run_dir = folder / "results" / "smoke"
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert {"loss_d", "loss_g", "penalty", "opacity", "lr_g"} <= set(rows[0])
+    assert (run_dir / "config.yaml").exists()
+    sheets = sorted(path.name for path in (run_dir / "samples").iterdir())
+    assert [name for name in sheets if name.endswith("rgb.png")] == [f"{step:08d}_rgb.png" for step in (1, 2, 3, 4)]
+    assert imageio.imread(run_dir / "samples" / "00000004_depth.png").shape == (4 * 18 + 2, 4 * 18 + 2, 3)
+
+
+def test_two_steps_and_two_resumed_are_four_bit_for_bit(folder, tmp_path):
+    run("train.py", *SMOKE, "--use_amp", "--max_steps", "2", "--set", "training.sample_every=0", cwd=tmp_path)
+    said = run("train.py", *SMOKE, "--use_amp", "--max_steps", "4", cwd=tmp_path)
+    assert "from step 2" in said
+    straight, resumed = weights(folder / "results" / "smoke"), weights(tmp_path / "results" / "smoke")
+    assert straight.keys() == resumed.keys()
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_another_seed_is_another_run(folder, tmp_path):
+    run("train.py", *SMOKE, "--use_amp", "--max_steps", "1", "--seed", "7", cwd=tmp_path)
+    ours, theirs = weights(folder / "results" / "smoke"), weights(tmp_path / "results" / "smoke")
+    assert not all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_resume_none_refuses_to_write_over_a_run(folder):
+    before = (folder / "results" / "smoke" / "model.pt").read_bytes()
+    said = run("train.py", *SMOKE, "--resume", "none", cwd=folder, status=2)
+    assert "--resume auto" in said
+    assert (folder / "results" / "smoke" / "model.pt").read_bytes() == before
+
+
+def test_a_finished_run_says_so(folder):
+    assert "already" in run("train.py", *SMOKE, "--max_steps", "4", cwd=folder)
+
+
+def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):
+    said = run("train.py", *SMOKE, "--dry_run", cwd=tmp_path)
+    assert "parameters" in said
+    assert "one step: " in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_sweep_of_chosen_angles(folder):
+    said = run("eval.py", *SMOKE, "--azimuths", "0,90,180", "--n_objects", "2", cwd=folder)
+    names = [Path(line).name for line in said.splitlines() if "/eval/" in line]
+    assert "sweep_rgb.png" in names
+    assert {"rotation_rgb.mp4", "elevation_depth.gif"} <= set(names)
+    out = folder / "results" / "smoke" / "eval" / "step_00000004"
+    assert imageio.imread(out / "sweep_rgb.png").shape == (2 * 18 + 2, 3 * 18 + 2, 3)
+    assert len(imageio.mimread(out / "rotation_rgb.gif")) == 72
+    assert imageio.get_reader(out / "rotation_rgb.mp4").get_meta_data()["size"] == (32, 16)
+
+
+def test_every_cadence_does_what_it_says(tmp_path):
+    every = [f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")]
+    extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
+    run("train.py", *SMOKE, "--max_steps", "4", "--set", *every, "training.sample_every=0", *extractor, cwd=tmp_path)
+    run_dir = tmp_path / "results" / "smoke"
+    assert [path.name for path in sorted((run_dir / "backups").iterdir())] == ["model_00000002.pt", "model_00000004.pt"]
+    assert [path.name for path in sorted((run_dir / "videos").iterdir())] == ["00000002_rotation.mp4", "00000004_rotation.mp4"]
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
+    assert "kid_efficientnet-lite0" in next(row for row in rows if "evaluation" in row)["evaluation"]["values"]
+
+    said = run("train.py", *SMOKE, "--max_steps", "5", "--resume", str(run_dir / "backups" / "model_00000002.pt"), cwd=tmp_path)
+    assert "from step 2" in said
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation" not in row] == [1, 2, 3, 4, 5]
+
+
+def test_a_checkpoint_of_the_official_graf_is_swept(tmp_path):
+    fixture = ROOT.parent / "shared" / "fixtures" / "graf_official"
+    if not fixture.exists():
+        pytest.skip("no official checkpoint here")
+    arguments = ["--config", str(fixture / "config.yaml"), "--checkpoint", str(fixture / "model.pt"), "--azimuths", "0,90"]
+    run("eval.py", *arguments, "--n_objects", "1", "--out", "sweep", cwd=tmp_path)
+    assert imageio.imread(tmp_path / "sweep" / "sweep_rgb.png").shape == (26 + 2, 2 * 26 + 2, 3)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_sigterm_ends_after_the_step_with_a_checkpoint(tmp_path, whole_group):
+    command = [sys.executable, str(ROOT / "train.py"), *SMOKE, "--max_steps", "100000"]
+    command += ["--set", "training.sample_every=0", "--set", f"training.nworkers={2 if whole_group else 0}"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        rows = tmp_path / "results" / "smoke" / "metrics.jsonl"
+        while not rows.exists():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.1)
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    step = torch.load(tmp_path / "results" / "smoke" / "model.pt", weights_only=True)["state"]["step"]
+    assert step == len(rows.read_text().splitlines())
