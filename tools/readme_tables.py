@@ -1,0 +1,65 @@
+"""Write the README's tables of flags and config keys from the code: python tools/readme_tables.py"""
+
+import argparse
+import logging
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import eval as evaluation  # noqa: E402
+import train as training  # noqa: E402
+from graf.config import config_rows  # noqa: E402
+from graf.console import run_script  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.files import whole_file  # noqa: E402
+
+log = logging.getLogger("graf")
+
+
+def flag_table(parser: argparse.ArgumentParser) -> str:
+    """Markdown table of a script's flags."""
+    rows = []
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        default = "" if action.default in (None, False) or action.default == [] else f"`{action.default}`"
+        rows.append((f"`{', '.join(action.option_strings)}`", default, action.help))
+    return _table(("flag", "default", "meaning"), rows)
+
+
+def key_table() -> str:
+    """Markdown table of every config key."""
+    return _table(("key", "default", "meaning"), [(f"`{key}`", f"`{default}`", text) for key, default, text in config_rows()])
+
+
+def with_tables(readme: str) -> str:
+    """The README's text with each table between its `<!-- table: name -->` marks as the code has it."""
+    tables = {"train": flag_table(training.parser()), "eval": flag_table(evaluation.parser()), "config": key_table()}
+    for name, table in tables.items():
+        marks = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        readme, found = marks.subn(lambda match, table=table: f"{match[1]}{table}{match[2]}", readme)
+        if found != 1:
+            raise GrafError(f"README.md: expected `<!-- table: {name} -->` ... `<!-- end -->` once, found it {found} times")
+    return readme
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    path = ROOT / "README.md"
+    text = with_tables(path.read_text(encoding="utf-8"))
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    log.info("%s: tables written", path.name)
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(main)
