@@ -45,9 +45,9 @@ def run_script(main: Callable[[], int | None]) -> None:
 
     A file that cannot be read or written ends it with status 1, Ctrl-C with 130.
     """
+    handler = _TqdmHandler()
     log.setLevel(logging.INFO)
-    log.addHandler(_TqdmHandler())
-    log.propagate = False
+    log.addHandler(handler)
     try:
         status = main()
     except GrafError as error:
@@ -59,4 +59,6 @@ def run_script(main: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         status = 130
+    finally:
+        log.removeHandler(handler)
     sys.exit(status)
