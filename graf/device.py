@@ -30,7 +30,7 @@ def choose_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks for the next step, instead of having the kernel fault every page in anew.
 
-    A training step on the CPU runs two to three times as fast for it (tools/benchmark.py step). Elsewhere than on Linux
+    A training step on the CPU runs half as fast again for it (tools/benchmark.py step prints it). Elsewhere than on Linux
     with glibc nothing happens.
     """
     if not sys.platform.startswith("linux"):
