@@ -13,7 +13,7 @@ from graf.errors import GrafError
 from graf.evaluation.outputs import picture, side_by_side, write_grid, write_video
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.models.generator import Generator
-from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, load_generator, read_checkpoint
+from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint
 
 log = logging.getLogger("graf")
 
@@ -73,7 +73,7 @@ def main() -> int:
         config = load_config(args.config, args.set)
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
-    generator = load_generator(checkpoint, config, choose_device(args.device))
+    generator = generator_of(checkpoint, content, config, choose_device(args.device))
     out = Path(args.out) if args.out else default_out(checkpoint, config, checkpoint_step(content))
     log.info("%s, step %d: %d objects, seed %d", checkpoint, checkpoint_step(content), args.n_objects, args.seed)
     files = write_sweep(generator, config, args, out)

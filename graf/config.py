@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
+from graf.config_checks import check_config
 from graf.errors import ConfigError
 from graf.strict import build, key
 
@@ -291,7 +292,7 @@ def _is_text(name: str) -> bool:
 def config_from_dict(raw: dict, where: str) -> Config:
     """The checked config of nested dictionaries such as `config_to_dict` gives. Raises ConfigError."""
     config = build(Config, raw, where)
-    _check_consistency(config, where)
+    check_config(config, where)
     return config
 
 
@@ -304,89 +305,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
-
-
-PATCH_SIZES = (16, 32, 64, 128)
-
-
-def _check_consistency(config: Config, where: str) -> None:
-    """What single keys cannot tell: values that do not fit each other."""
-    data, rays, training, ccsr = config.data, config.ray_sampler, config.training, config.ccsr
-    patch, scale = config.patch_size, config.rendered_scale
-
-    def refuse_if(wrong: bool, message: str) -> None:
-        if wrong:
-            raise ConfigError(f"{where}: {message}")
-
-    refuse_if(
-        not config.expname.strip() or config.expname != Path(config.expname).name or config.expname in (".", ".."),
-        f"expname: must be the name of one folder, found {config.expname!r}",
-    )
-    side = math.isqrt(rays.N_samples)
-    refuse_if(
-        side**2 != rays.N_samples,
-        f"ray_sampler.N_samples: must be a square number such as {side**2} or {(side + 1) ** 2}, found {rays.N_samples}",
-    )
-    refuse_if(
-        patch not in PATCH_SIZES,
-        f"ray_sampler.N_samples: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
-        f"N_samples {', '.join(str((p // scale) ** 2) for p in PATCH_SIZES)}; found {rays.N_samples} (side {patch})",
-    )
-    refuse_if(
-        ccsr.mode != "none" and data.imsize % ccsr.scale_factor != 0,
-        f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {ccsr.scale_factor}",
-    )
-    refuse_if(
-        ccsr.mode == "consistency" and patch % ccsr.scale_factor != 0,
-        f"ccsr.scale_factor: must divide the patch's side {patch}, found {ccsr.scale_factor}",
-    )
-    refuse_if(
-        ccsr.mode != "none" and ccsr.elevation_bins > 1 and data.vmin == data.vmax,
-        "ccsr.elevation_bins: more than one bin needs data.vmin below data.vmax",
-    )
-    refuse_if(
-        ccsr.mode != "none" and ccsr.backbone == "rrdb" and ccsr.scale_factor not in (2, 4),
-        f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {ccsr.scale_factor}",
-    )
-    refuse_if(
-        bool(ccsr.pretrained_path) and ccsr.backbone != "rrdb",
-        "ccsr.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
-    )
-    refuse_if(ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen")
-    refuse_if(
-        config.discriminator.dual and ccsr.mode != "refine", "discriminator.dual: needs the renderings of ccsr.mode: refine"
-    )
-    refuse_if(
-        not 0 < rays.min_scale <= rays.max_scale,
-        f"ray_sampler: min_scale must be above 0 and at most max_scale, found {rays.min_scale:g} and {rays.max_scale:g}",
-    )
-    refuse_if(data.near >= data.far, f"data: near must be below far, found {data.near:g} and {data.far:g}")
-    refuse_if(data.radius[0] <= 0, f"data.radius: must be above 0, found {data.radius[0]:g}")
-    refuse_if(data.radius[0] > data.radius[1], f"data.radius: the range runs from low to high, found {data.radius}")
-    refuse_if(
-        data.radius[1] - data.radius[0] > data.near,
-        f"data.radius: a range of {data.radius[1] - data.radius[0]:g} moves the near plane {data.near:g} behind the camera",
-    )
-    refuse_if(config.nerf.N_samples_render == 1, "nerf.N_samples_render: must be 0 (as N_samples) or at least 2, found 1")
-    refuse_if(
-        config.discriminator.hflip and config.discriminator.condition == "class_and_pose",
-        "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none",
-    )
-    for low, high in (("umin", "umax"), ("vmin", "vmax")):
-        refuse_if(getattr(data, low) > getattr(data, high), f"data: {low} must be at most {high}")
-    refuse_if(
-        config.z_dist.dim_appearance >= config.z_dist.dim,
-        f"z_dist.dim_appearance: must leave room for the shape code in dim = {config.z_dist.dim}, "
-        f"found {config.z_dist.dim_appearance}",
-    )
-    refuse_if(data.type == "images" and not data.datadir, "data.datadir: name at least one folder of photographs")
-    refuse_if(not data.v, "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]")
-    refuse_if(
-        list(training.lr_anneal_every) != sorted(set(training.lr_anneal_every)),
-        f"training.lr_anneal_every: milestones must rise, found {list(training.lr_anneal_every)}",
-    )
-    refuse_if(training.model_average_beta >= 1, "training.model_average_beta: must be below 1")
-    refuse_if(training.lr_g <= 0 or training.lr_d <= 0, "training: lr_g and lr_d must be above 0")
 
 
 def config_rows() -> list[tuple[str, str, str]]:

@@ -100,6 +100,11 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
+    return generator_of(path, content, config, device)
+
+
+def generator_of(path: Path, content: dict, config: Config, device: torch.device | str) -> Generator:
+    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages."""
     generator = Generator(config, content.get("n_classes", 1))
     try:
         if content.get("format") == FORMAT:

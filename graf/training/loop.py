@@ -4,11 +4,10 @@ import logging
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from graf.camera import Labels, elevation_of_v, rotation_poses, sweep_poses, view_azimuths
 from graf.console import progress
-from graf.data import build_loader, sample_labels
+from graf.data import Views, build_loader, sample_labels
 from graf.errors import GrafError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.metrics import measure, summary
@@ -26,7 +25,7 @@ EARLY_STEPS = 500  # in which samples are written four times as often
 SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
 
 
-def train(state: TrainState, dataset: Dataset, interruption: Interruption) -> None:
+def train(state: TrainState, dataset: Views, interruption: Interruption) -> None:
     """Train until training.max_steps or an interruption, and leave a checkpoint either way.
 
     Raises GrafError where training.max_bad_steps steps in a row were not finite.
@@ -66,7 +65,7 @@ def train(state: TrainState, dataset: Dataset, interruption: Interruption) -> No
         save_checkpoint(newest, state)
 
 
-def train_step(state: TrainState, dataset: Dataset, images: Tensor, labels: Labels | None) -> dict[str, Tensor]:
+def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels | None) -> dict[str, Tensor]:
     """One step of both networks on one batch from the loader. Returns the step's scalars."""
     config = state.config
 
@@ -113,7 +112,7 @@ def write_rotation(state: TrainState) -> None:
     write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)
 
 
-def evaluate(state: TrainState, dataset: Dataset) -> dict:
+def evaluate(state: TrainState, dataset: Views) -> dict:
     """FID and KID of the moving average with their protocol; the run's random state is left untouched."""
     config, settings = state.config, state.config.metrics
 

@@ -1,0 +1,117 @@
+"""What single config keys cannot tell: values that do not fit each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graf.config import Config
+
+PATCH_SIZES = (16, 32, 64, 128)
+
+Check = tuple[bool, str]  # whether it is wrong, and the message if so
+
+
+def check_config(config: Config, where: str) -> None:
+    """Raises ConfigError, in the name of `where`, for the first values that do not fit each other."""
+    for checks in (_patch_checks, _ccsr_checks, _camera_checks, _network_checks, _run_checks):
+        for wrong, message in checks(config):
+            if wrong:
+                raise ConfigError(f"{where}: {message}")
+
+
+def _patch_checks(config: Config) -> Iterator[Check]:
+    rays, patch, scale = config.ray_sampler, config.patch_size, config.rendered_scale
+    side = math.isqrt(rays.N_samples)
+    yield (
+        side**2 != rays.N_samples,
+        f"ray_sampler.N_samples: must be a square number such as {side**2} or {(side + 1) ** 2}, found {rays.N_samples}",
+    )
+    yield (
+        patch not in PATCH_SIZES,
+        f"ray_sampler.N_samples: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
+        f"N_samples {', '.join(str((p // scale) ** 2) for p in PATCH_SIZES)}; found {rays.N_samples} (side {patch})",
+    )
+    yield (
+        not 0 < rays.min_scale <= rays.max_scale,
+        f"ray_sampler: min_scale must be above 0 and at most max_scale, found {rays.min_scale:g} and {rays.max_scale:g}",
+    )
+
+
+def _ccsr_checks(config: Config) -> Iterator[Check]:
+    ccsr, data, patch = config.ccsr, config.data, config.patch_size
+    used = ccsr.mode != "none"
+    yield (
+        used and data.imsize % ccsr.scale_factor != 0,
+        f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {ccsr.scale_factor}",
+    )
+    yield (
+        ccsr.mode == "consistency" and patch % ccsr.scale_factor != 0,
+        f"ccsr.scale_factor: must divide the patch's side {patch}, found {ccsr.scale_factor}",
+    )
+    yield (
+        used and ccsr.elevation_bins > 1 and data.vmin == data.vmax,
+        "ccsr.elevation_bins: more than one bin needs data.vmin below data.vmax",
+    )
+    yield (
+        used and ccsr.backbone == "rrdb" and ccsr.scale_factor not in (2, 4),
+        f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {ccsr.scale_factor}",
+    )
+    yield (
+        bool(ccsr.pretrained_path) and ccsr.backbone != "rrdb",
+        "ccsr.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
+    )
+    yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
+    yield (
+        config.discriminator.dual and ccsr.mode != "refine",
+        "discriminator.dual: needs the renderings of ccsr.mode: refine",
+    )
+
+
+def _camera_checks(config: Config) -> Iterator[Check]:
+    data = config.data
+    low, high = data.radius
+    yield data.near >= data.far, f"data: near must be below far, found {data.near:g} and {data.far:g}"
+    yield low <= 0, f"data.radius: must be above 0, found {low:g}"
+    yield low > high, f"data.radius: the range runs from low to high, found {data.radius}"
+    yield (
+        high - low > data.near,
+        f"data.radius: a range of {high - low:g} moves the near plane {data.near:g} behind the camera",
+    )
+    for lower, upper in (("umin", "umax"), ("vmin", "vmax")):
+        yield getattr(data, lower) > getattr(data, upper), f"data: {lower} must be at most {upper}"
+    yield not data.v, "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]"
+
+
+def _network_checks(config: Config) -> Iterator[Check]:
+    latents, discriminator = config.z_dist, config.discriminator
+    yield config.nerf.N_samples_render == 1, "nerf.N_samples_render: must be 0 (as N_samples) or at least 2, found 1"
+    yield (
+        discriminator.hflip and discriminator.condition == "class_and_pose",
+        "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none",
+    )
+    yield (
+        latents.dim_appearance >= latents.dim,
+        f"z_dist.dim_appearance: must leave room for the shape code in dim = {latents.dim}, found {latents.dim_appearance}",
+    )
+
+
+def _run_checks(config: Config) -> Iterator[Check]:
+    name, training = config.expname, config.training
+    yield (
+        not name.strip() or name != Path(name).name or name in (".", ".."),
+        f"expname: must be the name of one folder, found {name!r}",
+    )
+    yield (
+        config.data.type == "images" and not config.data.datadir,
+        "data.datadir: name at least one folder of photographs",
+    )
+    milestones = list(training.lr_anneal_every)
+    yield milestones != sorted(set(milestones)), f"training.lr_anneal_every: milestones must rise, found {milestones}"
+    yield training.model_average_beta >= 1, "training.model_average_beta: must be below 1"
+    yield training.lr_g <= 0 or training.lr_d <= 0, "training: lr_g and lr_d must be above 0"
