@@ -17,6 +17,7 @@ from graf.config_checks import check_config
 from graf.errors import ConfigError
 from graf.strict import build, key
 
+PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -149,6 +150,7 @@ class TrainingConfig:
     save_every_steps: int = key("steps between checkpoints of the run (model.pt)", 0)
     backup_every: int = key("steps between checkpoints that are kept for good", 0)
     fid_every: int = key("steps between measurements of FID and KID", 0)
+    save_best: Literal["none", "fid", "kid"] = key("keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key("steps between rotation videos", 0)
 
 
@@ -158,9 +160,17 @@ class MetricsConfig:
         "network of FID and KID; auto takes Inception where its weights lie on this machine"
     )
     weights_path: str = key("file of the Inception weights; empty looks into torch hub's cache")
+    protocol: Literal["counts", "graf", "full"] = key(
+        "how many images: n_real and n_fake; 20,000 real and 1,000 generated as GRAF reports; 50,000 of each"
+    )
     n_real: int = key("real images to compare with, at most; 0 for all", 0)
     n_fake: int = key("generated images", 2)
     batch_size: int = key("images rendered at a time", 1)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Real images at most (0 for all) and generated images, as the protocol has them."""
+        return PROTOCOLS.get(self.protocol, (self.n_real, self.n_fake))
 
 
 @dataclass(frozen=True)

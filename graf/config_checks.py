@@ -66,6 +66,10 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         bool(ccsr.pretrained_path) and ccsr.backbone != "rrdb",
         "ccsr.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
     )
+    yield (
+        bool(ccsr.pretrained_path) and not used,
+        "ccsr.pretrained_path: there is no backbone with ccsr.mode: none; set mode to refine or consistency",
+    )
     yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
     yield (
         config.discriminator.dual and ccsr.mode != "refine",
@@ -113,5 +117,9 @@ def _run_checks(config: Config) -> Iterator[Check]:
     )
     milestones = list(training.lr_anneal_every)
     yield milestones != sorted(set(milestones)), f"training.lr_anneal_every: milestones must rise, found {milestones}"
+    yield (
+        training.save_best != "none" and training.fid_every == 0,
+        f"training.save_best: {training.save_best} is measured every fid_every steps, which is 0; set both or neither",
+    )
     yield training.model_average_beta >= 1, "training.model_average_beta: must be below 1"
     yield training.lr_g <= 0 or training.lr_d <= 0, "training: lr_g and lr_d must be above 0"

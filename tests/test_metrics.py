@@ -45,8 +45,8 @@ def checkers(n, seed, side=32):
     return (F.interpolate(coarse, side) * 0.7 + fine) * 2 - 1
 
 
-def options(n_fake, extractor=LITE, n_real=0, weights_path=""):
-    return MetricsConfig(extractor=extractor, weights_path=str(weights_path), n_real=n_real, n_fake=n_fake, batch_size=8)
+def options(n_fake, extractor=LITE, n_real=0, weights_path="", protocol="counts"):
+    return MetricsConfig(extractor, str(weights_path), protocol, n_real, n_fake, batch_size=8)
 
 
 def write_pngs(folder, images):

@@ -6,26 +6,35 @@ numbers are those of `torch_fidelity.calculate_metrics` on such folders.
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
 from pathlib import Path
 
 import torch
 import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
+from tqdm import tqdm
 
+from graf.camera import Labels
 from graf.config import MetricsConfig
+from graf.data import Views, sample_labels
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor
-from graf.evaluation.outputs import as_uint8
+from graf.evaluation.image_streams import FakeStream, RealSubset, new_folder, written
+from graf.evaluation.sampling import fresh_samples
+from graf.models.generator import Generator, weights_hash
 
 log = logging.getLogger("graf")
 
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100
 KID_SUBSET_SIZE = 1000
+COMPARABLE = (
+    *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
+    *("kid_subsets", "kid_subset_size", "seed"),
+)
 FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # prc looks at the third neighbour
 KEYS = {
     torch_fidelity.KEY_METRIC_FID: "fid",
@@ -35,6 +44,38 @@ KEYS = {
     torch_fidelity.KEY_METRIC_RECALL: "recall",
     torch_fidelity.KEY_METRIC_F_SCORE: "f_score",
 }
+
+
+def measure_generator(
+    generator: Generator,
+    dataset: Views,
+    names: Sequence[str],
+    seed: int,
+    cache_dir: Path,
+    dump: Path | None = None,
+    bar: tqdm | None = None,
+) -> dict:
+    """`measure` of a generator on its device, by its config's metrics section, at cameras and classes drawn from the data's own.
+
+    The same seed gives the same samples. With `dump`, a new folder, the generated images are written there as PNGs and the
+    real ones that they are compared with into its folder `real`. The result also says what was measured.
+    """
+    config = generator.config
+    n_fake = config.metrics.counts[1]
+
+    def draw_labels(n: int, rng: torch.Generator) -> Labels:
+        return sample_labels(dataset, n, config.data, rng)
+
+    fakes = fresh_samples(generator, draw_labels, n_fake, config.metrics.batch_size, seed, bar)
+    if dump is not None:
+        fakes = written(fakes, new_folder(dump))
+    cuda = generator.background.device.type == "cuda"
+    result = measure(fakes, dataset, config.metrics, cache_dir, cuda, names)
+    if dump is not None:
+        subset = RealSubset(dataset, result["n_real"], SEED)
+        for _ in written((subset.real[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
+            pass
+    return result | {"sample_seed": seed, "generator_sha256": weights_hash(generator)}
 
 
 def measure(
@@ -47,31 +88,34 @@ def measure(
 ) -> dict:
     """The distance between generated and real images, with its protocol, ready for JSON.
 
-    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; the first config.n_fake images are taken, config.batch_size at a
-    time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its images do, and names
+    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; of them config.counts says how many are taken,
+    config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its images do, and names
     their features in cache_dir. names are of fid, kid and prc (improved precision and recall).
     The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
     Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
     missing or the images too few.
     """
     extractor = choose_extractor(config)
-    n_real, n_fake = min(config.n_real or len(real), len(real)), config.n_fake
+    wanted, n_fake = config.counts
+    n_real = min(wanted or len(real), len(real))
     fewest = max(FEWEST_IMAGES[name] for name in names)
     if min(n_real, n_fake) < fewest:
         raise GrafError(
             f"metrics: {', '.join(names)} need at least {fewest} images of each kind, found {n_real} real and {n_fake} "
             "generated; raise metrics.n_real and metrics.n_fake, or add photographs"
         )
-    subset = _RealSubset(real, n_real)
+    subset = RealSubset(real, n_real, SEED)
     subset_size = min(KID_SUBSET_SIZE, n_real, n_fake)
     warnings = _warnings(names, extractor, n_real, n_fake, subset_size)
+    if config.protocol != "counts" and n_real < wanted:
+        warnings.append(f"protocol {config.protocol} asks for {wanted} real images, the data has {n_real}")
     for warning in warnings:
         log.warning("metrics: %s", warning)
 
     # torch-fidelity initialises networks and starts loaders with the global generators
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
         raw = torch_fidelity.calculate_metrics(
-            input1=_FakeStream(fakes, subset.resolution),
+            input1=FakeStream(fakes, subset.resolution),
             input1_model_num_samples=n_fake,
             input2=subset,
             input2_cache_name=subset.cache_name(extractor),
@@ -91,6 +135,7 @@ def measure(
         )
     return {
         "values": {f"{key}_{extractor.name}": float(raw[name]) for name, key in KEYS.items() if name in raw},
+        "protocol": config.protocol,
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,
         "resize": extractor.resize,
@@ -104,6 +149,17 @@ def measure(
         "versions": {"torch": torch.__version__, "torch-fidelity": torch_fidelity.__version__},
         "warnings": warnings,
     }
+
+
+def comparable(result: dict) -> dict:
+    """What two results of `measure` must share for their values to be compared."""
+    return {name: result[name] for name in COMPARABLE}
+
+
+def series_name(key: str, result: dict) -> str:
+    """The name under which the value `key` of a result is plotted, the same for comparable results only."""
+    digest = hashlib.sha256(json.dumps(comparable(result), sort_keys=True).encode()).hexdigest()[:6]
+    return f"{key}/{result['n_fake']}_of_{result['n_real']}_at_{result['resolution']}px_{digest}"
 
 
 def summary(result: dict) -> str:
@@ -131,44 +187,3 @@ def _warnings(names: Sequence[str], extractor: Extractor, n_real: int, n_fake: i
     if "kid" in names and subset_size == n_real == n_fake:
         warnings.append("each of KID's subsets is the whole set, so that their standard deviation says nothing")
     return warnings
-
-
-class _RealSubset(Dataset):
-    """The first n images of a seeded permutation of `real`, or all in their order, as torch-fidelity takes them: uint8."""
-
-    def __init__(self, real: Dataset, n: int):
-        self.real = real
-        permutation = torch.randperm(len(real), generator=torch.Generator().manual_seed(SEED)).tolist()
-        self.indices = permutation[:n] if n < len(real) else range(n)
-        self.resolution = real[0]["image"].shape[-1]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, i: int) -> Tensor:
-        return as_uint8(self.real[self.indices[i]]["image"])
-
-    def cache_name(self, extractor: Extractor) -> str:
-        """All that the features of these images depend on; torch-fidelity adds the extractor's name."""
-        sources = repr((self.real.fingerprint, SEED, extractor.sha256, extractor.resize))
-        return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
-
-
-class _FakeStream(torch_fidelity.GenerativeModelBase):
-    """Batches of generated images as the model that torch-fidelity draws from: its noise only says how many come next."""
-
-    z_size = 1
-    z_type = "normal"
-    num_classes = 0
-
-    def __init__(self, batches: Iterable[Tensor], resolution: int):
-        super().__init__()
-        self.images = chain.from_iterable(batches)
-        self.resolution = resolution
-
-    def forward(self, noise: Tensor) -> Tensor:
-        images = list(islice(self.images, len(noise)))
-        assert len(images) == len(noise), "the stream of generated images ended early"
-        images = torch.stack(images).to(noise.device)  # (B, 3, H, W)
-        assert images.shape[1:] == (3, self.resolution, self.resolution), f"generated images are {tuple(images.shape)}"
-        return as_uint8(images)

@@ -4,6 +4,7 @@ Legend: B images, R = h * w rays an image, S samples a ray, Z latents.
 """
 
 import dataclasses
+import hashlib
 
 import torch
 from torch import Tensor, nn
@@ -238,3 +239,12 @@ class Generator(nn.Module):
         can_be_empty = self.config.nerf.density_activation == "relu"
         density = F.relu(density) if can_be_empty else F.softplus(density)
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless=can_be_empty))
+
+
+def weights_hash(generator: Generator) -> str:
+    """sha256 of the generator's parameters, by which results say what they are of."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(generator.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -17,6 +17,7 @@ log = logging.getLogger("graf")
 
 FORMAT = "graf_ccsr 1"
 NEWEST = "model.pt"  # of a run's folder
+BEST = "model_best.pt"  # by training.save_best
 NUMPY_NUMBERS = [  # of the official GRAF's scores, as older and newer versions of NumPy name them
     np._core.multiarray.scalar,
     (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),

@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from graf.config import Config, config_to_dict
 from graf.errors import ConfigError
+from graf.evaluation.metrics import series_name
 from graf.files import whole_file
 
 
@@ -37,7 +38,7 @@ class RunLog:
     def evaluation(self, result: dict, step: int) -> None:
         """Write what `metrics.measure` found, with its protocol, as a row of its own."""
         self._append({"step": step, "evaluation": result})
-        self._plot(result["values"], step)
+        self._plot({series_name(key, result): value for key, value in result["values"].items()}, step)
 
     def close(self) -> None:
         if self.tensorboard is not None:

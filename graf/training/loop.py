@@ -1,6 +1,7 @@
 """The training loop: step, log, sample, evaluate, save."""
 
 import logging
+import math
 
 import torch
 from torch import Tensor
@@ -10,10 +11,10 @@ from graf.console import progress
 from graf.data import Views, build_loader, sample_labels
 from graf.errors import GrafError
 from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.metrics import measure, summary
+from graf.evaluation.metrics import comparable, measure_generator, summary
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
-from graf.evaluation.sampling import fresh_samples, render_views, sample_objects
-from graf.training.checkpoint import NEWEST, backup_name, save_checkpoint
+from graf.evaluation.sampling import render_views, sample_objects
+from graf.training.checkpoint import BEST, NEWEST, backup_name, save_checkpoint
 from graf.training.interruption import Interruption
 from graf.training.logging import RunLog
 from graf.training.state import TrainState
@@ -45,6 +46,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption) -> None
             if due(state.step, training.print_every):
                 numbers = run_log.scalars(stats, state.step)
                 bar.set_postfix({name: f"{numbers[name]:.3f}" for name in ("loss_d", "loss_g", "opacity")}, refresh=False)
+            if due(state.step, training.fid_every):
+                run_log.evaluation(evaluate(state, dataset), state.step)
             if due(state.step, training.save_every_steps):
                 save_checkpoint(newest, state)
                 saved_step = state.step
@@ -54,10 +57,6 @@ def train(state: TrainState, dataset: Views, interruption: Interruption) -> None
                 write_samples(state)
             if due(state.step, training.video_every):
                 write_rotation(state)
-            if due(state.step, training.fid_every):
-                result = evaluate(state, dataset)
-                log.info("step %d: %s", state.step, summary(result))
-                run_log.evaluation(result, state.step)
     finally:
         bar.close()
         run_log.close()
@@ -113,14 +112,32 @@ def write_rotation(state: TrainState) -> None:
 
 
 def evaluate(state: TrainState, dataset: Views) -> dict:
-    """FID and KID of the moving average with their protocol; the run's random state is left untouched."""
-    config, settings = state.config, state.config.metrics
+    """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
 
-    def draw_labels(n: int, rng: torch.Generator) -> Labels:
-        return sample_labels(dataset, n, config.data, rng)
+    The run's random state is left untouched.
+    """
+    config = state.config
+    result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), config.training.seed, config.run_dir / "cache")
+    result |= {"step": state.step, "ema": True}
+    log.info("step %d: %s", state.step, summary(result))
+    if config.training.save_best != "none" and is_best(result, state):
+        save_checkpoint(config.run_dir / BEST, state)
+        log.info("step %d: the best %s so far; kept as %s", state.step, config.training.save_best.upper(), BEST)
+    return result
 
-    fakes = fresh_samples(state.generator_ema, draw_labels, settings.n_fake, settings.batch_size, config.training.seed)
-    return measure(fakes, dataset, settings, config.run_dir / "cache", cuda=state.device.type == "cuda")
+
+def is_best(result: dict, state: TrainState) -> bool:
+    """Whether a result of `measure` is the run's best by training.save_best, and if so remember it as state.best.
+
+    A result that cannot be compared with the best so far, being under another protocol, begins anew.
+    """
+    metric = state.config.training.save_best
+    value, terms = result["values"][f"{metric}_{result['extractor']}"], {"metric": metric} | comparable(result)
+    best = state.best
+    if not math.isfinite(value) or (best is not None and best["terms"] == terms and best["value"] <= value):
+        return False
+    state.best = {"value": value, "step": state.step, "terms": terms}
+    return True
 
 
 def _count_bad_steps(state: TrainState, stats: dict[str, Tensor]) -> None:

@@ -37,6 +37,7 @@ class TrainState:
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         self.step = 0
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
+        self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # latents, cameras and patches
         self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
 
@@ -80,6 +81,7 @@ class TrainState:
             **{name: getattr(self, name).state_dict() for name in SAVED},
             "step": self.step,
             "bad_steps": self.bad_steps,
+            "best": self.best,
             "rng": rng,
         }
 
@@ -96,6 +98,7 @@ class TrainState:
                 raise ValueError("training.optimizer is not the checkpoint's")
             part.load_state_dict(saved[name])
         self.step, self.bad_steps = saved["step"], saved["bad_steps"]
+        self.best = saved.get("best")  # checkpoints of before it was kept have none
         self.set_learning_rates()
         rng = saved["rng"]
         torch.set_rng_state(rng["torch"].cpu())
