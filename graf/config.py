@@ -89,6 +89,12 @@ class CcsrConfig:
     freeze_backbone: bool = key("rrdb: keep the network's own weights as they are; codes and latents still learn")
     alpha_init: float = key("consistency: weight of the loss between rendered and restored images at step 0", 0)
     alpha_decay: float = key("consistency: its rate of decay a step, alpha_init * exp(-alpha_decay * step)", 0)
+    perceptual_weight: float = key(
+        "consistency: weight, within that loss, of the distance of EfficientNet-Lite0's features; 0 for pixels alone", 0
+    )
+    judge: Literal["rendered", "restored"] = key(
+        "consistency: the discriminator sees renderings and photographs as they are, or both as CCSR restores them"
+    )
     detach: Literal["none", "nerf", "ccsr"] = key("consistency: whose gradient that loss leaves out")
 
 
@@ -193,6 +199,11 @@ class Config:
     def rendered_scale(self) -> int:
         """Pixels of an image a ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
         return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
+
+    @property
+    def judges_restored(self) -> bool:
+        """Whether the discriminator sees both kinds of images as CCSR restores them."""
+        return self.ccsr.mode == "consistency" and self.ccsr.judge == "restored"
 
     @property
     def patch_size(self) -> int:

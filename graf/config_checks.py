@@ -70,6 +70,10 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         bool(ccsr.pretrained_path) and not used,
         "ccsr.pretrained_path: there is no backbone with ccsr.mode: none; set mode to refine or consistency",
     )
+    yield (
+        ccsr.perceptual_weight > 0 and ccsr.mode != "consistency",
+        "ccsr.perceptual_weight: compares what CCSR restores with what it was made of, which is ccsr.mode: consistency",
+    )
     yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
     yield (
         config.discriminator.dual and ccsr.mode != "refine",

@@ -41,3 +41,12 @@ def keep_freed_memory() -> None:
         return
     mallopt(M_MMAP_THRESHOLD, 2**30)
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most that this process has held: allocated on a card, or resident in the host's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB on Linux

@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from graf.models.discriminator import Scores
-from graf.training.losses import discriminator_loss, generator_loss, label_loss, r1_penalty, wgan_gp_penalty
+from graf.models.perception import feature_distance, feature_network, features_of
+from graf.training.losses import (
+    consistency_loss,
+    discriminator_loss,
+    generator_loss,
+    label_loss,
+    r1_penalty,
+    wgan_gp_penalty,
+)
 
 LN3 = math.log(3)
 
@@ -133,3 +141,24 @@ def test_penalties_teach_the_discriminator_and_nobody_else(penalty):
     torch.testing.assert_close(discriminator.w.grad, slope * discriminator.w.detach() / 3, atol=1e-5, rtol=1e-4)
     assert fake.grad is None
     assert not real.requires_grad
+
+
+def test_the_perceptual_term_adds_its_share_and_reaches_both_sides():
+    network = feature_network()
+    rng = torch.Generator().manual_seed(0)
+    rendered, restored = (torch.rand(2, 3, 16, 16, generator=rng).mul(2).sub(1).requires_grad_() for _ in range(2))
+    pixels = consistency_loss(rendered, restored, "none")
+    seen = consistency_loss(rendered, restored, "none", network, 0.5)
+    distance = feature_distance(features_of(network, restored), features_of(network, rendered))
+    assert torch.all((distance > 0) & (distance < 4))
+    torch.testing.assert_close(seen, pixels + 0.5 * distance.mean())
+    (seen - pixels).backward()
+    assert rendered.grad.abs().sum() > 0
+    assert restored.grad.abs().sum() > 0
+    assert all(p.grad is None for p in network.parameters())
+
+
+def test_equal_images_look_equal():
+    network, image = feature_network(), torch.linspace(-1, 1, 3 * 256).view(1, 3, 16, 16)
+    same = feature_distance(features_of(network, image), features_of(network, image.clone()))
+    assert same.item() == pytest.approx(0, abs=1e-10)

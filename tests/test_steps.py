@@ -229,3 +229,31 @@ def test_a_discriminator_learns_to_tell_white_from_what_is_drawn(build, labels, 
         last = discriminator_step(state, white, labels, labels)
     margins = [float(stats["logit_real"] - stats["logit_fake"]) for stats in (first, last)]
     assert margins[1] > margins[0] + 0.2
+
+
+@pytest.mark.parametrize("judge", ["rendered", "restored"])
+@pytest.mark.parametrize("fine", ["nerf.N_importance=0", "nerf.N_importance=4"])
+@pytest.mark.parametrize("posed", [True, False])
+def test_the_discriminator_sees_both_kinds_restored_or_neither(refine, photographs, labels, monkeypatch, judge, fine, posed):
+    condition = "class_and_pose" if posed else "none"
+    consistency = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", f"discriminator.condition={condition}")
+    state = TrainState(refine(*consistency, f"ccsr.judge={judge}", fine), torch.device("cpu"), 2, 3)
+    seen, mark = [], 7.0
+    restore = state.generator.restore
+    monkeypatch.setattr(state.generator, "restore", lambda *arguments: 0 * restore(*arguments) + mark)
+    state.discriminator.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0].detach().clone()))
+    discriminator_step(state, photographs, labels if posed else None, labels)
+    generator_step(state, labels)
+    assert len(seen) >= 4  # photographs, fakes, photographs for R1, and the generator's fakes
+    assert all(torch.all(images == mark) == (judge == "restored") for images in seen)
+    assert judge == "restored" or not any(torch.any(images == mark) for images in seen)
+
+
+def test_the_perceptual_term_is_part_of_the_consistency_loss(refine, labels):
+    def loss(weight):
+        overrides = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", "discriminator.condition=none")
+        state = TrainState(refine(*overrides, f"ccsr.perceptual_weight={weight}"), torch.device("cpu"))
+        assert (state.perception is None) == (weight == 0)
+        return generator_step(state, labels)["loss_ccsr"].item()
+
+    assert loss(1) > loss(0.5) > loss(0)

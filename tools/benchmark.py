@@ -3,7 +3,6 @@
 import argparse
 import json
 import logging
-import resource
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import torch  # noqa: E402
 from graf.camera import Labels, sample_poses  # noqa: E402
 from graf.config import Config, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
-from graf.device import choose_device, keep_freed_memory  # noqa: E402
+from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 from graf.training.steps import discriminator_step, generator_step  # noqa: E402
 
@@ -67,7 +66,7 @@ def measure_steps(config: Config, variant: str, n_steps: int, device: torch.devi
     """Median seconds of a training step on random photographs, and its peak bytes: of the card, or resident on the CPU."""
     if VARIANTS[variant][1]:
         keep_freed_memory()
-    idle = peak_resident_bytes()
+    idle = peak_memory_bytes(device)
     state = TrainState(config, device)
     batch, size = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
@@ -81,13 +80,8 @@ def measure_steps(config: Config, variant: str, n_steps: int, device: torch.devi
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - start)
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_resident_bytes() - idle
+    peak = peak_memory_bytes(device) - idle
     return {"name": variant, "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]), "peak_bytes": peak}
-
-
-def peak_resident_bytes() -> int:
-    """The most that this process has held in memory; ru_maxrss is in KiB on Linux, in bytes on macOS."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 if __name__ == "__main__":

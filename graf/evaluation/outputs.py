@@ -38,9 +38,13 @@ def picture(rendering: Rendering, kind: str, near: float, far: float) -> Tensor:
 
 def write_grid(path: Path, pictures: Tensor, columns: int) -> Path:
     """uint8 pictures (N, 3, H, W) as one PNG with so many columns."""
-    grid = make_grid(pictures, nrow=columns, padding=2, pad_value=255)
+    return write_image(path, make_grid(pictures, nrow=columns, padding=2, pad_value=255))
+
+
+def write_image(path: Path, picture: Tensor) -> Path:
+    """A uint8 picture (3, H, W) as a PNG."""
     with whole_file(path) as temporary:
-        imageio.imwrite(temporary, grid.movedim(0, -1).numpy())
+        imageio.imwrite(temporary, picture.movedim(0, -1).numpy())
     return path
 
 

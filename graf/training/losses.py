@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from graf.camera import Labels
 from graf.config import CcsrConfig
 from graf.models.discriminator import Scores
+from graf.models.perception import feature_distance, features_of
 
 
 def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
@@ -32,11 +33,20 @@ def label_loss(scores: Scores, labels: Labels) -> Tensor:
     )
 
 
-def consistency_loss(rendered: Tensor, restored: Tensor, detach: str) -> Tensor:
-    """Mean square between renderings and what CCSR restores of them; `detach` (nerf, ccsr, none) names who does not learn."""
+def consistency_loss(
+    rendered: Tensor, restored: Tensor, detach: str, perception: nn.Module | None = None, perceptual_weight: float = 0.0
+) -> Tensor:
+    """Mean square between renderings and what CCSR restores of them; `detach` (nerf, ccsr, none) names who does not learn.
+
+    With a network of graf.models.perception, the distance of its features is added with its weight.
+    """
     rendered = rendered.detach() if detach == "nerf" else rendered
     restored = restored.detach() if detach == "ccsr" else restored
-    return F.mse_loss(restored, rendered)
+    loss = F.mse_loss(restored, rendered)
+    if perception is not None:
+        distance = feature_distance(features_of(perception, restored), features_of(perception, rendered))
+        loss = loss + perceptual_weight * distance.mean()
+    return loss
 
 
 def consistency_weight(ccsr: CcsrConfig, step: int) -> float:

@@ -11,6 +11,7 @@ from graf.config import Config, TrainingConfig
 from graf.errors import ConfigError
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
+from graf.models.perception import feature_network
 
 SAVED = (
     "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",
@@ -31,6 +32,7 @@ class TrainState:
         self.generator = Generator(config, n_classes).to(device)
         self.discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
+        self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)
         self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
         self.amp = AmpSettings.choose(config.training, device)

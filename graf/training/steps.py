@@ -31,13 +31,21 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None,
     Returns detached scalars for the log.
     """
     config, training = state.config, state.config.training
-    real = _judged(state, cut_patch(images, _patch_grid(state, len(images))))
+    real_grid = _patch_grid(state, len(images))
+    real = cut_patch(images, real_grid)
     with torch.no_grad(), state.amp.autocast():
-        rendering = _render(state, state.sample_latents(len(images)), fake_labels, _patch_grid(state, len(images)))
-        fake = _judged(state, rendering.images.float(), rendering.low_images)
+        if config.judges_restored:  # a photograph has no latents; drawn ones bring in the same kind of detail
+            real = _restore(state, real, state.sample_latents(len(images)), labels or fake_labels, real_grid)
+        real = _judged(state, real)
+        latents, grid = state.sample_latents(len(images)), _patch_grid(state, len(images))
+        rendering = _render(state, latents, fake_labels, grid)
+        stages = [(rendering.images.float(), rendering.low_images)]
         if rendering.coarse_images is not None:
-            fake = torch.cat([fake, _judged(state, rendering.coarse_images.float())])
-            fake_labels = fake_labels[torch.arange(len(fake)) % len(fake_labels)]
+            stages.append((rendering.coarse_images.float(), None))
+        if config.judges_restored:
+            stages = [(_restore(state, fake, latents, fake_labels, grid), low) for fake, low in stages]
+        fake = torch.cat([_judged(state, fake, low) for fake, low in stages])
+        fake_labels = fake_labels[torch.arange(len(fake)) % len(fake_labels)]
     with state.amp.autocast():
         real_scores = state.discriminator(real, labels)
         fake_scores = state.discriminator(fake, fake_labels)
@@ -60,16 +68,23 @@ def generator_step(state: TrainState, labels: Labels) -> dict[str, Tensor]:
         with state.amp.autocast():
             latents, grid = state.sample_latents(len(labels)), _patch_grid(state, len(labels))
             rendering = _render(state, latents, labels, grid)
-            scores = state.discriminator(_judged(state, rendering.images.float(), rendering.low_images), labels)
+            fake = rendering.images.float()
+            if config.ccsr.mode == "consistency":
+                restored = _restore(state, fake, latents, labels, grid)
+            judged = _judged(state, restored if config.judges_restored else fake, rendering.low_images)
+            scores = state.discriminator(judged, labels)
             loss = generator_loss(scores.logits, config.training.gan_type)
             if rendering.coarse_images is not None:
-                coarse_scores = state.discriminator(_judged(state, rendering.coarse_images.float()), labels)
+                coarse = rendering.coarse_images.float()
+                if config.judges_restored:
+                    coarse = _restore(state, coarse, latents, labels, grid)
+                coarse_scores = state.discriminator(_judged(state, coarse), labels)
                 loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
             stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
             if config.ccsr.mode == "consistency":
-                restored = state.generator.restore(rendering.images.float(), latents, labels, grid)
-                stats["loss_ccsr"] = consistency_loss(rendering.images.float(), restored, config.ccsr.detach)
-                loss = loss + consistency_weight(config.ccsr, state.step) * stats["loss_ccsr"]
+                ccsr = config.ccsr
+                stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
+                loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
             if config.discriminator.label_loss == "MCE":
                 stats["loss_label_g"] = label_loss(scores, labels)
                 loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
@@ -97,6 +112,11 @@ def _patch_grid(state: TrainState, n: int) -> Tensor:
 
 def _render(state: TrainState, latents: Tensor, labels: Labels, grid: Tensor) -> Rendering:
     return state.generator(latents, labels, grid, step=state.step, noise=state.noise)
+
+
+def _restore(state: TrainState, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
+    """What CCSR makes of the downsampling of patches (B, 3, K, K), for ccsr.mode: consistency."""
+    return state.generator.restore(images, latents, labels, grid).float()
 
 
 def _judged(state: TrainState, images: Tensor, low: Tensor | None = None) -> Tensor:

@@ -1,0 +1,133 @@
+"""Angle sheets and videos of objects, frame by frame, so that a stopped sweep goes on where it was.
+
+Frames lie in `frames/<trajectory>/<kind>_<number>.png` of the results' folder, the objects beside each other; `made_from.json`
+beside them says what they show. Frames of something else are replaced.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import imageio.v2 as imageio
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from graf.evaluation.outputs import picture, side_by_side, write_grid, write_image, write_video
+from graf.evaluation.sampling import render_views
+from graf.files import whole_file
+from graf.models.generator import Generator, Rendering, weights_hash
+
+log = logging.getLogger("graf")
+
+VIEWS_AT_ONCE = 8  # between two moments at which a sweep can be stopped without loss
+SHEET = "sweep"  # the trajectory that becomes a sheet; the others become videos
+Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
+
+
+def write_sweep(
+    generator: Generator,
+    objects: Objects,
+    trajectories: dict[str, Tensor],
+    kinds: tuple[str, ...],
+    columns: int,
+    out: Path,
+    resolution: int | None = None,
+    bar: tqdm | None = None,
+) -> tuple[list[Path], float]:
+    """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of cameras (V, 3, 4) each.
+
+    kinds as `outputs.picture` knows them. Frames that are there already are kept. Returns the files, and the largest
+    |H x' - y| of the refined images, in units of images in [-1, 1]; 0 where nothing is refined.
+    """
+    files, error = [], 0.0
+    for name, poses in trajectories.items():
+        frames = Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
+        error = max(error, frames.render(bar))
+        for kind in kinds:
+            pictures = frames.read(kind)
+            if name == SHEET:
+                views = torch.cat(pictures.tensor_split(len(objects[0]), dim=-1))  # object by object
+                files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
+            else:
+                files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
+    return files, error
+
+
+class Frames:
+    """The frames of one trajectory in a folder: those that are missing are rendered, the others kept."""
+
+    def __init__(
+        self,
+        folder: Path,
+        generator: Generator,
+        objects: Objects,
+        poses: Tensor,
+        kinds: tuple[str, ...],
+        resolution: int | None,
+    ):
+        self.folder, self.generator, self.objects = folder, generator, objects
+        self.poses, self.kinds, self.resolution = poses, kinds, resolution
+        self.manifest = folder / "made_from.json"
+        self.made_from = _digest(generator, objects, poses, resolution)
+
+    def render(self, bar: tqdm | None = None) -> float:
+        """Write the missing frames. Returns the largest |H x' - y| of all that the folder holds."""
+        error = self._start()
+        missing = [i for i in range(len(self.poses)) if not all(self.path(kind, i).exists() for kind in self.kinds)]
+        if bar is not None:
+            bar.update(len(self.objects[0]) * (len(self.poses) - len(missing)))
+        for start in range(0, len(missing), VIEWS_AT_ONCE):
+            some = missing[start : start + VIEWS_AT_ONCE]
+            rendering = render_views(self.generator, self.objects, self.poses[some], self.resolution, bar)
+            error = max(error, low_resolution_error(self.generator, rendering))
+            self._write_manifest(error)
+            data = self.generator.config.data
+            for kind in self.kinds:
+                frames = side_by_side(picture(rendering, kind, data.near, data.far), len(self.objects[0]))
+                for i, frame in zip(some, frames, strict=True):
+                    write_image(self.path(kind, i), frame)
+        return error
+
+    def read(self, kind: str) -> Tensor:
+        """The frames (V, 3, H, N * W) uint8 of a kind."""
+        frames = [torch.from_numpy(imageio.imread(self.path(kind, i))) for i in range(len(self.poses))]
+        return torch.stack(frames).movedim(-1, 1)
+
+    def path(self, kind: str, index: int) -> Path:
+        return self.folder / f"{kind}_{index:05d}.png"
+
+    def _start(self) -> float:
+        """The error of the frames that can be kept, once those of other objects or cameras are away."""
+        if self.folder.exists():
+            found = json.loads(self.manifest.read_text(encoding="utf-8")) if self.manifest.exists() else {}
+            if found.get("made_from") == self.made_from:
+                return found["low_resolution_error"]
+            log.info("%s: frames of other weights, objects or cameras are replaced", self.folder)
+            shutil.rmtree(self.folder)
+        self._write_manifest(0.0)
+        return 0.0
+
+    def _write_manifest(self, error: float) -> None:
+        with whole_file(self.manifest) as temporary:
+            content = {"made_from": self.made_from, "low_resolution_error": error}
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
+    """max |H x' - y| of refined images x' and the field's own renderings y; 0 where nothing is refined."""
+    if rendering.low_images is None:
+        return 0.0
+    projection = generator.refinement.projection
+    seen = projection.downsample(rendering.images.to(generator.background.device)).to(rendering.low_images.device)
+    return float((seen - rendering.low_images).abs().max())
+
+
+def _digest(generator: Generator, objects: Objects, poses: Tensor, resolution: int | None) -> str:
+    digest = hashlib.sha256(weights_hash(generator).encode())
+    digest.update(repr((generator.config.data, generator.config.nerf, generator.config.ccsr, resolution)).encode())
+    for tensor in (*objects, poses):
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

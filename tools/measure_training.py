@@ -1,0 +1,162 @@
+"""What minutes of training are worth, as a table in Markdown: each variant in a process of its own, one after the other.
+
+    python tools/measure_training.py progress --minutes 0 2 5 10     # one config as it trains
+    python tools/measure_training.py ccsr --minutes 10               # refined at scale 2 and 4 against not refined
+
+Only training steps count as time; measuring stands beside it. Nothing is kept but the table.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+
+from graf.camera import rotation_poses  # noqa: E402
+from graf.config import Config, load_config  # noqa: E402
+from graf.console import progress, run_script  # noqa: E402
+from graf.data import Views, build_dataset, build_loader  # noqa: E402
+from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
+from graf.evaluation.consistency import multi_view_consistency  # noqa: E402
+from graf.evaluation.metrics import measure_generator  # noqa: E402
+from graf.evaluation.sampling import render_views, sample_objects  # noqa: E402
+from graf.evaluation.sanity import sanity  # noqa: E402
+from graf.evaluation.sweep import low_resolution_error  # noqa: E402
+from graf.training.loop import train_step  # noqa: E402
+from graf.training.state import TrainState  # noqa: E402
+
+log = logging.getLogger("graf")
+
+CCSR = {  # name: what differs from the config; the discriminator sees the same pixels in all of them
+    "refined, scale 2": ("ccsr.mode=refine", "ccsr.scale_factor=2"),
+    "refined, scale 4": ("ccsr.mode=refine", "ccsr.scale_factor=4"),
+    "not refined": ("ccsr.mode=none",),
+}
+COLUMNS = {  # of a row: its heading and format
+    "name": ("", "{}"),
+    "minutes": ("minutes", "{:g}"),
+    "step": ("steps", "{}"),
+    "images_per_second": ("images / s", "{:.1f}"),
+    "rays_per_image": ("rays / image", "{}"),
+    "peak_bytes": ("peak GiB", "{:.2f}"),
+    "kid": ("KID x 1000", "{:.0f}"),
+    "fid": ("FID", "{:.0f}"),
+    "low_resolution_error": ("LR error", "{:.1e}"),
+    "depth_warp_error": ("depth-warp error", "{:.1f}"),
+    "mean_opacity": ("opacity", "{:.2f}"),
+}
+SCALES = {"kid": 1000, "peak_bytes": 2**-30}
+WARPED_OBJECTS = 32
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("what", choices=["progress", "ccsr"])
+    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="of training, at which to measure")
+    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as metrics.n_fake=992")
+    parser.add_argument("--no_amp", action="store_true", help="float32 instead of mixed precision")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--variant", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    variants = {"trained": ()} if args.what == "progress" else CCSR
+    if args.variant:
+        keep_freed_memory()
+        config = variant_config(args, variants[args.variant])
+        for row in measured_rows(config, sorted(args.minutes), choose_device(args.device)):
+            log.info(json.dumps({"name": args.variant} | row))
+        return 0
+    rows = [row for variant in variants for row in in_own_process(variant)]
+    print_table(rows)
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0
+
+
+def variant_config(args: argparse.Namespace, overrides: tuple[str, ...]) -> Config:
+    """The config with the variant's keys, and as many rays a patch as keep the discriminator's view."""
+    amp = f"training.use_amp={str(not args.no_amp).lower()}"
+    base = load_config(args.config, [*args.set, amp])
+    if not overrides:
+        return base
+    scale = 1 if "ccsr.mode=none" in overrides else int(overrides[-1].rpartition("=")[2])
+    rays = f"ray_sampler.N_samples={(base.patch_size // scale) ** 2}"
+    return load_config(args.config, [*args.set, amp, *overrides, rays])
+
+
+def in_own_process(variant: str) -> list[dict]:
+    done = subprocess.run([sys.executable, *sys.argv, "--variant", variant], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
+    """A row at each of the minutes, of one training."""
+    dataset = build_dataset(config)
+    idle = peak_memory_bytes(device)
+    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
+    batches = build_loader(dataset, config, device)
+    trained, peak = 0.0, None
+    with (
+        progress(total=round(60 * minutes[-1]), desc=config.ccsr.mode, unit="s") as bar,
+        tempfile.TemporaryDirectory() as cache,
+    ):
+        for goal in minutes:
+            while trained < 60 * goal:
+                start = time.perf_counter()
+                train_step(state, dataset, *next(batches))
+                seconds = time.perf_counter() - start
+                trained += seconds
+                bar.update(min(seconds, bar.total - bar.n))
+            if goal == minutes[0] > 0:
+                peak = peak_memory_bytes(device) - idle  # before any measuring, which needs more
+            speed = state.step * config.training.batch_size / trained if trained else 0.0
+            yield {"minutes": goal, "step": state.step, "images_per_second": speed, "peak_bytes": peak} | quality(
+                state, dataset, Path(cache)
+            )
+
+
+def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
+    """What the moving average is worth now."""
+    generator, config = state.generator_ema, state.config
+    result = measure_generator(generator, dataset, ("fid", "kid"), config.training.seed, cache)
+    warp = multi_view_consistency(generator, WARPED_OBJECTS, config.training.seed)
+    rendering = render_views(generator, sample_objects(generator, 4, config.training.seed), rotation_poses(4, config.data))
+    return {
+        "rays_per_image": (config.data.imsize // config.rendered_scale) ** 2,
+        "kid": result["values"][f"kid_{result['extractor']}"],
+        "fid": result["values"][f"fid_{result['extractor']}"],
+        "extractor": result["extractor"],
+        "low_resolution_error": low_resolution_error(generator, rendering) if rendering.low_images is not None else None,
+        "depth_warp_error": warp.get("depth_warp_error_refined", warp["depth_warp_error_nerf"]),
+        "mean_opacity": sanity(rendering, config.data.near, config.data.far)["mean_opacity"],
+    }
+
+
+def print_table(rows: list[dict]) -> None:
+    log.info("FID and KID by %s; depth-warp error in 8-bit steps", rows[0]["extractor"])
+    log.info("| %s |", " | ".join(heading for heading, _ in COLUMNS.values()))
+    log.info("|%s", " --- |" * len(COLUMNS))
+    for row in rows:
+        cells = []
+        for name, (_, form) in COLUMNS.items():
+            value = row[name]
+            cells.append("" if value is None else form.format(value * SCALES.get(name, 1) if name in SCALES else value))
+        log.info("| %s |", " | ".join(cells))
+
+
+if __name__ == "__main__":
+    run_script(main)
