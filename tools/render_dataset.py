@@ -1,0 +1,231 @@
+"""Render 3D models into a set of images with known cameras, ready to train on.
+
+    python tools/render_dataset.py models --match '*chair*' --out data/chairs
+    python train.py --config data/chairs/config.yaml --use_amp
+
+Models are files, or folders that are searched, of OBJ, GLB, glTF, OFF, PLY or STL, with their colours and textures. Each is
+brought to a bounding box of diagonal 2 around the origin, z up. The set has RGBA images, their cameras, config.yaml, and
+LICENSES with every source and the licence texts beside it. The same command continues a set that was interrupted.
+
+Exits with 0 where models were rendered, even if others could not be, which are listed; with 2 where none could.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from PIL import Image
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from graf.camera import poses_at, sample_poses  # noqa: E402
+from graf.config import Config, config_from_dict, config_to_dict, load_config, merge  # noqa: E402
+from graf.config_checks import PATCH_SIZES  # noqa: E402
+from graf.console import log, progress, run_script  # noqa: E402
+from graf.data.folders import TRANSFORMS  # noqa: E402
+from graf.data.mesh_sources import Source, find_meshes, write_licences  # noqa: E402
+from graf.data.mesh_views import MeshRenderer  # noqa: E402
+from graf.data.meshes import read_mesh  # noqa: E402
+from graf.data.seeding import generator_of  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.files import whole_file  # noqa: E402
+
+SETTINGS = "settings.json"
+
+
+class View(NamedTuple):
+    """An image to make: its file, relative to the set, and its camera (3, 4)."""
+
+    file: str
+    pose_c2w: Tensor
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("meshes", nargs="+", type=Path, metavar="MESHES", help="files, or folders to search")
+    p.add_argument("--out", required=True, type=Path, help="folder of the set")
+    p.add_argument("--match", default="*", metavar="PATTERN", help="take files of a folder whose path fits, such as '*chair*'")
+    p.add_argument(
+        "--labels",
+        choices=("transforms", "filename"),
+        default="transforms",
+        help="transforms (default): random cameras in one transforms.json; filename: a folder an object, a class each, and "
+        "images named <elevation>_<azimuth>.png, evenly around it",
+    )
+    p.add_argument("--views", type=int, default=24, help="images an object; filename: at each elevation (default 24)")
+    p.add_argument("--resolution", type=int, default=64, help="pixels a side (default 64)")
+    p.add_argument("--fov", type=float, default=32.0, help="field of view, degrees (default 32)")
+    p.add_argument("--radius", type=float, default=3.6, help="distance of the camera; objects are 2 across (default 3.6)")
+    p.add_argument(
+        "--elevations",
+        nargs="+",
+        type=float,
+        default=[5.0, 20.0, 35.0],
+        metavar="DEGREES",
+        help="above the horizon: cameras stand at each (filename), or anywhere between the lowest and the highest "
+        "(transforms) (default 5 20 35)",
+    )
+    p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the files that points upwards (default y)")
+    p.add_argument("--seed", type=int, default=0, help="of the random cameras")
+    return p
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    layer = config_layer(arguments)
+    config = config_of(layer)
+    sources = find_meshes(arguments.meshes, arguments.match)
+    renderer = MeshRenderer(config.data)
+    claim_folder(arguments.out, settings_of(arguments, sources))
+    rendered: dict[Source, list[View]] = {}
+    faults = []
+    for index, source in enumerate(progress(sources, desc="rendering", unit="mesh")):
+        try:
+            rendered[source] = render_mesh(renderer, source, views_of(source.name, index, arguments, config), arguments)
+        except ValueError as error:
+            faults.append(f"  {source.file}: {error}")
+    if faults:
+        log.warning("%d of %d meshes could not be rendered:\n%s", len(faults), len(sources), "\n".join(faults))
+    if not rendered:
+        return 2
+    views = [view for views in rendered.values() for view in views]
+    if arguments.labels == "transforms":
+        write_transforms(arguments.out / TRANSFORMS, views, config)
+    config_file = arguments.out / "config.yaml"
+    write_licences(arguments.out / "LICENSES", list(rendered))
+    write_config(config_file, layer, config, len(views))
+    log.info("%d images of %d meshes; train with: python train.py --config %s", len(views), len(rendered), config_file)
+    return 0
+
+
+def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The keys of a config that trains on the set; the others are the default's. Raises GrafError."""
+    if arguments.views < 1:
+        raise GrafError(f"--views: must be at least 1, found {arguments.views}")
+    if not arguments.radius > 1.01:
+        raise GrafError(f"--radius: objects reach 1 from the origin, so cameras stand further out; found {arguments.radius:g}")
+    if not all(-90 <= elevation <= 90 for elevation in arguments.elevations):
+        raise GrafError(f"--elevations: must lie between -90 and 90 degrees, found {arguments.elevations}")
+    seen = arguments.radius * math.sin(math.radians(arguments.fov) / 2)  # of a ball around the origin, its radius
+    if seen < 0.95:
+        log.warning("from --radius %g with --fov %g objects may be cut off", arguments.radius, arguments.fov)
+    elevations = sorted(set(arguments.elevations))
+    v = [round((1 - math.sin(math.radians(elevation))) / 2, 6) for elevation in elevations]
+    return {
+        "expname": arguments.out.resolve().name,
+        "data": {
+            "type": "images",
+            "datadir": [str(arguments.out)],
+            "labels": arguments.labels,
+            "imsize": arguments.resolution,
+            "fov": arguments.fov,
+            "radius": arguments.radius,
+            "near": round(arguments.radius - 1, 6),
+            "far": round(arguments.radius + 1, 6),
+            "v": v,
+            "vmin": min(v),
+            "vmax": max(v),
+        },
+        "ray_sampler": patch_settings(arguments.resolution),
+    }
+
+
+def config_of(layer: dict[str, Any]) -> Config:
+    where = "the flags, as a config"
+    return config_from_dict(merge(config_to_dict(load_config()), layer, where), where)
+
+
+def patch_settings(resolution: int) -> dict[str, Any]:
+    """ray_sampler keys of the largest patch that the frame holds: the whole frame, or else anywhere in it at any scale."""
+    scale = load_config().rendered_scale
+    if resolution < PATCH_SIZES[0] or resolution % scale:
+        raise GrafError(f"--resolution: must be a multiple of {scale} and at least {PATCH_SIZES[0]}, found {resolution}")
+    patch = max(size for size in PATCH_SIZES if size <= resolution)
+    rays = {"N_samples": (patch // scale) ** 2}
+    if patch < resolution:
+        rays |= {"min_scale": patch / resolution, "random_scale": True, "random_shift": True}
+    return rays
+
+
+def settings_of(arguments: argparse.Namespace, sources: list[Source]) -> dict[str, Any]:
+    """All that the set depends on."""
+    flags = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
+    return flags | {"meshes": {source.name: source.path_in_root for source in sources}}
+
+
+def claim_folder(out: Path, settings: dict[str, Any]) -> None:
+    """Make the folder, or take it where it holds a set of the same settings. Raises GrafError where it holds anything else."""
+    file = out / SETTINGS
+    if file.exists():
+        try:
+            kept = dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise GrafError(f"{file}: cannot be read; choose another --out") from None
+        differing = [name for name in settings if settings[name] != kept.get(name)]
+        if differing:
+            raise GrafError(f"{out}: holds a set of other {', '.join(differing)} (see {SETTINGS}); choose another --out")
+        log.info("%s: continuing the set in it", out)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GrafError(f"{out}: exists already and is no set of this tool's; nothing was written, choose another --out")
+    write_text(file, json.dumps(settings, indent=1))
+
+
+def views_of(name: str, index: int, arguments: argparse.Namespace, config: Config) -> list[View]:
+    """The images to make of object number `index`."""
+    if arguments.labels == "transforms":
+        poses = sample_poses(arguments.views, config.data, generator_of(arguments.seed, index))
+        return [View(f"images/{name}/{number:03d}.png", pose) for number, pose in enumerate(poses)]
+    azimuths = [f"{360 * number / arguments.views:04g}" for number in range(arguments.views)]
+    return [
+        View(
+            f"{name}/{elevation:g}_{azimuth}.png",
+            poses_at(torch.tensor(float(azimuth)), torch.tensor(v), arguments.radius),
+        )
+        for elevation, v in zip(sorted(set(arguments.elevations)), config.data.v, strict=True)
+        for azimuth in azimuths
+    ]
+
+
+def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], arguments: argparse.Namespace) -> list[View]:
+    """Make those of the views that are not there yet; those in which something is seen. Raises ValueError for a bad mesh."""
+    missing = [view for view in views if not (arguments.out / view.file).exists()]
+    if missing:
+        renderer.show(read_mesh(source.file, arguments.up))
+    for view in missing:
+        pixels = renderer.render(view.pose_c2w)
+        if pixels[..., 3].any():
+            with whole_file(arguments.out / view.file) as temporary:
+                Image.fromarray(pixels.numpy()).save(temporary)
+    seen = [view for view in views if (arguments.out / view.file).exists()]
+    if not seen:
+        raise ValueError("nothing of it is seen")
+    return seen
+
+
+def write_transforms(file: Path, views: list[View], config: Config) -> None:
+    """transforms.json, as NeRF-Blender has it."""
+    frames = [{"file_path": view.file, "transform_matrix": [*view.pose_c2w.tolist(), [0.0, 0.0, 0.0, 1.0]]} for view in views]
+    write_text(file, json.dumps({"camera_angle_x": math.radians(config.data.fov), "frames": frames}, indent=1))
+
+
+def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:
+    """The config of the set, whose batches are no larger than the set."""
+    if n_images < config.training.batch_size:
+        layer = layer | {"training": {"batch_size": n_images}}
+    write_text(file, yaml.safe_dump(layer, sort_keys=False))
+
+
+def write_text(file: Path, text: str) -> None:
+    with whole_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_script(main)
