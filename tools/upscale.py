@@ -1,0 +1,80 @@
+"""Enlarge a photograph with ESRGAN or Real-ESRGAN weights: do they work, before a run starts from them?
+
+    python tools/upscale.py data/weights/realesrgan-x4plus.pth photo.png results/upscaled.png
+
+Beside each other: the photograph's pixels enlarged, what the network makes of them, and that projected onto the images whose
+downsampling is the photograph, as CCSR does it.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torchvision.transforms.functional import pil_to_tensor  # noqa: E402
+
+from graf.console import run_script  # noqa: E402
+from graf.data.decoding import open_rgb  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.evaluation.outputs import as_uint8, write_grid  # noqa: E402
+from graf.models.esrgan_weights import load_esrgan_weights  # noqa: E402
+from graf.models.projection import ConsistencyEnforcingModule  # noqa: E402
+from graf.models.rrdb import RRDBNet  # noqa: E402
+
+log = logging.getLogger("graf")
+
+BLOCKS, CHANNELS, GROWTH = 23, 64, 32  # of the public networks
+LARGEST_SIDE = 1024  # of the photograph: more would not fit a small machine's memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("weights", help="file of weights, such as tools/convert_realesrgan.py writes")
+    parser.add_argument("photo", help="the photograph")
+    parser.add_argument("output", type=Path, help="PNG file to write")
+    parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="that of the weights")
+    parser.add_argument("--shrink", type=int, default=1, help="first make the photograph so many times smaller")
+    args = parser.parse_args()
+    network = RRDBNet(args.scale, BLOCKS, CHANNELS, GROWTH).eval()
+    load_esrgan_weights(network, args.weights)
+    photo = read_photo(args.photo, args.shrink)
+    pictures, before, after = upscale(network, photo, args.scale)
+    write_grid(args.output, as_uint8(pictures), columns=3)
+    log.info("max |H x - y| of images in [-1, 1]: %.1e by the network alone, %.1e projected", before, after)
+    log.info("%s", args.output)
+
+
+def read_photo(path: str, shrink: int) -> Tensor:
+    """The photograph (1, 3, H, W) in [-1, 1]. Raises GrafError for what cannot be read or is too large."""
+    try:
+        picture = open_rgb(path, (1.0, 1.0, 1.0))
+    except ValueError as error:
+        raise GrafError(f"{path}: {str(error).partition(';')[0]}; give another photograph") from None
+    width, height = (side // max(1, shrink) for side in picture.size)
+    if not 0 < min(width, height) <= max(width, height) <= LARGEST_SIDE:
+        raise GrafError(
+            f"{path}: {width} x {height} pixels, expected 1 to {LARGEST_SIDE} a side; make it smaller with --shrink"
+        )
+    image = pil_to_tensor(picture)[None] / 127.5 - 1
+    return F.interpolate(image, (height, width), mode="bicubic", antialias=True).clamp(-1, 1) if shrink > 1 else image
+
+
+@torch.inference_mode()
+def upscale(network: RRDBNet, photo: Tensor, scale: int) -> tuple[Tensor, float, float]:
+    """The photograph (1, 3, h, w) enlarged three ways (3, 3, s h, s w), and max |H x - y| without and with projection."""
+    projection = ConsistencyEnforcingModule("bicubic", scale)
+    proposal = network((photo + 1) / 2) * 2 - 1
+    projected = projection(proposal, photo)
+    before, after = (float((projection.downsample(x) - photo).abs().max()) for x in (proposal, projected))
+    pixels = F.interpolate(photo, scale_factor=scale, mode="nearest")
+    return torch.cat([pixels, proposal, projected]), before, after
+
+
+if __name__ == "__main__":
+    run_script(main)
