@@ -1,0 +1,110 @@
+"""Do FID and KID rank known damage to real images as they should? A table, and exit status 1 where they do not.
+
+    python tools/check_metrics.py [--config C] [--n 500]
+
+One half of the data set is compared with the other half as it is, blurred, noisy, or one image repeated.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import Dataset  # noqa: E402
+
+from graf.config import MetricsConfig, load_config  # noqa: E402
+from graf.console import run_script  # noqa: E402
+from graf.data import Views, build_dataset  # noqa: E402
+from graf.device import keep_freed_memory  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.evaluation.metrics import measure  # noqa: E402
+
+log = logging.getLogger("graf")
+
+ORDER = (  # each chain rises
+    ("held out", "blur of 3", "blur of 5", "blur of 9"),
+    ("held out", "noise of 0.05", "noise of 0.1", "noise of 0.2"),
+    ("held out", "one repeated"),
+)
+FAR = 3  # times as far as the held-out half is one image repeated at least, by FID, which is never near 0 for few images
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.imsize=64")
+    parser.add_argument("--n", type=int, default=500, help="images of each half, at most")
+    args = parser.parse_args()
+    keep_freed_memory()
+    config = load_config(args.config, args.set)
+    rows = distances(build_dataset(config), args.n, config.metrics)
+    log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[rows["n"]] * 2)
+    for name, values in rows["values"].items():
+        log.info("| %s | %.1f | %.1f |", name, values["fid"], 1000 * values["kid"])
+    wrong = misranked(rows["values"])
+    for problem in wrong:
+        log.warning("%s", problem)
+    return 1 if wrong else 0
+
+
+def distances(dataset: Views, n: int, config: MetricsConfig) -> dict:
+    """{"n": images of each half, "values": {damage: {"fid": ..., "kid": ...}}}. Raises GrafError for a set of under 8."""
+    n = min(n, len(dataset) // 2)
+    if n < 4:
+        raise GrafError(f"{len(dataset)} images: two halves of at least 4 are needed")
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    reference, held_out = Part(dataset, order[:n]), Part(dataset, order[n : 2 * n])
+    images = torch.stack([held_out[i]["image"] for i in range(n)])
+    config = MetricsConfig(config.extractor, config.weights_path, "counts", n, n, config.batch_size)
+    values = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name, damaged in damages(images).items():
+            found = measure(damaged.split(config.batch_size), reference, config, Path(cache))
+            values[name] = {key: found["values"][f"{key}_{found['extractor']}"] for key in ("fid", "kid")}
+    return {"n": n, "values": values}
+
+
+def damages(images: Tensor) -> dict[str, Tensor]:
+    """The images (N, 3, H, W) in [-1, 1] and what is made of them, by name; noise is of images in [0, 1]."""
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    blurred = {f"blur of {k}": F.avg_pool2d(F.pad(images, (k // 2,) * 4, mode="replicate"), k, 1) for k in (3, 5, 9)}
+    noisy = {f"noise of {std}": (images + 2 * std * noise).clamp(-1, 1) for std in (0.05, 0.1, 0.2)}
+    return {"held out": images} | blurred | noisy | {"one repeated": images[:1].expand_as(images)}
+
+
+def misranked(values: dict[str, dict[str, float]]) -> list[str]:
+    """What is not in the order that it should be."""
+    wrong = []
+    for metric in ("fid", "kid"):
+        for chain in ORDER:
+            for nearer, farther in zip(chain, chain[1:], strict=False):
+                if values[nearer][metric] >= values[farther][metric]:
+                    wrong.append(f"{metric}: {nearer} is not nearer than {farther}")
+    if values["one repeated"]["fid"] < FAR * values["held out"]["fid"]:
+        wrong.append(f"fid: one repeated is less than {FAR} times as far as held out")
+    return wrong
+
+
+class Part(Dataset):
+    """Some of a data set's images, in an order of their own."""
+
+    def __init__(self, dataset: Views, indices: list[int]):
+        self.dataset, self.indices = dataset, indices
+        self.fingerprint = f"{dataset.fingerprint} {indices}"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return self.dataset[self.indices[i]]
+
+
+if __name__ == "__main__":
+    run_script(main)
