@@ -17,8 +17,10 @@ from torch.utils.data import Dataset
 from graf.config import MetricsConfig
 from graf.errors import GrafError
 from graf.evaluation import extractors
-from graf.evaluation.metrics import measure, summary, title
+from graf.evaluation.metrics import comparable, measure, series_name, summary, title
 from graf.files import file_sha256
+from graf.training.loop import is_best
+from graf.training.state import TrainState
 
 LITE = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
@@ -264,3 +266,48 @@ def test_an_explicit_inception_is_downloaded_to_the_hub(empty_hub, monkeypatch):
     chosen = extractors.choose_extractor(options(8, INCEPTION))
     assert chosen.weights.parent == empty_hub
     assert extractors.choose_extractor(options(8, "auto")) == chosen
+
+
+def test_protocols_are_presets_of_the_counts():
+    assert options(8, n_real=9).counts == (9, 8)
+    assert options(8, protocol="graf").counts == (20_000, 1_000)
+    assert options(8, protocol="full").counts == (50_000, 50_000)
+
+
+def test_a_protocol_that_the_data_cannot_meet_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("graf.config.PROTOCOLS", {"graf": (20, 8)})
+    result = measure([checkers(8, seed=1)], Photographs(checkers(9, seed=2)), options(2, protocol="graf"), tmp_path)
+    assert (result["protocol"], result["n_real"], result["n_fake"]) == ("graf", 9, 8)
+    assert "asks for 20 real images, the data has 9" in result["warnings"][-1]
+
+
+def test_numbers_of_different_protocols_never_share_a_name(tmp_path):
+    reals, fakes = Photographs(checkers(12, seed=1)), [checkers(12, seed=2)]
+    first = measure(fakes, reals, options(12), tmp_path, names=("kid",))
+    again = measure([checkers(12, seed=3)], reals, options(12), tmp_path, names=("kid",))
+    fewer = measure(fakes, reals, options(8), tmp_path, names=("kid",))
+    other_data = measure(fakes, Photographs(reals.images, "v2"), options(12), tmp_path, names=("kid",))
+    key = f"kid_{LITE}"
+    assert comparable(first) == comparable(again)
+    assert series_name(key, first) == series_name(key, again)
+    assert len({series_name(key, result) for result in (first, fewer, other_data)}) == 3
+
+
+def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke, tmp_path):
+    state = TrainState(smoke("training.save_best=kid", "training.fid_every=2"), torch.device("cpu"))
+    reals = Photographs(checkers(12, seed=1))
+    far = measure([0.2 * checkers(12, seed=2)], reals, options(12), tmp_path)
+    near = measure([checkers(12, seed=2)], reals, options(12), tmp_path)
+    assert is_best(far, state)
+    assert not is_best(far, state)
+    assert is_best(near, state)
+    assert not is_best(far, state)
+    assert state.best["value"] == near["values"][f"kid_{LITE}"]
+    fewer = measure([0.2 * checkers(8, seed=2)], reals, options(8), tmp_path)
+    assert is_best(fewer, state)
+    nan = near | {"values": {f"kid_{LITE}": float("nan")}}
+    assert not is_best(nan, state)
+    assert TrainState(state.config, state.device).best is None
+    fresh = TrainState(state.config, state.device)
+    fresh.load_state_dict(state.state_dict())
+    assert fresh.best == state.best

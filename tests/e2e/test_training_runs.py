@@ -91,12 +91,23 @@ def test_sweep_of_chosen_angles(folder):
     assert imageio.get_reader(out / "rotation_rgb.mp4").get_meta_data()["size"] == (32, 16)
 
 
-def test_every_cadence_does_what_it_says(tmp_path):
+def test_every_cadence_does_what_it_says(folder, tmp_path):
     every = ["training.save_best=kid"] + [
         f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")
     ]
     extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
-    run("train.py", *SMOKE, "--max_steps", "4", "--set", *every, "training.sample_every=0", *extractor, cwd=tmp_path)
+    run(
+        "train.py",
+        *SMOKE,
+        "--use_amp",
+        "--max_steps",
+        "4",
+        "--set",
+        *every,
+        "training.sample_every=0",
+        *extractor,
+        cwd=tmp_path,
+    )
     run_dir = tmp_path / "results" / "smoke"
     assert [path.name for path in sorted((run_dir / "backups").iterdir())] == ["model_00000002.pt", "model_00000004.pt"]
     assert [path.name for path in sorted((run_dir / "videos").iterdir())] == ["00000002_rotation.mp4", "00000004_rotation.mp4"]
@@ -111,7 +122,19 @@ def test_every_cadence_does_what_it_says(tmp_path):
     assert best["best"]["value"] == min(kid.values())
     assert results[2]["ema"] and results[2]["step"] == 2
 
-    said = run("train.py", *SMOKE, "--max_steps", "5", "--resume", str(run_dir / "backups" / "model_00000002.pt"), cwd=tmp_path)
+    measured, unmeasured = weights(run_dir), weights(folder / "results" / "smoke")
+    assert all(torch.equal(measured[name], unmeasured[name]) for name in unmeasured)
+
+    said = run(
+        "train.py",
+        *SMOKE,
+        "--use_amp",
+        "--max_steps",
+        "5",
+        "--resume",
+        str(run_dir / "backups" / "model_00000002.pt"),
+        cwd=tmp_path,
+    )
     assert "from step 2" in said
     rows = read_rows(run_dir)
     assert [row["step"] for row in rows if "evaluation" not in row] == [1, 2, 3, 4, 5]
