@@ -1,6 +1,9 @@
-"""Render angle sweeps and videos of a trained run: python eval.py"""
+"""Look at a trained run and measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
 
 import argparse
+import dataclasses
+import functools
+import json
 import logging
 import math
 from pathlib import Path
@@ -8,22 +11,58 @@ from pathlib import Path
 from graf.camera import elevation_of_v, elevation_poses, rotation_poses, sweep_poses, view_azimuths
 from graf.config import Config, load_config, override
 from graf.console import progress, run_script
+from graf.data import Views, build_dataset
 from graf.device import choose_device, keep_freed_memory
 from graf.errors import GrafError
-from graf.evaluation.outputs import picture, side_by_side, write_grid, write_video
-from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.consistency import multi_view_consistency
+from graf.evaluation.inversion import invert_files, labelled_poses
+from graf.evaluation.mesh import extract_mesh, write_mesh
+from graf.evaluation.metrics import measure_generator, summary
+from graf.evaluation.neighbours import neighbour_sheet
+from graf.evaluation.reconstruction import write_reconstruction
+from graf.evaluation.report import write_report
+from graf.evaluation.sampling import sample_objects
+from graf.evaluation.sheets import (
+    class_rows,
+    interpolation_sheet,
+    interpolation_video,
+    real_against_fake_grid,
+    sheet_pose,
+    truncation_sheet,
+)
+from graf.evaluation.smoothness import nyquist_against_real, rotation_smoothness
+from graf.evaluation.sweep import write_sweep
+from graf.files import file_sha256, whole_file
 from graf.models.generator import Generator
 from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint
 
 log = logging.getLogger("graf")
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
+METRICS = ("fid", "kid", "prc")
 VIDEO_FRAMES = 72
 VIEWS = 8
+RECONSTRUCTION_VIEWS = 48
+CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES = 64, 4, 256
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    what = p.add_argument_group("what", "--sweep where none is named")
+    what.add_argument("--sweep", action="store_true", help="angle sheet, rotation and elevation videos, colours and depth")
+    what.add_argument("--metrics", type=metric_names, default=[], help="some of fid,kid,prc, against the data set")
+    what.add_argument("--dump_samples", metavar="DIR", help="with --metrics: the images measured as PNGs, in a new folder")
+    what.add_argument(
+        "--consistency", action="store_true", help="is it one 3D object: depth-warp error, popping of a turn, checkerboards"
+    )
+    what.add_argument("--sheets", action="store_true", help="interpolations of shape and appearance, truncation, classes")
+    what.add_argument("--neighbours", action="store_true", help="samples beside the nearest training images, real beside fake")
+    what.add_argument("--mesh", action="store_true", help="each object's surface as PLY, OBJ and GLB")
+    what.add_argument(
+        "--reconstruction", action="store_true", help="the first object's views for COLMAP, nerfstudio, instant-ngp"
+    )
+    what.add_argument("--invert", nargs="+", metavar="PHOTO", help="find latent and camera of photographs of one object")
+    what.add_argument("--report", action="store_true", help="report.html: all of the run's results on one page")
     p.add_argument("--config", help="YAML file that names the run, or the config of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.N_samples=64")
     p.add_argument("--run", help="a run's folder; by default that of the config, and of configs/default.yaml without one")
@@ -31,11 +70,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--azimuths", type=angles, help="degrees, such as 0,45,90; by default 8 over the config's range")
     p.add_argument("--elevations", type=heights, help="degrees above the horizon, such as 10,30; by default mid height")
     p.add_argument("--n_objects", type=positive, default=4, help="objects down the sheet")
+    p.add_argument("--truncation", type=share, default=1.0, help="scale of the objects' latents: less is more typical")
     p.add_argument(
         "--stage", choices=list(STAGES), default="refined", help="what CCSR made, the field's own rendering, or both"
     )
-    p.add_argument("--resolution", type=positive, help="pixels a side; by default data.imsize")
-    p.add_argument("--seed", type=int, default=0, help="of the objects' latents")
+    p.add_argument("--resolution", type=positive, help="pixels a side of pictures; by default data.imsize")
+    p.add_argument("--mesh_resolution", type=positive, default=128, help="cells along each side of the mesh's grid")
+    p.add_argument("--mesh_level", type=float, help="density at the surface; by default where silhouettes agree with opacity")
+    p.add_argument("--seed", type=int, default=0, help="of the objects' latents, and of the samples that are measured")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--out", help="folder of the results; by default eval/step_N in the run's folder")
     return p
@@ -64,6 +106,23 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
+    return value
+
+
+def metric_names(text: str) -> list[str]:
+    names = text.split(",")
+    if not set(names) <= set(METRICS):
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(METRICS)} with commas; found {text!r}")
+    return names
+
+
 def main() -> int:
     args = parser().parse_args()
     keep_freed_memory()
@@ -74,10 +133,12 @@ def main() -> int:
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
     generator = generator_of(checkpoint, content, config, choose_device(args.device))
-    out = Path(args.out) if args.out else default_out(checkpoint, config, checkpoint_step(content))
-    log.info("%s, step %d: %d objects, seed %d", checkpoint, checkpoint_step(content), args.n_objects, args.seed)
-    files = write_sweep(generator, config, args, out)
-    for file in files:
+    step = checkpoint_step(content)
+    run_dir = run_of(checkpoint, config)
+    out = Path(args.out) if args.out else run_dir / "eval" / f"step_{step:08d}"
+    log.info("%s, step %d: %d objects, seed %d", checkpoint, step, args.n_objects, args.seed)
+    evaluation = Evaluation(args, generator, checkpoint, step, run_dir, out)
+    for file in evaluation.run():
         log.info("%s", file)
     return 0
 
@@ -94,43 +155,139 @@ def find_checkpoint(args: argparse.Namespace) -> Path:
     return run_dir / NEWEST
 
 
-def default_out(checkpoint: Path, config: Config, step: int) -> Path:
-    """Beside the run; for a checkpoint from elsewhere, a folder of its own among the runs."""
+def run_of(checkpoint: Path, config: Config) -> Path:
+    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name == "backups" else folder
     if not (run_dir / NEWEST).exists() or not (run_dir / "metrics.jsonl").exists():
-        run_dir = Path(config.training.outdir) / f"eval_{folder.name}"
-    return run_dir / "eval" / f"step_{step:08d}"
+        return Path(config.training.outdir) / f"eval_{folder.name}"
+    return run_dir
 
 
-def write_sweep(generator: Generator, config: Config, args: argparse.Namespace, out: Path) -> list[Path]:
-    """The angle sheet (objects down, azimuths across), and rotation and elevation videos, rgb and depth."""
-    data = config.data
-    azimuths = args.azimuths or view_azimuths(VIEWS, data).tolist()
-    elevations = args.elevations or [elevation_of_v((data.vmin + data.vmax) / 2)]
-    objects = sample_objects(generator, args.n_objects, args.seed)
-    trajectories = {
-        "sweep": sweep_poses(azimuths, elevations, data),
-        "rotation": rotation_poses(VIDEO_FRAMES, data),
-        "elevation": elevation_poses(VIDEO_FRAMES, data),
-    }
-    files, error = [], 0.0
-    with progress(total=args.n_objects * sum(map(len, trajectories.values())), desc="rendering", unit="image") as bar:
-        for name, poses in trajectories.items():
-            rendering = render_views(generator, objects, poses, args.resolution, bar)
-            if rendering.low_images is not None:
-                seen = generator.refinement.projection.downsample(rendering.images)
-                error = max(error, float((seen - rendering.low_images).abs().max()))
-            for kind in STAGES[args.stage]:
-                pictures = picture(rendering, kind, data.near, data.far)
-                if name == "sweep":
-                    files.append(write_grid(out / f"sweep_{kind}.png", pictures, len(azimuths)))
-                    continue
-                frames = side_by_side(pictures, args.n_objects)
-                files += [write_video(out / f"{name}_{kind}{suffix}", frames) for suffix in (".mp4", ".gif")]
-    if config.ccsr.mode == "refine":
-        log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", error)
-    return files
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One checkpoint, and what the flags ask to be made of it."""
+
+    args: argparse.Namespace
+    generator: Generator
+    checkpoint: Path
+    step: int
+    run_dir: Path
+    out: Path
+
+    def run(self) -> list[Path]:
+        """Do all that is asked for. Returns the files written."""
+        asked = {
+            self.measure: self.args.metrics or self.args.consistency,
+            self.sweep: self.args.sweep,
+            self.sheets: self.args.sheets,
+            self.neighbours: self.args.neighbours,
+            self.mesh: self.args.mesh,
+            self.reconstruction: self.args.reconstruction,
+            self.inversion: self.args.invert,
+            self.report: self.args.report,
+        }
+        if self.args.dump_samples and not self.args.metrics:
+            raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
+        jobs = [job for job, wanted in asked.items() if wanted] or [self.sweep]
+        return [file for job in jobs for file in job()]
+
+    @functools.cached_property
+    def dataset(self) -> Views:
+        return build_dataset(self.generator.config)
+
+    @functools.cached_property
+    def objects(self) -> tuple:
+        return sample_objects(self.generator, self.args.n_objects, self.args.seed, self.args.truncation)
+
+    def sweep(self) -> list[Path]:
+        args, data = self.args, self.generator.config.data
+        azimuths = args.azimuths or view_azimuths(VIEWS, data).tolist()
+        elevations = args.elevations or [elevation_of_v((data.vmin + data.vmax) / 2)]
+        trajectories = {
+            "sweep": sweep_poses(azimuths, elevations, data),
+            "rotation": rotation_poses(VIDEO_FRAMES, data),
+            "elevation": elevation_poses(VIDEO_FRAMES, data),
+        }
+        total = args.n_objects * sum(map(len, trajectories.values()))
+        with progress(total=total, desc="rendering", unit="image") as bar:
+            files, error = write_sweep(
+                self.generator, self.objects, trajectories, STAGES[args.stage], len(azimuths), self.out, args.resolution, bar
+            )
+        if self.generator.config.ccsr.mode == "refine":
+            log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", error)
+        return files
+
+    def measure(self) -> list[Path]:
+        """metrics.json, with what is asked for of distances to the data and of consistency, each with its protocol."""
+        result = {
+            "step": self.step,
+            "ema": True,
+            "checkpoint": self.checkpoint.name,
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+        }
+        if self.args.metrics:
+            dump = Path(self.args.dump_samples) if self.args.dump_samples else None
+            cache = self.run_dir / "cache"
+            with progress(total=self.generator.config.metrics.counts[1], desc="measuring", unit="image") as bar:
+                result |= measure_generator(self.generator, self.dataset, self.args.metrics, self.args.seed, cache, dump, bar)
+            log.info("%s", summary(result))
+        if self.args.consistency:
+            result["consistency"] = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, self.args.seed)
+            result["consistency"] |= rotation_smoothness(self.generator, TURNED_OBJECTS, self.args.seed)
+            result["consistency"] |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, self.args.seed)
+            for name, value in result["consistency"].items():
+                log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
+        return [write_json(self.out / "metrics.json", result)]
+
+    def sheets(self) -> list[Path]:
+        pose, resolution = sheet_pose(self.generator.config.data), self.args.resolution
+        corners = sample_objects(self.generator, 4, self.args.seed, self.args.truncation)
+        files = interpolation_sheet(self.generator, corners, pose, self.out, resolution=resolution)
+        files += interpolation_video(self.generator, corners, pose, self.out, resolution=resolution)
+        files += truncation_sheet(self.generator, self.objects, pose, self.out, resolution=resolution)
+        if self.generator.class_embedding is not None:
+            files += class_rows(self.generator, self.objects[0], pose, self.out, resolution)
+        return files
+
+    def neighbours(self) -> list[Path]:
+        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.args.seed)
+        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.args.seed)
+        return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
+
+    def mesh(self) -> list[Path]:
+        files, resolution = [], self.args.mesh_resolution
+        with progress(total=self.args.n_objects * resolution, desc="mesh", unit="slice") as bar:
+            for i, (latent, class_index) in enumerate(zip(*self.objects, strict=True)):
+                surface = extract_mesh(self.generator, latent[None], class_index[None], resolution, self.args.mesh_level, bar)
+                files += write_mesh(surface, self.out / "mesh" / f"object_{i:02d}")
+        return files
+
+    def reconstruction(self) -> list[Path]:
+        data = self.generator.config.data
+        elevations = [elevation_of_v(data.vmin + part * (data.vmax - data.vmin)) for part in (0.25, 0.75)]
+        azimuths = view_azimuths(RECONSTRUCTION_VIEWS // len(elevations), data).tolist()
+        poses = sweep_poses(azimuths, elevations, data)
+        latents, classes = self.objects
+        with progress(total=len(poses), desc="reconstruction", unit="image") as bar:
+            return write_reconstruction(
+                self.generator, latents[:1], classes[:1], poses, self.out / "reconstruction", self.args.resolution, bar
+            )
+
+    def inversion(self) -> list[Path]:
+        photographs = self.args.invert
+        poses = labelled_poses(photographs, self.generator.config.data)
+        with progress(desc="inversion", unit="rendering") as bar:
+            return invert_files(self.generator, photographs, self.out / "inversion", poses, self.args.seed, bar)
+
+    def report(self) -> list[Path]:
+        return [write_report(self.run_dir, self.run_dir / "report.html")]
+
+
+def write_json(path: Path, content: dict) -> Path:
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return path
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from graf.evaluation.metrics import COMPARABLE, title
 MB = 1_000_000
 FILE_MB = 8  # a larger file is linked
 PAGE_MB = 64  # so is what comes after so much of others
+CONSISTENCY = "consistency"  # what else an evaluation measures, beside the distance to the data
 TABLE_KB = 256  # of JSON; more is data rather than a result
 MEDIA = {
     ".png": "image/png",
@@ -21,7 +22,7 @@ MEDIA = {
     ".jpeg": "image/jpeg",
     ".gif": "image/gif",
     ".webp": "image/webp",
-    ".mp4": "video/mp4",
+    ".mp4": "video/xyz",
     ".webm": "video/webm",
 }
 
@@ -49,9 +50,10 @@ class Embedder:
         return f"<figure>{shown}<figcaption>{name}</figcaption></figure>\n"
 
     def link(self, path: Path) -> str:
-        """A link from the page to the file, with its size."""
+        """A link from the page to the file, with its size, or to the folder."""
         target = quote(os.fsencode(os.path.relpath(path, self.page_dir)))
-        return f'<a href="{target}">{escape(self.name(path))}</a> ({path.stat().st_size / MB:.2f} MB)'
+        size = "" if path.is_dir() else f" ({path.stat().st_size / MB:.2f} MB)"
+        return f'<a href="{target}">{escape(self.name(path))}</a>{size}'
 
     def name(self, path: Path) -> str:
         """The file as seen from the run's folder, or from the page's where it lies outside of that."""
@@ -101,11 +103,12 @@ def result_table(result: dict) -> str:
     values = {title(key) if key.endswith(extractor) else key: value_html(value) for key, value in result["values"].items()}
     protocol = {name: result.get(name) for name in COMPARABLE}
     warnings = result.get("warnings") or []
-    others = {name: value_html(value) for name, value in result.items() if name not in ("values", "warnings")}
+    others = {name: value_html(value) for name, value in result.items() if name not in ("values", "warnings", CONSISTENCY)}
     return (
         _table(values)
         + f"<p>{escape(protocol_title(protocol))}</p>\n"
         + "".join(f'<p class="note">{value_html(warning)}</p>\n' for warning in warnings)
+        + (value_html({CONSISTENCY: result[CONSISTENCY]}) if CONSISTENCY in result else "")
         + f"<details><summary>all terms</summary>\n{_table(others)}</details>\n"
     )
 

@@ -101,7 +101,7 @@ def visible_radius(data: DataConfig) -> float:
     radius = min(high - data.near, data.far - high, frame)
     if radius <= 0:
         raise GrafError(
-            f"mesh: data.near {data.near:g} and data.far {data.far:g} do not hold the origin, at data.radius {high:g}, between "
+            f"data.near {data.near:g} and data.far {data.far:g} do not hold the origin, at data.radius {high:g}, between "
             "them; correct them with --set"
         )
     return radius

@@ -55,7 +55,7 @@ def measure_generator(
     dump: Path | None = None,
     bar: tqdm | None = None,
 ) -> dict:
-    """`measure` of a generator on its device, by its config's metrics section, at cameras and classes drawn from the data's own.
+    """`measure` of a generator, by its config's metrics section, at cameras and classes drawn from the data's own.
 
     The same seed gives the same samples. With `dump`, a new folder, the generated images are written there as PNGs and the
     real ones that they are compared with into its folder `real`. The result also says what was measured.
@@ -88,9 +88,9 @@ def measure(
 ) -> dict:
     """The distance between generated and real images, with its protocol, ready for JSON.
 
-    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; of them config.counts says how many are taken,
-    config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its images do, and names
-    their features in cache_dir. names are of fid, kid and prc (improved precision and recall).
+    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; config.counts says how many images are taken of them,
+    config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its
+    images do, and names their features in cache_dir. names are of fid, kid and prc (improved precision and recall).
     The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
     Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
     missing or the images too few.

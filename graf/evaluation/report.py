@@ -1,7 +1,7 @@
 """A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from graf.evaluation.html_pieces import Embedder, is_shown, is_table, json_table
 from graf.files import whole_file
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
+MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
 HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -62,13 +63,18 @@ def write_report(run_dir: Path, out_file: Path) -> Path:
 
 
 def _evaluations(run_dir: Path, embedder: Embedder) -> Iterator[str]:
-    """Folders of eval/, the highest step first; the first one open."""
+    """Folders of eval/, the highest step first; the first one open. Of a folder in them that holds many files, such as the
+    frames of a video, there is a link only."""
     folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir()]
     folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
     if folders:
         yield "<h2>Evaluation</h2>\n"
     for number, folder in enumerate(folders):
-        yield from _folded(folder.name, _files(_files_under(folder), embedder), is_open=number == 0)
+        inside = {path: _files_under(path) for path in sorted(folder.glob("*")) if path.is_dir()}
+        crowded = [path for path, files in inside.items() if len(files) > MANY_FILES]
+        paths = [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)]
+        links = [f"{embedder.link(path)} ({len(inside[path])} files)" for path in crowded]
+        yield from _folded(folder.name, _files(paths, embedder, links), is_open=number == 0)
 
 
 def _curves(run_dir: Path, embedder: Embedder) -> Iterator[str]:
@@ -114,15 +120,15 @@ def _by_step(heading: str, folder: Path, embedder: Embedder) -> Iterator[str]:
         yield from _folded(f"{len(newest_first) - 1} earlier steps", earlier)
 
 
-def _files(paths: list[Path], embedder: Embedder) -> Iterator[str]:
+def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
     """Figures, then tables of JSON files, then links to what else there is: meshes, latents, logs."""
     yield '<div class="files">\n'
     yield from (embedder.figure(path) for path in paths if is_shown(path))
     yield "</div>\n"
     yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
-    others = [path for path in paths if not is_shown(path) and not is_table(path)]
-    if others:
-        yield "<ul>\n" + "".join(f"<li>{embedder.link(path)}</li>\n" for path in others) + "</ul>\n"
+    links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
+    if links:
+        yield "<ul>\n" + "".join(f"<li>{link}</li>\n" for link in links) + "</ul>\n"
 
 
 def _files_under(folder: Path) -> list[Path]:

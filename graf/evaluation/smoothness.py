@@ -5,7 +5,8 @@ from torch import Tensor
 
 from graf.camera import poses_at
 from graf.config import DataConfig
-from graf.evaluation.sampling import render_views, sample_objects
+from graf.data import Views, sample_labels
+from graf.evaluation.sampling import fresh_samples, render_views, sample_objects
 from graf.models.generator import Generator
 
 FRAMES_AT_ONCE = 30
@@ -47,6 +48,20 @@ def popping(differences: Tensor) -> Tensor:
     """Largest over median (N,) of frame differences (N, T); 1 where nothing moves at all."""
     largest, median = differences.max(dim=1).values, differences.median(dim=1).values
     return torch.where(largest > 0, largest / median.clamp_min(1e-12), 1.0)
+
+
+def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int) -> dict[str, float]:
+    """`nyquist_energy` of n fresh samples at the data's cameras, and of as many real images."""
+    config = generator.config
+    rng = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
+    fakes = fresh_samples(
+        generator, lambda count, rng: sample_labels(dataset, count, config.data, rng), n, config.metrics.batch_size, seed
+    )
+    return {
+        "nyquist_ppm_generated": nyquist_energy(torch.cat(list(fakes))),
+        "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
+    }
 
 
 def nyquist_energy(images: Tensor) -> float:

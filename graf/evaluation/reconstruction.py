@@ -1,0 +1,128 @@
+"""Pictures of one object with their cameras, in the formats that reconstruction programs read.
+
+    out/images/0000.png, 0001.png, ...      RGB
+    out/sparse/                             a COLMAP model as text, without points: cameras.txt, images.txt, points3D.txt
+    out/transforms.json                     for nerfstudio and instant-ngp, and for this suite's data.type: images
+
+The pictures are opaque, on the background: a refined picture has no opacity of its own to part it by.
+
+All three count pixels from the picture's corner, so that the centre of pixel i is at i + 1/2, while here pixel i is i - W / 2
+off the optical axis (graf/rays.py). The principal point is therefore at W / 2 + 1/2, half a pixel beside the middle. COLMAP
+finds the points of the given cameras (its camera_params are the four numbers at the end of cameras.txt, with commas) by
+
+    colmap feature_extractor --database_path db --image_path images --ImageReader.single_camera 1 \\
+        --ImageReader.camera_model PINHOLE --ImageReader.camera_params FX,FY,CX,CY
+    colmap exhaustive_matcher --database_path db
+    colmap point_triangulator --database_path db --image_path images --input_path sparse --output_path points --clear_points 1
+"""
+
+import json
+import math
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+from tqdm import tqdm
+
+from graf.camera import elevation_of_v, focal_length, sweep_poses, view_azimuths
+from graf.config import DataConfig
+from graf.errors import GrafError
+from graf.evaluation.mesh import visible_radius
+from graf.evaluation.outputs import as_uint8
+from graf.evaluation.sampling import render_views
+from graf.files import whole_file
+from graf.models.generator import Generator
+
+RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
+OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks along +z
+
+
+def reconstruction_poses(data: DataConfig) -> Tensor:
+    """pose_c2w (72, 3, 4) around the object on three rings, which part the config's vmin..vmax evenly."""
+    heights = [data.vmin + (data.vmax - data.vmin) * (ring + 0.5) / RINGS for ring in range(RINGS)]
+    return sweep_poses(view_azimuths(VIEWS_A_RING, data).tolist(), [elevation_of_v(v) for v in heights], data)
+
+
+def write_reconstruction(
+    generator: Generator,
+    latents: Tensor,
+    class_index: Tensor,
+    pose_c2w: Tensor,
+    out: Path,
+    resolution: int | None = None,
+    bar: tqdm | None = None,
+) -> list[Path]:
+    """Render latents (1, Z) of class_index (1,) from pose_c2w (V, 3, 4) into the folder `out`, transforms.json last.
+
+    resolution in pixels, by default data.imsize. `bar` advances by V. Returns images, sparse and transforms.json in `out`.
+    Raises GrafError for orthographic cameras, which neither format has.
+    """
+    data = generator.config.data
+    if data.orthographic:
+        raise GrafError(
+            "reconstruction: data.orthographic is true, and neither COLMAP nor transforms.json has orthographic cameras; "
+            "take --mesh for the shape of this object"
+        )
+    width = resolution or data.imsize
+    names = [f"{number:04d}.png" for number in range(len(pose_c2w))]
+    for name, pose in zip(names, pose_c2w, strict=True):
+        view = render_views(generator, (latents, class_index), pose[None], resolution, bar)
+        with whole_file(out / "images" / name) as temporary:
+            imageio.imwrite(temporary, as_uint8(view.images[0]).movedim(0, -1).numpy())
+    poses = pose_c2w.double().cpu().numpy()
+    for file, text in colmap_model(names, poses, width, data.fov).items():
+        _write_text(out / "sparse" / file, text)
+    _write_text(out / "transforms.json", transforms(names, poses, width, data))
+    return [out / "images", out / "sparse", out / "transforms.json"]
+
+
+def colmap_model(names: list[str], pose_c2w: np.ndarray, width: int, fov_deg: float) -> dict[str, str]:
+    """The files of a COLMAP model as text, by name: V pictures of one PINHOLE camera, pose_c2w (V, 3, 4), and no points.
+
+    A picture has a rotation, as a quaternion with its real part first, and a translation that take the world to a camera whose
+    x is right, y down and z ahead; and a second line for its points, which is empty. See colmap.github.io/format.html.
+    """
+    focal, centre = focal_length(fov_deg, width), (width + 1) / 2
+    images = ["# IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, then a line of POINTS2D"]
+    for number, (name, pose) in enumerate(zip(names, pose_c2w, strict=True), start=1):
+        rotation = OPENCV_AXES @ pose[:, :3].T
+        x, y, z, w = Rotation.from_matrix(rotation).as_quat().tolist()
+        translation = (-rotation @ pose[:, 3]).tolist()
+        images += [" ".join(map(str, (number, w, x, y, z, *translation, 1, name))), ""]
+    camera = f"1 PINHOLE {width} {width} {focal} {focal} {centre} {centre}"
+    return {
+        "cameras.txt": f"# CAMERA_ID MODEL WIDTH HEIGHT FX FY CX CY\n{camera}\n",
+        "images.txt": "\n".join(images) + "\n",
+        "points3D.txt": "# POINT3D_ID X Y Z R G B ERROR TRACK[]\n",
+    }
+
+
+def transforms(names: list[str], pose_c2w: np.ndarray, width: int, data: DataConfig) -> str:
+    """The transforms.json of pictures in images/ from pose_c2w (V, 3, 4), whose axes are already those of this format.
+
+    aabb is the cube around what every camera sees, which instant-ngp takes for its own.
+    """
+    focal, centre, radius = focal_length(data.fov, width), (width + 1) / 2, visible_radius(data)
+    frames = [
+        {"file_path": f"images/{name}", "transform_matrix": [*pose.tolist(), [0.0, 0.0, 0.0, 1.0]]}
+        for name, pose in zip(names, pose_c2w, strict=True)
+    ]
+    content = {
+        "camera_angle_x": math.radians(data.fov),
+        "fl_x": focal,
+        "fl_y": focal,
+        "cx": centre,
+        "cy": centre,
+        "w": width,
+        "h": width,
+        "aabb": [[-radius] * 3, [radius] * 3],
+        "frames": frames,
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _write_text(path: Path, text: str) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
