@@ -19,7 +19,7 @@ from graf.evaluation.inversion import invert_files, labelled_poses
 from graf.evaluation.mesh import extract_mesh, write_mesh
 from graf.evaluation.metrics import measure_generator, summary
 from graf.evaluation.neighbours import neighbour_sheet
-from graf.evaluation.reconstruction import write_reconstruction
+from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.report import write_report
 from graf.evaluation.sampling import sample_objects
 from graf.evaluation.sheets import (
@@ -42,7 +42,6 @@ STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb"
 METRICS = ("fid", "kid", "prc")
 VIDEO_FRAMES = 72
 VIEWS = 8
-RECONSTRUCTION_VIEWS = 48
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES = 64, 4, 256
 
 
@@ -264,15 +263,11 @@ class Evaluation:
         return files
 
     def reconstruction(self) -> list[Path]:
-        data = self.generator.config.data
-        elevations = [elevation_of_v(data.vmin + part * (data.vmax - data.vmin)) for part in (0.25, 0.75)]
-        azimuths = view_azimuths(RECONSTRUCTION_VIEWS // len(elevations), data).tolist()
-        poses = sweep_poses(azimuths, elevations, data)
+        poses = reconstruction_poses(self.generator.config.data)
         latents, classes = self.objects
         with progress(total=len(poses), desc="reconstruction", unit="image") as bar:
-            return write_reconstruction(
-                self.generator, latents[:1], classes[:1], poses, self.out / "reconstruction", self.args.resolution, bar
-            )
+            out, resolution = self.out / "reconstruction", self.args.resolution
+            return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution, bar)
 
     def inversion(self) -> list[Path]:
         photographs = self.args.invert
