@@ -82,6 +82,7 @@ class CcsrConfig:
     backbone: Literal["light", "rrdb"] = key("what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")
     width: int = key("light: channels", 8, 1024)
     depth: int = key("light: convolutions at low resolution", 1, 32)
+    width_upsampled: int = key("light: channels of the convolutions behind each upsampling", 1, 1024)
     num_rrdb_blocks: int = key("rrdb: blocks", 1, 64)
     nf: int = key("rrdb: channels", 4, 512)
     gc: int = key("rrdb: channels that a dense layer adds", 4, 256)

@@ -115,7 +115,7 @@ def test_codes_keep_their_precision_under_autocast():
 
 
 def light(scale=2):
-    return LightBackbone(scale, code_channels=4, latent_dim=6, width=24, depth=3)
+    return LightBackbone(scale, code_channels=4, latent_dim=6, width=24, depth=3, width_upsampled=8)
 
 
 def inputs(b=2, h=7, w=10):

@@ -22,7 +22,7 @@ MEDIA = {
     ".jpeg": "image/jpeg",
     ".gif": "image/gif",
     ".webp": "image/webp",
-    ".mp4": "video/xyz",
+    ".mp4": "video/mp4",
     ".webm": "video/webm",
 }
 

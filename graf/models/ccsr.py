@@ -67,18 +67,17 @@ class LightBackbone(nn.Module):
     Checkerboard Artifacts, Distill 2016). The proposal is the bicubic interpolation plus the detail.
     """
 
-    def __init__(self, scale_factor: int, code_channels: int, latent_dim: int, width: int = 48, depth: int = 4):
+    def __init__(self, scale_factor: int, code_channels: int, latent_dim: int, width: int, depth: int, width_upsampled: int):
         super().__init__()
         self.scale_factor = scale_factor
-        narrow = max(width // 3, 8)
         self.convs = nn.ModuleList([conv3x3(3 + code_channels if i == 0 else width, width) for i in range(depth)])
         self.modulation = nn.Linear(latent_dim, depth * 2 * width)
         nn.init.normal_(self.modulation.weight, std=0.25 / latent_dim**0.5)
         nn.init.zeros_(self.modulation.bias)
-        self.narrowing = nn.Conv2d(width, narrow, 1)
+        self.narrowing = nn.Conv2d(width, width_upsampled, 1)
         self.factors = prime_factors(scale_factor)
-        self.upsampled_convs = nn.ModuleList([conv3x3(narrow, narrow) for _ in self.factors])
-        self.last = conv3x3(narrow, 3, gain=DETAIL_GAIN)
+        self.upsampled_convs = nn.ModuleList([conv3x3(width_upsampled, width_upsampled) for _ in self.factors])
+        self.last = conv3x3(width_upsampled, 3, gain=DETAIL_GAIN)
 
     def forward(self, low: Tensor, codes: Tensor, latents: Tensor) -> Tensor:
         styles = self.modulation(latents).view(len(low), len(self.convs), 2, -1, 1, 1)  # (B, depth, 2, width, 1, 1)

@@ -26,7 +26,9 @@ class Refinement(nn.Module):
             ccsr.num_views, ccsr.elevation_bins, ccsr.code_channels, (data.vmin, data.vmax), ccsr.code_size
         )
         if ccsr.backbone == "light":
-            self.backbone = LightBackbone(ccsr.scale_factor, ccsr.code_channels, config.z_dist.dim, ccsr.width, ccsr.depth)
+            self.backbone = LightBackbone(
+                ccsr.scale_factor, ccsr.code_channels, config.z_dist.dim, ccsr.width, ccsr.depth, ccsr.width_upsampled
+            )
         else:
             network = RRDBNet(ccsr.scale_factor, ccsr.num_rrdb_blocks, ccsr.nf, ccsr.gc)
             network.requires_grad_(not ccsr.freeze_backbone)
