@@ -126,6 +126,10 @@ class DiscriminatorConfig:
     hflip: bool = key("mirror what the discriminator sees at random")
     condition: Literal["none", "class", "class_and_pose"] = key("what it knows of an image, by projection")
     dual: bool = key("refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
+    blur_sigma: float = key(
+        "blur of all that it sees at step 0, standard deviation in pixels, so that shape comes first", 0, 64
+    )
+    blur_steps: int = key("steps in which that blur fades away; 0 for no blur", 0)
     label_loss: Literal["none", "MCE"] = key("auxiliary label head: cross-entropy of class and of elevation bin")
     label_weight: float = key("weight of that loss", 0)
 

@@ -100,6 +100,11 @@ def _network_checks(config: Config) -> Iterator[Check]:
     latents, discriminator = config.z_dist, config.discriminator
     yield config.nerf.N_samples_render == 1, "nerf.N_samples_render: must be 0 (as N_samples) or at least 2, found 1"
     yield (
+        discriminator.blur_steps > 0 and discriminator.blur_sigma > config.patch_size / 8,
+        f"discriminator.blur_sigma: at most an eighth of the patch's side {config.patch_size}, "
+        f"found {discriminator.blur_sigma:g}; blur_steps: 0 leaves the blur out",
+    )
+    yield (
         discriminator.hflip and discriminator.condition == "class_and_pose",
         "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none",
     )

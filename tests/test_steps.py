@@ -257,3 +257,18 @@ def test_the_perceptual_term_is_part_of_the_consistency_loss(refine, labels):
         return generator_step(state, labels)["loss_ccsr"].item()
 
     assert loss(1) > loss(0.5) > loss(0)
+
+
+def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_sharp(refine, photographs, labels):
+    def seen(blur_steps):
+        overrides = ("discriminator.dual=true", "discriminator.blur_sigma=2", f"discriminator.blur_steps={blur_steps}")
+        state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)
+        inputs = []
+        state.discriminator.register_forward_pre_hook(lambda network, given: inputs.append(given[0].detach().clone()))
+        discriminator_step(state, photographs, labels, labels)
+        return inputs[:2]  # photographs and fakes
+
+    for sharp, blurred in zip(seen(0), seen(1000), strict=True):
+        edges, smooth = (images[:, :3].diff(dim=-1).abs().mean() for images in (sharp, blurred))
+        assert smooth < 0.5 * edges
+        torch.testing.assert_close(blurred[:, 3:], sharp[:, 3:])

@@ -17,6 +17,7 @@ from graf.training.losses import (
     consistency_loss,
     consistency_weight,
     discriminator_loss,
+    faded_blur,
     generator_loss,
     label_loss,
     r1_penalty,
@@ -120,15 +121,19 @@ def _restore(state: TrainState, images: Tensor, latents: Tensor, labels: Labels,
 
 
 def _judged(state: TrainState, images: Tensor, low: Tensor | None = None) -> Tensor:
-    """What the discriminator sees of images (B, 3, K, K): with discriminator.dual their low-resolution images, enlarged, too.
+    """What the discriminator sees of images (B, 3, K, K), which are blurred early on: with discriminator.dual their
+    low-resolution images, enlarged, too.
 
     Photographs go through the downsampling H that refined images are consistent with.
     """
-    if not state.config.discriminator.dual:
-        return images
+    config = state.config.discriminator
+    with state.amp.autocast(enabled=False):
+        seen = faded_blur(images, config.blur_sigma, config.blur_steps, state.step)
+    if not config.dual:
+        return seen
     if low is None:
         low = state.generator.refinement.projection.downsample(images)
-    return torch.cat([images, F.interpolate(low.float(), images.shape[-1], mode="bilinear")], dim=1)
+    return torch.cat([seen, F.interpolate(low.float(), images.shape[-1], mode="bilinear")], dim=1)
 
 
 def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels | None) -> Tensor:
