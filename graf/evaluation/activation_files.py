@@ -1,0 +1,235 @@
+"""Activations on disk: shards of float16 with their samples' labels, and a manifest that is written last.
+
+A shard holds, for some samples, `activations/NAME` (n, ...) for every layer's result and `labels/NAME` (n,) for every label.
+"""
+
+import bisect
+import dataclasses
+import difflib
+import functools
+import itertools
+import json
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+from graf.errors import GrafError
+from graf.files import whole_file
+
+log = logging.getLogger("graf")
+
+FORMAT = "graf_ccsr activations 1"
+MANIFEST = "manifest.json"
+SHARD_BYTES = 2**26  # gathered in memory before they are written
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What the activations are of: network, its checkpoint's file name, sha256 and step, the data's fingerprint, the seed."""
+
+    network: str
+    checkpoint: str
+    checkpoint_sha256: str
+    step: int
+    data_fingerprint: str
+    seed: int
+
+
+class ActivationWriter:
+    """A context manager that writes the activations of about n_samples samples into a new folder.
+
+    Its end writes the manifest; an error on the way removes what was written. estimated_bytes is known from the first batch on.
+    Raises GrafError where the folder is not empty.
+    """
+
+    def __init__(self, folder: Path | str, n_samples: int, source: Source):
+        self.folder, self.n_samples, self.source = Path(folder), n_samples, source
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            kept = "holds activations already" if (self.folder / MANIFEST).exists() else "not an empty folder"
+            raise GrafError(f"{self.folder}: {kept}; nothing is written over, delete it or name another with --out")
+        self.samples = self.bytes = self.estimated_bytes = 0
+        self._layers: dict[str, dict] = {}
+        self._labels: dict[str, str] = {}
+        self._rows: list[dict[str, Tensor]] = []  # of the next shard, batch by batch
+        self._rows_bytes = 0
+        self._shards: list[dict] = []
+
+    def __enter__(self) -> "ActivationWriter":
+        return self
+
+    def __exit__(self, error_type: type | None, *_: object) -> None:
+        try:
+            if error_type is None:
+                self._flush()
+                self._write_manifest()
+        finally:
+            if not (self.folder / MANIFEST).exists():
+                for shard in self._shards:
+                    (self.folder / shard["file"]).unlink(missing_ok=True)
+
+    def add(self, activations: dict[str, Tensor], labels: dict[str, Tensor]) -> None:
+        """Append n samples: activations (n, ...) float16 by name, labels (n,) by name, all on the CPU.
+
+        Raises GrafError where the disk has no room for all samples, or a layer answers in another shape than before.
+        """
+        rows = {f"activations/{name}": x for name, x in activations.items()}
+        rows |= {f"labels/{name}": x for name, x in labels.items()}
+        n, n_bytes = len(next(iter(rows.values()))), sum(x.nbytes for x in rows.values())
+        if not self._layers:
+            self._labels = {name: _dtype(x) for name, x in labels.items()}
+            self._reserve(n_bytes * self.n_samples // n)
+        for name, x in activations.items():
+            self._describe(name, x)
+        self._rows.append(rows)
+        self.samples, self.bytes, self._rows_bytes = self.samples + n, self.bytes + n_bytes, self._rows_bytes + n_bytes
+        if self._rows_bytes >= SHARD_BYTES:
+            self._flush()
+
+    def _reserve(self, n_bytes: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.estimated_bytes, free = n_bytes, shutil.disk_usage(self.folder).free
+        log.info("%d samples will take about %s of %s free", self.n_samples, size(n_bytes), size(free))
+        if free < n_bytes:
+            raise GrafError(
+                f"{self.folder}: {self.n_samples} samples would take about {size(n_bytes)}, and {size(free)} are free; "
+                "ask for fewer samples or layers, or name a folder on another disk with --out"
+            )
+
+    def _describe(self, name: str, x: Tensor) -> None:
+        shape = list(x.shape[1:])
+        layer = self._layers.setdefault(
+            name, {"layer": name, "shape": shape, "dtype": _dtype(x), "bytes": 0, "samples_not_finite": 0}
+        )
+        if layer["shape"] != shape:
+            raise GrafError(f"layer {name}: answered in shape {layer['shape']} and now in {shape}; it cannot be cached")
+        layer["bytes"] += x.nbytes
+        layer["samples_not_finite"] += int((~x.isfinite().reshape(len(x), -1).all(1)).sum())
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        columns = {name: torch.cat([rows[name] for rows in self._rows]).contiguous() for name in self._rows[0]}
+        path = self.folder / f"shard_{len(self._shards):05d}.safetensors"
+        with whole_file(path) as temporary:
+            temporary.write_bytes(save(columns))  # save_file would let nobody else read it
+        n = sum(len(next(iter(rows.values()))) for rows in self._rows)
+        self._shards.append({"file": path.name, "samples": n, "bytes": path.stat().st_size})
+        self._rows, self._rows_bytes = [], 0
+
+    def _write_manifest(self) -> None:
+        for layer in self._layers.values():
+            if n := layer["samples_not_finite"]:
+                log.warning("layer %s: %d of %d samples hold numbers beyond float16", layer["layer"], n, self.samples)
+        manifest = {
+            "format": FORMAT,
+            "source": dataclasses.asdict(self.source),
+            "samples": self.samples,
+            "bytes": sum(shard["bytes"] for shard in self._shards),
+            "layers": self._layers,
+            "labels": self._labels,
+            "shards": self._shards,
+        }
+        with whole_file(self.folder / MANIFEST) as temporary:
+            temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+class CachedActivations(Dataset):
+    """One layer's activations of a folder, read from the disk as they are asked for: index -> (activation, label).
+
+    activation (...) float16; label: a dict of numbers, such as class_index, and azimuth_deg and v where the data is posed.
+    labels: the same of all samples, (N,) each. Without `layer`, the only one. Raises GrafError for a folder that is not whole,
+    and for an unknown layer; a damaged shard is found when it is first needed.
+    """
+
+    def __init__(self, folder: Path | str, layer: str | None = None):
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        layers = list(self.manifest["layers"])
+        if layer is None and len(layers) > 1:
+            raise GrafError(f"{self.folder}: holds several layers, name one of {', '.join(layers)}")
+        self.layer = layer or layers[0]
+        if self.layer not in layers:
+            raise GrafError(f"{self.folder}: {unknown_layer(self.layer, layers)}")
+        self.shape = tuple(self.manifest["layers"][self.layer]["shape"])
+        self._ends = list(itertools.accumulate(shard["samples"] for shard in self.manifest["shards"]))
+        self._open: dict[int, safe_open] = {}
+
+    def __len__(self) -> int:
+        return self.manifest["samples"]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        index %= len(self)
+        number = bisect.bisect_right(self._ends, index)
+        row = index - (self._ends[number - 1] if number else 0)
+        activation = self._column(number, f"activations/{self.layer}", self.shape)[row]
+        return activation, {name: column[index] for name, column in self.labels.items()}
+
+    @functools.cached_property
+    def labels(self) -> dict[str, Tensor]:
+        """Every label of all samples, (N,)."""
+        shards = range(len(self._ends))
+        return {
+            name: torch.cat([self._column(number, f"labels/{name}", ())[:] for number in shards])
+            for name in self.manifest["labels"]
+        }
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_open": {}}  # a loader's worker opens the files itself
+
+    def _column(self, number: int, name: str, shape: tuple[int, ...]):
+        """A shard's tensor (n, *shape), read where it is indexed."""
+        shard = self.manifest["shards"][number]
+        path = self.folder / shard["file"]
+        try:
+            if number not in self._open:
+                found = path.stat().st_size  # a file cut short would only be noticed as a bus error
+                if found != shard["bytes"]:
+                    raise GrafError(f"{path}: damaged, {found} bytes instead of {shard['bytes']}; cache the activations again")
+                self._open[number] = safe_open(path, framework="pt", device="cpu")
+            column = self._open[number].get_slice(name)
+        except (OSError, SafetensorError) as error:
+            raise GrafError(f"{path}: missing or damaged ({error}); cache the activations again") from None
+        if tuple(column.get_shape()) != (shard["samples"], *shape):
+            raise GrafError(f"{path}: {name} is not what {MANIFEST} says; cache the activations again")
+        return column
+
+
+def read_manifest(folder: Path) -> dict:
+    """What the folder's manifest.json says. Raises GrafError where it is missing or is not one of ours."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise GrafError(
+            f"{folder}: no cached activations here ({MANIFEST} is missing); see tools/cache_activations.py"
+        ) from None
+    except ValueError as error:
+        raise GrafError(f"{path}: damaged ({error}); cache the activations again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise GrafError(f"{path}: not a manifest of cached activations; expected format {FORMAT!r}")
+    return manifest
+
+
+def unknown_layer(name: str, known: Iterable[str]) -> str:
+    """The message for a layer that there is not, with the names nearest to it."""
+    near = difflib.get_close_matches(name, list(known), n=5, cutoff=0.4)
+    return f"unknown layer '{name}'" + (f", did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(known)}")
+
+
+def size(n_bytes: int) -> str:
+    """Bytes for people, such as 12.3MB."""
+    return tqdm.format_sizeof(n_bytes, "B")
+
+
+def _dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

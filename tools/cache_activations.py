@@ -1,0 +1,210 @@
+"""Keep what layers of a trained network answer: of the discriminator to photographs, of the generator to drawn latents.
+
+    python tools/cache_activations.py --checkpoint results/default --list
+    python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
+    python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
+
+docs/activations.md tells what lies in the folder. Ctrl-C keeps the batches that are done.
+"""
+
+import argparse
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.data import Dataset, Subset, default_collate  # noqa: E402
+
+from graf.camera import Labels  # noqa: E402
+from graf.config import Config, load_config, override  # noqa: E402
+from graf.console import progress, run_script  # noqa: E402
+from graf.data import Views, build_dataset, sample_labels  # noqa: E402
+from graf.device import choose_device, keep_freed_memory  # noqa: E402
+from graf.errors import CheckpointError, GrafError  # noqa: E402
+from graf.evaluation.activation_files import ActivationWriter, Source  # noqa: E402
+from graf.evaluation.activations import cache_activations, named_layers, recording  # noqa: E402
+from graf.files import file_sha256  # noqa: E402
+from graf.models.discriminator import Discriminator  # noqa: E402
+from graf.models.generator import Generator  # noqa: E402
+from graf.rays import cut_patch, sample_patch_grid  # noqa: E402
+from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint  # noqa: E402
+from graf.training.interruption import Interruption  # noqa: E402
+from graf.training.losses import faded_blur  # noqa: E402
+
+log = logging.getLogger("graf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A network, the samples to show it, and how a collated batch of them goes through it."""
+
+    network: nn.Module
+    samples: Dataset
+    forward: Callable[[dict[str, Tensor]], object]
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--checkpoint", type=Path, required=True, help="a checkpoint file, or a run's folder")
+    p.add_argument("--network", choices=["discriminator", "generator"], default="discriminator", help="default: discriminator")
+    p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
+    p.add_argument("--list", action="store_true", help="print the layers, and in which shape they answer to a sample")
+    p.add_argument("--num_samples", type=positive, default=100, help="photographs, or objects to render; default 100")
+    p.add_argument("--out", type=Path, help="new folder of the activations")
+    p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
+    p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
+    p.add_argument("--seed", type=int, default=0, help="of the choice of photographs, of latents and cameras; default 0")
+    p.add_argument("--config", help="YAML file, by default the checkpoint's own config")
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")
+    return p
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
+def main() -> int:
+    p = parser()
+    args = p.parse_args()
+    if not args.list and not (args.layers and args.out):
+        p.error("--layers and --out are needed; --list prints the layers")
+    keep_freed_memory()
+    path = args.checkpoint / NEWEST if args.checkpoint.is_dir() else args.checkpoint
+    content = read_checkpoint(path)
+    config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
+    dataset = build_dataset(config)
+    try:
+        subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
+        if args.list:
+            list_layers(subject)
+            return 0
+        source = Source(args.network, path.name, file_sha256(path), checkpoint_step(content), dataset.fingerprint, args.seed)
+        return write(subject, source, args)
+    except torch.OutOfMemoryError:
+        raise GrafError(
+            "the device's memory is full; try a smaller --batch_size, --resolution or --set nerf.N_samples_render"
+        ) from None
+
+
+def write(subject: Subject, source: Source, args: argparse.Namespace) -> int:
+    """Cache the activations; the exit status, 0 or that of an interruption."""
+    n = len(subject.samples)
+    if n < args.num_samples:
+        log.info("the data set has %d photographs, all are taken", n)
+    layers = list(dict.fromkeys(args.layers))
+    writer, bar = ActivationWriter(args.out, n, source), progress(total=n, desc="activations", unit="sample")
+    with Interruption() as interruption, writer, bar:
+        cache_activations(
+            subject.network,
+            layers,
+            subject.samples,
+            subject.forward,
+            writer,
+            args.batch_size,
+            bar,
+            stopped=lambda: interruption.signal is not None,
+        )
+    log.info("%s: %d samples of %s", args.out, writer.samples, ", ".join(layers))
+    return interruption.exit_status
+
+
+def list_layers(subject: Subject) -> None:
+    """Log every layer: its name, its kind, and the shape of what it answers to one sample."""
+    layers = named_layers(subject.network)
+    with recording(subject.network, list(layers), keep=lambda x: tuple(x.shape[1:])) as record:
+        recorded = record(subject.forward, default_collate([subject.samples[0]]))
+    for name, module in layers.items():
+        tensor, shape = recorded.get(name, (name, "not called as a module"))
+        log.info("%-40s %-20s %s%s", name, type(module).__name__, shape, f" as {tensor}" if tensor != name else "")
+
+
+def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
+    """The generator's moving average, and latents with cameras and classes such as the data has."""
+    device = choose_device(args.device)
+    generator = generator_of(path, content, config, device)
+    check_resolution(config, args.resolution)
+    rng = torch.Generator().manual_seed(args.seed)
+    latents = generator.sample_latents(args.num_samples, rng)
+    labels = sample_labels(dataset, args.num_samples, config.data, rng)
+    names = [f.name for f in dataclasses.fields(Labels)]
+    samples = [{"latents": latents[i]} | {name: getattr(labels, name)[i] for name in names} for i in range(args.num_samples)]
+
+    def forward(batch: dict[str, Tensor]) -> object:
+        return generator(batch["latents"].to(device), labels_of(batch).to(device), resolution=args.resolution)
+
+    return Subject(generator, samples, forward)
+
+
+def check_resolution(config: Config, resolution: int | None) -> None:
+    if resolution and resolution % config.rendered_scale:
+        raise GrafError(f"--resolution {resolution}: must be a multiple of ccsr.scale_factor {config.rendered_scale}")
+
+
+def photographs(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
+    """The discriminator, and photographs drawn without replacement, each as training shows it with its largest patch."""
+    device = choose_device(args.device)
+    generator = generator_of(path, content, config, device)
+    discriminator = discriminator_of(path, content, config, dataset).to(device)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
+    step, rng = checkpoint_step(content), torch.Generator().manual_seed(args.seed)
+
+    def forward(batch: dict[str, Tensor]) -> object:
+        images = batch["image"].to(device)
+        labels = labels_of(batch)
+        labels = labels and labels.to(device)
+        cameras = labels or sample_labels(dataset, len(images), config.data, rng).to(device)
+        return discriminator(judged(images, cameras, generator, step, rng), labels)
+
+    return Subject(discriminator, Subset(dataset, order[: args.num_samples].tolist()), forward)
+
+
+def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) -> Discriminator:
+    """The checkpoint's discriminator in eval mode. Raises CheckpointError where it does not fit config or data."""
+    n_classes = content.get("n_classes", 1)
+    if config.discriminator.condition != "none" and len(dataset.class_names) > n_classes:
+        raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
+    weights = content.get("state", content).get("discriminator")
+    if weights is None:
+        raise CheckpointError(f"{path}: holds no discriminator; try --network generator")
+    network = Discriminator(config.discriminator, config.patch_size, n_classes, content.get("n_elevations", 1))
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path}: its discriminator does not fit this config ({str(error).splitlines()[-1].strip()})"
+        ) from None
+    return network.eval().requires_grad_(False)
+
+
+def judged(images: Tensor, cameras: Labels, generator: Generator, step: int, rng: torch.Generator) -> Tensor:
+    """What the discriminator of a step sees of photographs (B, 3, W, W): the whole frame, or its largest patch, centred."""
+    config = generator.config
+    sampler = dataclasses.replace(config.ray_sampler, random_scale=False, random_shift=False)
+    grid = sample_patch_grid(len(images), config.patch_size, config.data.imsize, sampler, step, rng).to(images.device)
+    patches = cut_patch(images, grid)
+    if config.judges_restored:
+        patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
+    seen = faded_blur(patches, config.discriminator.blur_sigma, config.discriminator.blur_steps, step)
+    if not config.discriminator.dual:
+        return seen
+    low = generator.refinement.projection.downsample(patches)
+    return torch.cat([seen, F.interpolate(low, seen.shape[-1], mode="bilinear")], dim=1)
+
+
+def labels_of(batch: dict[str, Tensor]) -> Labels | None:
+    """The labels of a batch of samples, None where the data is unposed."""
+    return Labels(*(batch[f.name] for f in dataclasses.fields(Labels))) if "pose_c2w" in batch else None
+
+
+if __name__ == "__main__":
+    run_script(main)
