@@ -15,9 +15,10 @@ import yaml
 
 from graf.config_checks import check_config
 from graf.errors import ConfigError
-from graf.strict import build, key
+from graf.strict import build, key, one_line, shown
 
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
+LARGEST_FILE = 2**20  # characters of a config
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -32,9 +33,9 @@ class DataConfig:
     n_images: int = key("toy_cars: how many images to make", 1, 10_000_000)
     seed: int = key("toy_cars: seed of the shapes, colours and cameras", 0, 2**32)
     background: tuple[float, float, float] = key("`white`, `black` or [r, g, b] in [0, 1], also behind transparency", 0, 1)
-    near: float = key("depth of the first sample on a ray, scene units", 0)
-    far: float = key("depth of the last sample on a ray, scene units", 0)
-    radius: tuple[float, float] = key('camera distance, a number or a range such as "9.5,10.5"', 0)
+    near: float = key("depth of the first sample on a ray, scene units", 0, 1e6)
+    far: float = key("depth of the last sample on a ray, scene units", 0, 1e6)
+    radius: tuple[float, float] = key('camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
     fov: float = key("horizontal field of view, degrees", 0.1, 179)
     orthographic: bool = key("parallel rays over a square of side far - near")
     umin: float = key("azimuth / 360 degrees of drawn cameras, from", -1, 2)
@@ -65,6 +66,11 @@ class NerfConfig:
     perturb: bool = key("jitter the samples in training (samples for people are never jittered)")
     raw_noise_std: float = key("standard deviation of the noise added to raw density in training", 0)
     decrease_noise: bool = key("let that noise fall to zero over the first 5,000 steps")
+    checkpoint_rays: Literal["auto"] | int = key(
+        "rays whose activations are held at a time, the others' being computed anew in the backward pass; 0 holds all, `auto` "
+        "as many as memory needs",
+        0,
+    )
     chunk: int = key("rays rendered at a time outside training", 1)
 
 
@@ -102,7 +108,7 @@ class CcsrConfig:
 @dataclass(frozen=True)
 class LatentConfig:
     type: Literal["gauss", "uniform"] = key("distribution of the latents")
-    dim: int = key("width of the latents", 2)
+    dim: int = key("width of the latents", 2, 65536)
     dim_appearance: int = key("how many of them, the last, are appearance", 0)
 
 
@@ -140,7 +146,12 @@ class TrainingConfig:
     seed: int = key("seed of weights, latents, cameras and the order of the data", 0, 2**32)
     max_steps: int = key("train until this step", 0)
     batch_size: int = key("images a step", 1)
+    accumulation_steps: int = key("parts that a step's batch is taken in, whose gradients add up to the whole batch's", 1)
+    micro_batch: Literal["auto"] | int = key(
+        "images in each part, at most; auto: batch_size / accumulation_steps, or what memory allows where that is less", 1
+    )
     nworkers: int = key("loader processes, at most 4 are used", 0)
+    persistent_workers: bool = key("keep loader processes for the whole run, or start them anew each epoch")
     optimizer: Literal["adam", "rmsprop"] = key("adam has betas (0, 0.99)")
     lr_g: float = key("learning rate of the generator", 0)
     lr_d: float = key("learning rate of the discriminator", 0)
@@ -154,11 +165,14 @@ class TrainingConfig:
     model_average_beta: float = key("decay of the generator's moving average, which samples and evaluation use", 0, 1)
     use_amp: bool = key("mixed precision (`--use_amp`)")
     amp_dtype: Literal["auto", "bfloat16", "float16"] = key("auto: bfloat16 where the device has it")
-    max_bad_steps: int = key("stop after this many steps in a row with a non-finite loss or gradient", 1)
+    max_hours: float = key("end the run, to be continued, after so many hours; 0 for no limit", 0)
+    max_bad_steps: int = key("non-finite steps in a row after which the run goes back to its last checkpoint, once, and then stops", 1)
     monitoring: Literal["tensorboard", "wandb", "none"] = key("curves beside metrics.jsonl; wandb needs `pip install wandb`")
     print_every: int = key("steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
     sample_every: int = key("steps between sample sheets (four times as often in the first 500)", 0)
     save_every_steps: int = key("steps between checkpoints of the run (model.pt)", 0)
+    keep_checkpoints: int = key("newest checkpoints that are kept; backups and the best stay beside them", 1)
+    save_retries: int = key("times that a checkpoint which cannot be written is tried again, before the run ends", 0, 100)
     backup_every: int = key("steps between checkpoints that are kept for good", 0)
     fid_every: int = key("steps between measurements of FID and KID", 0)
     save_best: Literal["none", "fid", "kid"] = key("keep the best checkpoint by this as model_best.pt; needs fid_every")
@@ -185,6 +199,20 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True)
+class MemoryConfig:
+    budget_gb: float = key(
+        "memory that the run keeps to, GB of 2^30 bytes, host and device each; 0 for what the system allows", 0, 1e6
+    )
+    empty_cache: Literal["phases", "never"] | int = key(
+        "when freed memory goes back to the system: after samples, metrics and checkpoints, every so many steps, or never", 1
+    )
+    interval_s: float = key("seconds between rows of memory.jsonl; 0 for none", 0, 86400)
+    max_validation_outputs: int = key("images held for a sample sheet or video while training", 4)
+    max_test_outputs: int = key("images held for a sheet or video in eval.py", 4)
+    max_metric_rows: int = key("points that a curve of metrics.jsonl is drawn in; rows beyond are joined", 100)
+
+
+@dataclass(frozen=True)
 class Config:
     expname: str = key("name of the run's folder in training.outdir")
     data: DataConfig = key("the photographs and their cameras")
@@ -195,10 +223,21 @@ class Config:
     discriminator: DiscriminatorConfig = key("the discriminator")
     training: TrainingConfig = key("the run")
     metrics: MetricsConfig = key("FID and KID")
+    memory: MemoryConfig = key("what the run may take, and how it is watched")
 
     @property
     def run_dir(self) -> Path:
         return Path(self.training.outdir) / self.expname
+
+    @property
+    def images_at_once(self) -> int:
+        """Images of a step whose graph is held at a time, where memory suffices for them."""
+        training = self.training
+        return (
+            math.ceil(training.batch_size / training.accumulation_steps)
+            if training.micro_batch == "auto"
+            else training.micro_batch
+        )
 
     @property
     def rendered_scale(self) -> int:
@@ -244,14 +283,14 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     """The file's own keys behind those of the files that it names in `inherit_from`, each with its name."""
     from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
 
+    raw = translate_ccsr(read_yaml(path))
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
-    raw = translate_ccsr(read_yaml(path))
     if is_graf_format(raw):
         return [*_layers(CONFIG_DIR / "graf.yaml"), (translate_graf(raw, str(path)), str(path))]
     parent = raw.pop("inherit_from", "default.yaml")
     if not isinstance(parent, str):
-        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {parent!r}")
+        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
     if parent == "default.yaml":
         return [(raw, str(path))]
     return [*_layers(path.parent / parent, (*seen, path.resolve())), (raw, str(path))]
@@ -260,21 +299,37 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
 def read_yaml(path: Path) -> dict:
     """The mapping in a YAML file. Raises ConfigError where there is none."""
     try:
-        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"{one_line(str(path))}: longer than any config")
+        raw = yaml.load(text, _PlainLoader)
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
-        raise ConfigError(f"{path}: no such config file; configs/ has {', '.join(known)}") from None
+        raise ConfigError(f"{one_line(str(path))}: no such config file; configs/ has {', '.join(known)}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{one_line(str(path))}: cannot be read ({reason})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+        problem = one_line(str(getattr(error, "problem", None) or error))
+        raise ConfigError(f"{one_line(str(path))}{line}: not valid YAML ({problem})") from None
     if raw is None:
         return {}
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected sections such as `data:`, found a {type(raw).__name__}")
     return raw
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, of which a few lines can stand for more than any memory holds; configs have inherit_from."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not taken; write the value out", mark)
+        return super().compose_node(parent, index)
 
 
 def merge(base: dict, layer: dict, where: str) -> dict:
@@ -285,7 +340,7 @@ def merge(base: dict, layer: dict, where: str) -> dict:
             if value is None:
                 continue
             if not isinstance(value, dict):
-                raise ConfigError(f"{where}: '{name}' is a section with keys of its own, found {value!r}")
+                raise ConfigError(f"{where}: '{name}' is a section with keys of its own, found {shown(value)}")
             merged[name] = merge(merged[name], value, where)
         else:
             merged[name] = value
@@ -298,7 +353,7 @@ def parse_override(text: str) -> dict:
     if not equals or not name.strip():
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
     try:
-        parsed = yaml.safe_load(value)
+        parsed = yaml.load(value, _PlainLoader)
         if _is_text(name.strip()) and not isinstance(parsed, str):  # 2024 may be a name
             parsed = value
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graf.errors import ConfigError
+from graf.strict import shown
 
 if TYPE_CHECKING:
     from graf.config import Config
 
 PATCH_SIZES = (16, 32, 64, 128)
+LONGEST_NAME = 200  # bytes of a folder's name, below which files with longer names lie
+MOST_VIEW_CODES = 2**28  # numbers, 1 GB
 
 Check = tuple[bool, str]  # whether it is wrong, and the message if so
 
@@ -74,6 +77,11 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         ccsr.perceptual_weight > 0 and ccsr.mode != "consistency",
         "ccsr.perceptual_weight: compares what CCSR restores with what it was made of, which is ccsr.mode: consistency",
     )
+    numbers = ccsr.num_views * ccsr.elevation_bins * ccsr.code_channels * ccsr.code_size**2
+    yield (
+        used and numbers > MOST_VIEW_CODES,
+        f"ccsr: num_views x elevation_bins x code_channels x code_size^2 is {numbers:,} numbers; at most {MOST_VIEW_CODES:,}",
+    )
     yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
     yield (
         config.discriminator.dual and ccsr.mode != "refine",
@@ -118,14 +126,28 @@ def _run_checks(config: Config) -> Iterator[Check]:
     name, training = config.expname, config.training
     yield (
         not name.strip() or name != Path(name).name or name in (".", ".."),
-        f"expname: must be the name of one folder, found {name!r}",
+        f"expname: must be the name of one folder, found {shown(name)}",
     )
+    yield len(name.encode()) > LONGEST_NAME, f"expname: must be at most {LONGEST_NAME} bytes, found {len(name.encode())}"
     yield (
         config.data.type == "images" and not config.data.datadir,
         "data.datadir: name at least one folder of photographs",
     )
     milestones = list(training.lr_anneal_every)
-    yield milestones != sorted(set(milestones)), f"training.lr_anneal_every: milestones must rise, found {milestones}"
+    yield milestones != sorted(set(milestones)), f"training.lr_anneal_every: milestones must rise, found {shown(milestones)}"
+    parts, at_most = training.accumulation_steps, training.micro_batch
+    yield (
+        parts > training.batch_size,
+        f"training.accumulation_steps: at most batch_size {training.batch_size}, found {parts}",
+    )
+    yield (
+        at_most != "auto" and parts > 1,
+        f"training.micro_batch: {at_most} images at a time, but accumulation_steps {parts} says the same otherwise; leave one out",
+    )
+    yield (
+        at_most != "auto" and at_most > training.batch_size,
+        f"training.micro_batch: at most batch_size {training.batch_size}, found {at_most}",
+    )
     yield (
         training.save_best != "none" and training.fid_every == 0,
         f"training.save_best: {training.save_best} is measured every fid_every steps, which is 0; set both or neither",

@@ -3,10 +3,15 @@
 import dataclasses
 import difflib
 import math
+import reprlib
 import typing
+import unicodedata
 from typing import Any, Literal
 
 from graf.errors import ConfigError
+
+LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
+LONGEST_NAME = 200  # characters of a name in a message
 
 
 def key(meaning: str, low: float | None = None, high: float | None = None) -> Any:
@@ -14,19 +19,43 @@ def key(meaning: str, low: float | None = None, high: float | None = None) -> An
     return dataclasses.field(metadata={"meaning": meaning, "low": low, "high": high})
 
 
+class _Shown(reprlib.Repr):
+    """repr that stays short, whatever a file holds: nested a million deep, or a number of thousands of digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() < 1000 else "a number of hundreds of digits"
+
+
+def shown(value: Any) -> str:
+    """A value out of a file, as a message has it: on one line and short."""
+    return _Shown().repr(value)
+
+
+def one_line(text: str) -> str:
+    """A name out of a file or of a file, as a message has it: without line breaks and control characters, and not too long."""
+    if len(text) > LONGEST_NAME:
+        text = text[: LONGEST_NAME // 2] + "..." + text[-LONGEST_NAME // 2 :]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def check_keys(raw: dict, known: typing.Iterable[str], where: str) -> None:
     """Raises ConfigError for the first key of `raw` that is not known, with the nearest that is."""
     known = list(known)
     for name in raw:
         if name not in known:
-            hint = difflib.get_close_matches(str(name), known, n=1)
-            raise ConfigError(f"{where}: unknown key '{name}'" + (f", did you mean '{hint[0]}'?" if hint else ""))
+            told = one_line(name) if isinstance(name, str) else shown(name)
+            hint = difflib.get_close_matches(told, known, n=1)
+            raise ConfigError(f"{where}: unknown key '{told}'" + (f", did you mean '{hint[0]}'?" if hint else ""))
 
 
 def build(cls: type, raw: Any, where: str, prefix: str = "") -> Any:
     """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError."""
     if not isinstance(raw, dict):
-        raise ConfigError(f"{where}: '{prefix.rstrip('.')}' is a section with keys of its own, found {raw!r}")
+        raise ConfigError(f"{where}: '{prefix.rstrip('.')}' is a section with keys of its own, found {shown(raw)}")
     fields = dataclasses.fields(cls)
     check_keys(raw, [f.name for f in fields], f"{where}: {prefix.rstrip('.')}" if prefix else where)
     values = {}
@@ -40,7 +69,7 @@ def build(cls: type, raw: Any, where: str, prefix: str = "") -> Any:
             try:
                 value = _typed(raw[f.name], f.type, f.name)
             except ValueError as error:
-                raise ConfigError(f"{where}: {name}: expected {error}, found {raw[f.name]!r}") from None
+                raise ConfigError(f"{where}: {name}: expected {error}, found {shown(raw[f.name])}") from None
             _check_range(value, f, f"{where}: {name}")
             values[f.name] = value
     return cls(**values)
@@ -52,6 +81,13 @@ COLOURS = {"white": [1.0, 1.0, 1.0], "black": [0.0, 0.0, 0.0]}
 def _typed(value: Any, kind: Any, name: str) -> Any:
     """The value as the type that the dataclass declares; ValueError with what was expected where it is none."""
     origin = typing.get_origin(kind)
+    if origin is typing.Union:  # a word or a number
+        words, number = typing.get_args(kind)
+        try:
+            return _typed(value, words if isinstance(value, str) and not value.isdigit() else number, name)
+        except ValueError as error:
+            choices = ", ".join(typing.get_args(words))
+            raise ValueError(f"{choices} or a whole number") from error
     if origin is Literal:
         choices = typing.get_args(kind)
         if value is None and "none" in choices:
@@ -68,13 +104,21 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
     if kind is str:
         if not isinstance(value, str):
             raise ValueError("text")
+        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):
+            raise ValueError("text of one line without control characters")
         return value
+    return _number(value, kind)
+
+
+def _number(value: Any, kind: type) -> float:
     try:  # YAML 1.1 reads 1e-3 as text
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise ValueError("a number")
+    if abs(number) > (LARGEST if kind is float else LARGEST_WHOLE):
+        raise ValueError("a smaller number")
     if kind is float:
         return number
     if number != int(number):
