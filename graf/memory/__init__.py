@@ -1,0 +1,1 @@
+"""Memory: what a run takes, whether it grows, what holds it, and giving it back."""

@@ -1,0 +1,57 @@
+"""The memory that a run may take, and the limit that turns taking more into an error which a step survives."""
+
+import logging
+import sys
+from pathlib import Path
+
+import psutil
+import torch
+
+from graf.config import MemoryConfig
+from graf.errors import GrafError
+from graf.memory.limits import GB, memory_limit
+
+log = logging.getLogger("graf")
+
+
+def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
+    """What the process may hold at most on the device: memory.budget_gb, else what is free on the card, or what the machine or
+    the control group around the process has."""
+    asked = int(memory.budget_gb * GB)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return min(asked or free, free)
+    return min(asked or memory_limit(), memory_limit())
+
+
+def keep_to(memory: MemoryConfig, device: torch.device) -> None:
+    """Have an allocation beyond the budget fail, before the system kills the process for it.
+
+    On a card by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
+    below the machine's. Raises GrafError where the process, idle, takes more than memory.budget_gb already.
+    """
+    budget = budget_bytes(memory, device)
+    if device.type == "cuda":
+        if memory.budget_gb:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
+        return
+    resident = psutil.Process().memory_info().rss
+    if memory.budget_gb and budget <= resident:
+        raise GrafError(
+            f"memory.budget_gb: {memory.budget_gb:g} GB is less than the {resident / GB:.2f} GB that Python and its libraries "
+            "take without training; raise it"
+        )
+    if sys.platform.startswith("linux") and budget < psutil.virtual_memory().total:
+        import resource
+
+        limit = _data_bytes() + budget - resident
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        log.info("memory: the run keeps to %.2f GB", budget / GB)
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts, which is more than what is resident."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))

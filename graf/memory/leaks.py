@@ -1,0 +1,164 @@
+"""Is it growing? A robust trend test on resident memory.
+
+The floor of memory over short windows of steps is what a leak raises: peaks within a step, caches that are dropped now and
+then, and phases that give back what they took leave it where it was. A leak is named when, over the last SPAN windows, the
+floor rises by more than MIN_GROWTH, far beyond its scatter about the trend, as fast in the second half as in the first (memory
+that is still being warmed up slows down), to a height that it has not had before, and still does one window later. The same
+test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by as much.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graf.memory.leak_report import LeakReport
+from graf.memory.limits import MB
+
+WINDOW_STEPS = 5
+SPAN = 32  # windows that a trend is drawn through: 160 steps of the narrowest
+WIDENINGS = (1, 8, 64, 512)
+WARM_UP_WINDOWS = 4  # of each width, left out
+MIN_GROWTH = 112 * MB  # over a span: 0.7 MB a step for the narrowest, 0.0014 for the widest
+MIN_SHARE = 0.03  # ... and of what is resident
+MIN_SIGNIFICANCE = 10  # growth over a span / standard deviation about the trend
+STEADY = 0.9  # slope of the second half / slope of the first; growth that saturates has less
+HINGE = 0.7  # slope of the first half / slope of the whole; a jump late in the span has less
+CONFIRMATIONS = 2  # windows in a row
+URGENT_SPAN = 8  # windows that suffice where the limit is less than a span away
+EARLIER_WINDOWS = 4 * SPAN  # whose height a leak must exceed, or each tooth of a slow saw would be one
+
+
+class LeakDetector:
+    """The trend test on one kind of memory; `add` a reading after every step, or as often as there is one."""
+
+    def __init__(self, source: str, limit_bytes: int):
+        self.source, self.limit_bytes = source, limit_bytes
+        self._restart()
+
+    def add(self, step: int, seconds: float, resident_bytes: int, phase: str) -> LeakReport | None:
+        """A reading of `resident_bytes` after `step` steps at `seconds` of any clock; `phase` is what ran since the last one.
+
+        Returns a report where the reading completes the evidence of a leak; of the same leak again only when what has grown
+        since it began has tripled. A step lower than the last one starts anew.
+        """
+        if self._last is not None and step < self._last.step:
+            self._restart()
+        grown = resident_bytes - self._last.resident_bytes if self._last is not None else 0
+        self._last = reading = _Reading(step, seconds, resident_bytes, phase, grown)
+        if resident_bytes < self._leak_began:
+            self._leak_began = self._silent_below = 0  # it was given back
+        spans = [scale.add(reading, self.limit_bytes) for scale in self._scales]
+        span = next((span for span in spans if span), None)
+        if span is None or resident_bytes < self._silent_below:
+            return None
+        self._leak_began = self._leak_began or span[0].lowest.resident_bytes
+        self._silent_below = self._leak_began + 3 * (resident_bytes - self._leak_began)
+        return self._report(span, reading)
+
+    def _report(self, span: list["_Window"], reading: "_Reading") -> LeakReport:
+        by_phase = Counter()
+        for window in span:
+            by_phase.update(window.grown)
+        first, last = span[0].lowest, span[-1].lowest
+        return LeakReport(
+            source=self.source,
+            step=reading.step,
+            span_steps=last.step - first.step,
+            span_seconds=last.seconds - first.seconds,
+            bytes_per_step=_slope(span),
+            resident_bytes=reading.resident_bytes,
+            limit_bytes=self.limit_bytes,
+            phase_bytes=dict(by_phase.most_common()),
+        )
+
+    def _restart(self) -> None:
+        self._scales = [_Scale(WINDOW_STEPS * widening) for widening in WIDENINGS]
+        self._last: _Reading | None = None
+        self._leak_began = self._silent_below = 0
+
+
+@dataclass(frozen=True)
+class _Reading:
+    step: int
+    seconds: float
+    resident_bytes: int
+    phase: str
+    grown: int  # bytes since the reading before
+
+
+@dataclass
+class _Window:
+    """The lowest reading of a few steps, and the bytes that each phase added meanwhile."""
+
+    number: int
+    lowest: _Reading
+    grown: Counter = field(default_factory=Counter)
+
+
+class _Scale:
+    """The trend test on windows of one width."""
+
+    def __init__(self, width: int):
+        self.width = width
+        self.closed: deque[_Window] = deque(maxlen=EARLIER_WINDOWS + SPAN)
+        self.open: _Window | None = None
+        self.to_skip = WARM_UP_WINDOWS
+        self.confirmed = 0
+
+    def add(self, reading: _Reading, limit_bytes: int) -> list[_Window] | None:
+        """The windows over which a leak is seen, where this reading is the first after the last of them."""
+        number = reading.step // self.width
+        done = self.open if self.open is not None and self.open.number < number else None
+        if self.open is None or done is not None:
+            self.open = _Window(number, reading)
+        elif reading.resident_bytes < self.open.lowest.resident_bytes:
+            self.open.lowest = reading
+        self.open.grown[reading.phase] += reading.grown
+        if done is None:
+            return None
+        if self.to_skip:
+            self.to_skip -= 1
+            return None
+        self.closed.append(done)
+        span = list(self.closed)[-SPAN:]
+        self.confirmed = self.confirmed + 1 if self._leaks(span, limit_bytes) else 0
+        return span if self.confirmed >= CONFIRMATIONS else None
+
+    def _leaks(self, span: list[_Window], limit_bytes: int) -> bool:
+        if len(span) < URGENT_SPAN:
+            return False
+        slope, top = _slope(span), span[-1].lowest.resident_bytes
+        if len(span) < SPAN and slope * SPAN * self.width < limit_bytes - top:
+            return False
+        growth = slope * (span[-1].lowest.step - span[0].lowest.step)
+        if growth < max(MIN_GROWTH, MIN_SHARE * top, MIN_SIGNIFICANCE * _scatter(span, slope)):
+            return False
+        if any(window.lowest.resident_bytes > top for window in list(self.closed)[: -len(span)]):
+            return False
+        first, second = _slope(span[: len(span) // 2]), _slope(span[len(span) // 2 :])
+        return first >= HINGE * slope and second >= STEADY * first
+
+
+def theil_sen(x: np.ndarray, y: np.ndarray) -> float:
+    """The median of the slopes of all pairs of points (Theil 1950, Sen 1968); x (N,) without ties, y (N,)."""
+    first, second = np.triu_indices(len(x), 1)
+    return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
+
+
+def _points(span: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps (N,) and resident bytes (N,) of the lowest readings."""
+    lowest = [window.lowest for window in span]
+    return np.array([r.step for r in lowest], float), np.array([r.resident_bytes for r in lowest], float)
+
+
+def _slope(span: list[_Window]) -> float:
+    """Bytes a step."""
+    return theil_sen(*_points(span))
+
+
+def _scatter(span: list[_Window], slope: float) -> float:
+    """Standard deviation about the trend, from the median absolute deviation, which single jumps do not move."""
+    steps, resident_bytes = _points(span)
+    rest = resident_bytes - slope * steps
+    return 1.4826 * float(np.median(np.abs(rest - np.median(rest))))

@@ -1,0 +1,194 @@
+"""Watching a run's memory while it trains: a row every few seconds, and a warning when it grows for good."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from graf.memory.leak_report import LeakReport
+from graf.memory.leaks import LeakDetector
+from graf.memory.limits import GB, memory_available
+from graf.memory.readings import Card, ProcessTree, read_allocator
+from graf.memory.snapshot import Census, take_census
+
+log = logging.getLogger("graf")
+
+CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the looks between them
+UNIQUE_EVERY = 12  # rows, for what costs the kernel a walk over all pages
+MAX_REPORTS = 100  # kept in memory
+CENSUS_STEPS = 20  # after which what lives is taken for what belongs to the run
+SUSPECTS = 3  # groups of tensors, and types of objects, that a report names
+
+
+class MemoryMonitor:
+    """Memory of a run: rows into a file, values for plots, and leak reports, all at under 0.5 % of a core.
+
+    A context: entering it starts a thread that writes a row of JSON every interval_s seconds, or none where that is 0. The
+    loop says `step_done` after each step and wraps what else it does in `phase`, so that growth can be told apart by phase.
+    Nothing that goes wrong in here reaches the training; the first fault of a kind is logged.
+    """
+
+    def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0):
+        """Rows go to `path`. A budget in bytes is the limit that reports count down to; 0 for the system's."""
+        self.path, self.interval_s, self.device, self.budget_bytes = path, interval_s, device, budget_bytes
+        self.reports: deque[LeakReport] = deque(maxlen=MAX_REPORTS)
+        self._tree, self._card = ProcessTree(), Card(device)
+        self._detectors: dict[str, LeakDetector] = {}
+        self._step, self._phase, self._steps_seen = 0, "train", 0
+        self._latest: dict[str, float] = {}
+        self._census: Census | None = None
+        self._next_look, self._started = 0.0, time.monotonic()
+        self._look_cpu_s = self._row_cpu_s = 0.0
+        self._faults: set[str] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory monitor", daemon=True)
+
+    def __enter__(self) -> "MemoryMonitor":
+        self._started = time.monotonic()
+        if self.interval_s > 0:
+            with self._harmless("a row cannot be written"):
+                end_cut_line(self.path)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write a last row and end the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def step_done(self, step: int) -> None:
+        """The run has taken so many steps."""
+        self._step = step
+        self._steps_seen += 1
+        if self._steps_seen == CENSUS_STEPS:
+            with self._harmless("objects cannot be counted"):
+                self._census = take_census()
+        if time.monotonic() >= self._next_look:
+            self._look()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Inside it the run is in this phase, such as `sample`, and no longer in `train`."""
+        outer = self._phase
+        self._look()
+        self._phase = name
+        try:
+            yield
+        finally:
+            self._look()
+            self._phase = outer
+
+    def latest(self) -> dict[str, float]:
+        """The numbers of the latest row, for plots: bytes, and what else the name says."""
+        with self._lock:
+            return dict(self._latest)
+
+    def line(self) -> str:
+        """`memory: allocated a GB, reserved r GB, host h GB`, as of now; host is the process and what only its workers hold."""
+        allocated = reserved = host = 0.0
+        with self._harmless("memory cannot be read"):
+            card = read_allocator(self.device)
+            allocated, reserved = card.get("allocated_bytes", 0), card.get("reserved_bytes", 0)
+            host = self._tree.resident_bytes() + self.latest().get("workers_unique_bytes", 0)
+        return f"memory: allocated {allocated / GB:.2f} GB, reserved {reserved / GB:.2f} GB, host {host / GB:.2f} GB"
+
+    def _look(self) -> None:
+        """A reading for the detectors, in the thread that trains; the next is due when this one's cost is a small share."""
+        began = time.thread_time()
+        with self._harmless("memory cannot be read"):
+            self._judge("host", self._tree.resident_bytes())
+            card = read_allocator(self.device)
+            if card:
+                self._judge("device", card["allocated_bytes"])
+        spent = time.thread_time() - began
+        self._look_cpu_s += spent
+        self._next_look = time.monotonic() + pause(0, spent)
+
+    def _judge(self, source: str, resident_bytes: int) -> None:
+        if source not in self._detectors:
+            self._detectors[source] = LeakDetector(source, self.budget_bytes or resident_bytes + self._room(source))
+        report = self._detectors[source].add(self._step, time.monotonic(), resident_bytes, self._phase)
+        if report is None:
+            return
+        if self._census is not None and source != "workers":
+            report = dataclasses.replace(report, suspects=tuple(take_census().grown_since(self._census, SUSPECTS)))
+        self.reports.append(report)
+        log.warning("%s", report.message())
+        self._write({"time": time.time(), "step": self._step, "leak": report.as_row()})
+
+    def _room(self, source: str) -> int:
+        """Bytes that can still be taken."""
+        if source != "device":
+            return memory_available()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+
+    def _run(self) -> None:
+        wait, row = 0.0, 0
+        while not self._stop.wait(wait):
+            wait = pause(self.interval_s, self._sample(unique=row % UNIQUE_EVERY == 0))
+            row += 1
+        self._sample(unique=False)
+
+    def _sample(self, unique: bool) -> float:
+        """Write a row. Returns the seconds of CPU time that it took."""
+        began = time.thread_time()
+        with self._harmless("memory cannot be sampled"):
+            row = {"time": time.time(), "step": self._step, "phase": self._phase}
+            if unique:
+                self._tree.find_children()
+            values = self._tree.read() | (self._tree.read_unique() if unique else {})
+            values |= read_allocator(self.device) | self._card.read()
+            cpu_s = self._look_cpu_s + self._row_cpu_s + time.thread_time() - began
+            values["monitor_cpu_share"] = cpu_s / max(time.monotonic() - self._started, self.interval_s)
+            with self._lock:
+                self._latest |= values
+            self._write(row | values)
+            self._judge("workers", values["workers_bytes"])
+        spent = time.thread_time() - began
+        self._row_cpu_s += spent
+        return spent
+
+    def _write(self, row: dict) -> None:
+        with self._harmless("a row cannot be written"), self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(json.dumps(row).encode() + b"\n")
+
+    @contextlib.contextmanager
+    def _harmless(self, what: str) -> Iterator[None]:
+        """No fault of the monitor ends a run, whichever it is: it is said once, and the block is left."""
+        try:
+            yield
+        except Exception as error:
+            if what not in self._faults:
+                self._faults.add(what)
+                log.warning("memory monitor: %s (%s: %s)", what, type(error).__name__, error)
+
+
+def pause(interval_s: float, spent_s: float) -> float:
+    """Seconds to wait after work that took spent_s of CPU time, so that it stays within half of CPU_SHARE."""
+    return max(interval_s, spent_s / (CPU_SHARE / 2))
+
+
+def end_cut_line(path: Path) -> None:
+    """Give a last row that a crash cut short its newline, so that the next row is a line of its own."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")

@@ -1,0 +1,229 @@
+"""What a training step of a config will need, part by part, before it is run. What would make it fit is advice.py's.
+
+A step has three moments at which most is held, and its peak is the largest of them:
+- in the discriminator's step, both batches' features and those of the gradient penalty, with its double backward;
+- in the generator's step, where the backward pass begins: the field's, CCSR's and the discriminator's activations together;
+- where it reaches the field: what the field's layers keep, and the gradients that go from one to the next, which are those of a
+  piece of the rays.
+
+The numbers of maps that a layer keeps were counted with every tensor's allocation tracked (tests/test_planner.py, which holds
+the estimate against that count for all shipped configs).
+
+Legend: B images of a part of the step, R rays an image, S samples a ray, K side of a patch, C channels.
+"""
+
+import dataclasses
+import math
+
+import torch
+from torch import nn
+
+from graf.config import Config
+from graf.memory.limits import MB
+from graf.models.ccsr import LightBackbone
+from graf.models.discriminator import Discriminator
+from graf.models.generator import Generator, rays_of_a_piece
+from graf.models.radiance_field import encoding_width
+from graf.models.rrdb import RRDBNet
+
+FLOAT = 4  # bytes
+PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its
+GAPS = {"cpu": 0.6, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
+COMPOSITING = 18  # floats a sample between the field and the pixel: points, depths, raw and activated outputs, weights
+COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
+PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
+PERCEPTION_WEIGHTS = 18 * MB
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Bytes by part at the moment of a step when most is held (`moment`), and what is no tensor: gaps that the allocator
+    leaves between them, and the process itself with its libraries."""
+
+    moment: str
+    parts: dict[str, int]
+    gaps_bytes: int
+    process_bytes: int
+
+    @property
+    def step_bytes(self) -> int:
+        """Peak of what tensors hold."""
+        return sum(self.parts.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return self.step_bytes + self.gaps_bytes + self.process_bytes
+
+
+def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1) -> Estimate:
+    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the card's)."""
+    with torch.device("meta"):  # shapes alone
+        generator = Generator(config, n_classes)
+        discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations)
+    held = _persistent(config, generator, discriminator)
+    batch = config.images_at_once
+    drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
+    field_kept, field_backward = _field(config, batch)
+    scores = _scores(config, discriminator, batch)
+    moments = {
+        "discriminator step": {"discriminator": _discriminator_step(config, discriminator, batch)},
+        "generator step, backward pass begins": {
+            "rays and field": field_kept,
+            "ccsr": _refinement(config, generator, batch),
+            "discriminator": scores,
+        },
+        "generator step, backward pass in the field": {"rays and field": field_backward},
+    }
+    moment = max(moments, key=lambda name: sum(moments[name].values()))
+    parts = held | drawn | moments[moment]
+    return Estimate(moment, parts, int(GAPS[device_type] * sum(parts.values())), PROCESS_BYTES[device_type])
+
+
+def rays_in_flight(config: Config, rays: int) -> tuple[int, bool]:
+    """Of so many rays, those that a backward pass goes through at a time, and whether the others' activations wait meanwhile:
+    they do, unless nerf.checkpoint_rays has them computed anew."""
+    chunk = config.nerf.checkpoint_rays
+    if chunk not in ("auto", 0) and chunk < rays:
+        return chunk, False
+    return min(rays, rays_of_a_piece(config.nerf)), True
+
+
+def _activation_bytes(config: Config) -> int:
+    return 2 if config.training.use_amp else FLOAT
+
+
+def _weights(network: nn.Module, learning: bool = False) -> int:
+    return FLOAT * sum(p.numel() for p in network.parameters() if p.requires_grad or not learning)
+
+
+def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) -> dict[str, int]:
+    """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
+    learning = _weights(generator, learning=True) + _weights(discriminator, learning=True)
+    perception = PERCEPTION_WEIGHTS if config.ccsr.perceptual_weight > 0 else 0
+    return {
+        "weights": _weights(generator) + _weights(discriminator) + perception,
+        "gradients": learning,
+        "optimizers": learning * (2 if config.training.optimizer == "adam" else 1),
+        "moving average": _weights(generator),
+    }
+
+
+def _images(config: Config, batch: int) -> int:
+    """The photographs of a step, and patches: their grids (2 channels, twice), real and generated ones and both joined."""
+    photographs = 3 * config.training.batch_size * config.data.imsize**2
+    return FLOAT * (photographs + 13 * batch * config.patch_size**2)
+
+
+def _noise(config: Config) -> int:
+    """What chance decides of samples, drawn for all images of a step at once (jitter, and noise of densities)."""
+    nerf, rays = config.nerf, config.training.batch_size * config.ray_sampler.N_samples
+    jittered = nerf.N_samples + nerf.N_importance if nerf.perturb else 0
+    disturbed = 0
+    if nerf.raw_noise_std > 0:
+        disturbed = nerf.N_samples + (nerf.N_samples + nerf.N_importance if nerf.N_importance else 0)
+    return FLOAT * rays * (jittered + disturbed)
+
+
+def _field(config: Config, batch: int) -> tuple[int, int]:
+    """Bytes that rendering holds for the backward pass, and the most while that pass is in the field."""
+    nerf, rays = config.nerf, batch * config.ray_sampler.N_samples
+    at_once, others_wait = rays_in_flight(config, rays)
+    coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth)
+    kept, peak = (nerf.N_samples * bytes_a_sample for bytes_a_sample in coarse)
+    if nerf.N_importance > 0:
+        fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine)
+        n_samples = nerf.N_samples + nerf.N_importance
+        kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
+    waiting = kept if others_wait else 0
+    return waiting * rays, waiting * (rays - at_once) + peak * at_once
+
+
+def _field_a_sample(config: Config, depth: int, width: int) -> tuple[int, int]:
+    """As `_field`, of one sample. A layer keeps its activated output; three more are in flight where the density's and the
+    colour's gradients meet."""
+    nerf, size = config.nerf, _activation_bytes(config)
+    encoded = encoding_width(nerf.multires)
+    if nerf.conditioning == "film":
+        layers = depth + 1
+        inputs = encoded * size
+        if nerf.use_viewdirs:  # joined to each sample's features
+            inputs += (width + encoding_width(nerf.multires_views)) * size
+    else:
+        layers = depth + (0.5 if nerf.use_viewdirs or config.z_dist.dim_appearance else 0)
+        readers = 2 if depth > 5 else 1
+        inputs = encoded * (FLOAT if size == FLOAT else size * readers)
+    in_flight = depth + 3
+    kept = inputs + layers * width * size
+    return int(kept + COMPOSITING * FLOAT), int(inputs + in_flight * width * size + COMPOSITING_LEFT * FLOAT)
+
+
+def _refinement(config: Config, generator: Generator, batch: int) -> int:
+    """Bytes that CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
+    if generator.refinement is None:
+        return 0
+    size = _activation_bytes(config)
+    side = config.patch_size // config.ccsr.scale_factor
+    backbone = generator.refinement.backbone
+    of_backbone = _light if isinstance(backbone, LightBackbone) else _rrdb
+    network = backbone if isinstance(backbone, LightBackbone) else backbone.network
+    kept = of_backbone(network, side) * batch * size
+    if config.ccsr.mode == "refine" and config.nerf.N_importance > 0:
+        kept *= 2  # the coarse rendering is refined too
+    if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:
+        kept += 2 * batch * PERCEPTION_BYTES * size // FLOAT
+    return kept
+
+
+def _light(backbone: LightBackbone, side: int) -> int:
+    """Numbers an image that the light backbone keeps: four maps a convolution (its padded input and what it was padded from,
+    its output, that output modulated)."""
+    width, narrow = backbone.convs[0].out_channels, backbone.last.in_channels
+    kept = 4 * len(backbone.convs) * width * side**2 + narrow * side**2
+    for factor in backbone.factors:
+        side *= factor
+        kept += 4 * narrow * side**2
+    return kept + (narrow + 3 * 3) * side**2
+
+
+def _rrdb(network: RRDBNet, side: int) -> int:
+    """Numbers an image that RRDBNet keeps: the growing inputs of its dense blocks, and the maps of its two upsamplings."""
+    nf, gc = network.conv_first.out_channels, network.body[0].rdb1.conv1.out_channels
+    side = math.ceil(side / network.unshuffle)
+    a_block = 5 * nf + 14 * gc
+    trunk = (3 * len(network.body) * a_block + 4 * nf) * side**2
+    return trunk + nf * (2 * (2 * side) ** 2 + 5 * (4 * side) ** 2)
+
+
+def _features(discriminator: Discriminator, side: int) -> int:
+    """Numbers that the convolutions put out for an image."""
+    total = 0
+    for layer in discriminator.main[:-1]:
+        if isinstance(layer, nn.Conv2d):
+            side //= layer.stride[0]
+            total += layer.out_channels * side**2
+    return total
+
+
+def _scores(config: Config, discriminator: Discriminator, batch: int) -> int:
+    """Bytes that scoring one batch keeps; normalisation keeps its input too."""
+    judged = 2 if config.nerf.N_importance > 0 else 1
+    maps = 2 if config.discriminator.norm == "instance" else 1
+    features = _features(discriminator, config.patch_size)
+    weights = _weights(discriminator) if config.discriminator.spectral_norm else 0  # a normalised copy
+    return judged * maps * batch * features * _activation_bytes(config) + weights
+
+
+def _discriminator_step(config: Config, discriminator: Discriminator, batch: int) -> int:
+    """Bytes beside the gradients: real and fake scored, and the penalty's forward, gradient and gradient of the gradient.
+
+    Layers' weights have copies meanwhile: second gradients to be added, and normalised ones for each scoring.
+    """
+    size, weights = _activation_bytes(config), _weights(discriminator)
+    maps = 2 if config.discriminator.norm == "instance" else 1
+    features = maps * batch * _features(discriminator, config.patch_size)
+    scored = (3 if config.nerf.N_importance > 0 else 2) * features * size
+    copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)
+    if config.discriminator.spectral_norm:
+        copies += 4.5 if config.training.reg_type != "none" else 2.5
+    penalty = 2 * features * FLOAT if config.training.reg_type != "none" else features * size // 2
+    return int(scored + penalty + copies * weights)

@@ -1,0 +1,104 @@
+"""Single readings of memory: a process and its children, PyTorch's allocator on a card, and the card itself."""
+
+import logging
+from collections.abc import Callable
+
+import psutil
+import torch
+
+log = logging.getLogger("graf")
+
+CARD_READINGS = {  # through NVML, where `pip install nvidia-ml-py` and the driver allow it
+    "gpu_utilization_percent": torch.cuda.utilization,
+    "gpu_temperature_c": torch.cuda.temperature,
+    "gpu_power_w": lambda device: torch.cuda.power_draw(device) / 1000,
+}
+
+
+class ProcessTree:
+    """The memory of a process and of its children, such as loader workers. Children that end are left out."""
+
+    def __init__(self, pid: int | None = None):
+        """Of this process where no pid is given. Raises psutil.NoSuchProcess."""
+        self.process = psutil.Process(pid)
+        self.children: list[psutil.Process] = []
+
+    def resident_bytes(self) -> int:
+        """The resident set of the process alone. Raises psutil.Error where it has ended."""
+        return self.process.memory_info().rss
+
+    def find_children(self) -> None:
+        """Look for the children anew; it reads the machine's whole process table, so seldom."""
+        self.children = self.process.children(recursive=True)
+
+    def read(self) -> dict[str, int]:
+        """Resident bytes of the process and of its children, and how many they are. Raises psutil.Error where it has ended.
+
+        Pages that children share with it, such as those of a fork, count for each of them.
+        """
+        host = self.resident_bytes()
+        workers = self._over_children(lambda child: child.memory_info().rss)
+        return {"host_bytes": host, "workers": len(self.children), "workers_bytes": workers}
+
+    def read_unique(self) -> dict[str, int]:
+        """Bytes that only the process holds, and only its children; empty where the system does not tell.
+
+        The kernel walks every page for it: a few milliseconds a GB. Raises psutil.NoSuchProcess where it has ended.
+        """
+        try:
+            host = self.process.memory_full_info().uss
+            workers = self._over_children(lambda child: child.memory_full_info().uss)
+        except (psutil.AccessDenied, AttributeError):
+            return {}
+        return {"host_unique_bytes": host, "workers_unique_bytes": workers}
+
+    def _over_children(self, read: Callable[[psutil.Process], int]) -> int:
+        alive, total = [], 0
+        for child in self.children:
+            try:
+                total += read(child)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+            alive.append(child)
+        self.children = alive
+        return total
+
+
+def read_allocator(device: torch.device) -> dict[str, float]:
+    """Bytes that tensors hold on the card, bytes that PyTorch has reserved for them, and the fragmentation: the share of the
+    reserved bytes in gaps between tensors, which emptying the cache does not give back. Empty before the card's first use.
+    """
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return {}
+    stats = torch.cuda.memory_stats(device)
+    if not stats:
+        return {}
+    reserved = stats["reserved_bytes.all.current"]
+    return {
+        "allocated_bytes": stats["allocated_bytes.all.current"],
+        "allocated_peak_bytes": stats["allocated_bytes.all.peak"],
+        "reserved_bytes": reserved,
+        "fragmentation": stats["inactive_split_bytes.all.current"] / max(reserved, 1),
+    }
+
+
+class Card:
+    """A GPU as the driver sees it, all processes together. What it cannot tell is asked for once."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._readings = dict(CARD_READINGS) if device.type == "cuda" else {}
+
+    def read(self) -> dict[str, float]:
+        """Used and total bytes, and by NVML use in percent, temperature in degrees Celsius, power in watts."""
+        if self.device.type != "cuda" or not torch.cuda.is_initialized():
+            return {}
+        free, total = torch.cuda.mem_get_info(self.device)
+        values = {"gpu_used_bytes": total - free, "gpu_total_bytes": total}
+        for name, read in list(self._readings.items()):
+            try:
+                values[name] = read(self.device)
+            except Exception as error:  # NVML has an error class for each of its codes, and may be missing altogether
+                log.debug("%s cannot be read (%s)", name, error)
+                del self._readings[name]
+        return values

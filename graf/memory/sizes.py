@@ -1,0 +1,92 @@
+"""How much of a step is taken at a time: fewer images, then fewer rays, where memory does not suffice for more."""
+
+import dataclasses
+
+from graf.config import Config, override
+from graf.memory.planner import estimate_step
+
+SMALLEST_CHUNK = 128  # rays
+GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
+
+
+@dataclasses.dataclass
+class StepSizes:
+    """`images` of a step's batch at a time, and `rays` of them whose activations are held, 0 for all of them.
+
+    They never exceed what they started with. The gradient of a step does not depend on them.
+    """
+
+    images: int
+    rays: int
+    n_rays: int  # of an image's patch
+    good_steps: int = 0  # since they last changed
+    grown: bool = False  # they grow once
+    smaller_than: tuple[int, int] | None = None  # images and rays before they were last made smaller
+
+    def shrink(self) -> bool:
+        """Take half as many images at a time, or half as many rays of one; False where one chunk of one image is left."""
+        before = self.images, self.rays
+        if self.images > 1:
+            self.images = (self.images + 1) // 2
+        else:
+            rays = (self.rays or self.n_rays) // 2
+            if rays < min(SMALLEST_CHUNK, self.n_rays):
+                return False
+            self.rays = rays
+        self.smaller_than, self.good_steps = before, 0
+        return True
+
+    def step_done(self) -> bool:
+        """A step went well. Returns whether the next one is larger again, which happens once."""
+        self.good_steps += 1
+        if self.smaller_than is None or self.grown or self.good_steps < GOOD_STEPS:
+            return False
+        (self.images, self.rays), self.smaller_than = self.smaller_than, None
+        self.grown, self.good_steps = True, 0
+        return True
+
+    def parts(self, n: int) -> list[slice]:
+        """The rows of a batch of n, a part at a time."""
+        return [slice(start, min(start + self.images, n)) for start in range(0, n, self.images)]
+
+    def __str__(self) -> str:
+        images = f"{self.images} image{'s' if self.images > 1 else ''} at a time"
+        return images + (f", {self.rays} rays of them" if self.rays else "")
+
+    def state_dict(self) -> dict:
+        """Plain values, for a checkpoint."""
+        return dataclasses.asdict(self)
+
+    def load_state_dict(self, saved: dict) -> None:
+        """Go on with what an out-of-memory had made smaller, unless the config and this machine start with less."""
+        self.good_steps, self.grown = saved["good_steps"], saved["grown"]
+        if saved["smaller_than"] is not None and saved["images"] <= self.images and saved["n_rays"] == self.n_rays:
+            self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
+
+
+def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classes: int = 1, n_elevations: int = 1) -> StepSizes:
+    """The sizes that the config names; where it leaves them open (`auto`), such as the planner finds to fit into the budget.
+
+    `budget_bytes` is what the process may hold on the device, 0 for no limit.
+    """
+    n_rays, chunk = config.ray_sampler.N_samples, config.nerf.checkpoint_rays
+    sizes = StepSizes(config.images_at_once, 0 if chunk == "auto" else chunk, n_rays)
+    open_images, open_rays = config.training.micro_batch == "auto", chunk == "auto"
+    while budget_bytes and (open_images if sizes.images > 1 else open_rays):
+        estimate = estimate_step(with_sizes(config, sizes), device_type, n_classes, n_elevations)
+        if estimate.total_bytes <= budget_bytes or not sizes.shrink():
+            break
+    sizes.smaller_than = None  # planned, not forced: nothing to grow back to
+    return sizes
+
+
+def with_sizes(config: Config, sizes: StepSizes) -> Config:
+    """The config of a run that takes its steps in these sizes."""
+    return override(
+        config,
+        (
+            "training.accumulation_steps=1",
+            f"training.micro_batch={sizes.images}",
+            f"nerf.checkpoint_rays={sizes.rays}",
+        ),
+    )

@@ -1,0 +1,54 @@
+"""Out-of-memory ends no run: the work is taken again in smaller pieces."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from graf.errors import GrafError
+from graf.memory.cleanup import clean_up
+
+log = logging.getLogger("graf")
+
+SIGNS = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory", "could not create a memory")
+T = TypeVar("T")
+
+
+class OutOfMemory(GrafError):
+    """Memory does not suffice for the smallest piece of a step."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, or in Python itself."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
+    """The work's result, or None and what was said where memory ran out; its tensors and graph are gone by then."""
+    try:
+        return work(), ""
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None, str(error).split("\n")[0] or type(error).__name__
+
+
+def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool) -> T:
+    """The work's result, repeated in smaller pieces until memory suffices.
+
+    `shrink` makes the pieces smaller and tells whether it could; `agree` makes all processes of a run take the same way, given
+    whether this one failed. Raises OutOfMemory where there is nothing smaller.
+    """
+    while True:
+        result, said = attempt(work)
+        failed = result is None
+        if not agree(failed):
+            return result
+        result = None
+        clean_up()
+        if not shrink():
+            raise OutOfMemory(f"{what}: out of memory ({said or 'in another process'}), in the smallest pieces there are")
+        log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said or "in another process")

@@ -1,0 +1,141 @@
+"""Watching another process from outside: the curve of its memory, and the leaks in it."""
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import psutil
+
+from graf.memory.leak_report import LeakReport
+from graf.memory.leaks import LeakDetector
+from graf.memory.limits import MB, memory_limit
+from graf.memory.readings import ProcessTree
+
+CURVE_POINTS = 2000  # kept of the curve, at most
+CHILDREN_EVERY = 10  # samples between looks for new children
+WRAPPER_BYTES = 32 * MB  # a shell or make, whose only child does the work, takes less
+MAX_REPORTS = 100
+
+
+class ProcessWatch:
+    """Samples of a process and its children, or of those of the one below it that does the work.
+
+    Where the folder of its run is known, growth is counted by the step and phase that the rows of memory.jsonl tell, and what
+    the run's own monitor finds, which sees more, is taken over; else it is counted by sample, from warm_up_s on, in which
+    programs load what they need.
+    """
+
+    def __init__(self, pid: int, run_dir: Path | None, warm_up_s: float):
+        """Raises psutil.NoSuchProcess."""
+        self.pid = pid
+        self.tree = find_worker(pid)
+        self.log = NewRows(run_dir / "memory.jsonl") if run_dir is not None else None
+        self.unit = "sample" if run_dir is None else "step"
+        self.warm_up_s = warm_up_s
+        self.started = time.time()
+        self.samples = self.judged_samples = 0
+        self.curve: list[dict[str, float]] = []
+        self.reports: list[LeakReport] = []
+        self.warned_seconds: list[float] = []  # since the start
+        self._stride = 1
+        self._row: dict = {}
+        self.told_by_run: set[str] = set()  # sources of growth that the run has warned of itself
+        self._detectors = {source: LeakDetector(source, memory_limit()) for source in ("host", "workers")}
+
+    def sample(self) -> list[LeakReport]:
+        """Take one. Returns the leaks that it shows. Raises psutil.NoSuchProcess where the process has ended."""
+        if self.samples % CHILDREN_EVERY == 0 or not self.tree.process.is_running():
+            self.tree = find_worker(self.pid)
+        values = self.tree.read()
+        seconds = time.time() - self.started
+        if self.samples % self._stride == 0:
+            self._keep({"seconds": round(seconds, 3)} | values)
+        self.samples += 1
+        found = self._judge(values, seconds) if self.log is None else self._judge_run(values, seconds)
+        self.reports = (self.reports + found)[-MAX_REPORTS:]
+        self.warned_seconds = (self.warned_seconds + [seconds] * len(found))[-MAX_REPORTS:]
+        return found
+
+    def as_report(self) -> dict:
+        """What was seen, as plain values."""
+        return {
+            "seconds": round(time.time() - self.started, 3),
+            "samples": self.samples,
+            "judged_samples": self.judged_samples,
+            "limit_bytes": memory_limit(),
+            "peak_bytes": max((point["host_bytes"] + point["workers_bytes"] for point in self.curve), default=0),
+            "leak": bool(self.reports),
+            "unit": self.unit,
+            "leaks": [report.as_row() for report in self.reports],
+            "curve": self.curve,
+        }
+
+    def _judge_run(self, values: dict[str, int], seconds: float) -> list[LeakReport]:
+        """By the rows of the run: first what it found itself, then what it did not."""
+        told = []
+        for row in self.log.read():
+            if "leak" in row:
+                told.append(LeakReport.from_row(row["leak"]))
+            elif "phase" in row:
+                self._row = row
+        self.told_by_run |= {report.source for report in told}
+        found = self._detect(self._row["step"], seconds, values, self._row["phase"]) if self._row.get("step") else []
+        return told + [report for report in found if report.source not in self.told_by_run]
+
+    def _judge(self, values: dict[str, int], seconds: float) -> list[LeakReport]:
+        return self._detect(self.samples, seconds, values, "train") if seconds >= self.warm_up_s else []
+
+    def _detect(self, step: int, seconds: float, values: dict[str, int], phase: str) -> list[LeakReport]:
+        self.judged_samples += 1
+        found = [detector.add(step, seconds, values[f"{name}_bytes"], phase) for name, detector in self._detectors.items()]
+        return [report for report in found if report is not None]
+
+    def _keep(self, point: dict[str, float]) -> None:
+        """Append to the curve; where it is full, every second point goes, and half as many come from then on."""
+        self.curve.append(point)
+        if len(self.curve) > CURVE_POINTS:
+            self.curve = self.curve[::2]
+            self._stride *= 2
+
+
+class NewRows:
+    """The rows that are appended to a JSON-lines file from now on."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def read(self) -> list[dict]:
+        """Those since the last call. A line that is being written waits for its end; one that a crash cut short is left out."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self._offset += len(whole) + len(newline)
+        rows = []
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):
+                rows.append(json.loads(line))
+        return rows
+
+
+def find_worker(pid: int) -> ProcessTree:
+    """The process with its children, or the one below it that does the work. Raises psutil.NoSuchProcess."""
+    tree = ProcessTree(pid)
+    tree.find_children()
+    while tree.resident_bytes() < WRAPPER_BYTES and len(children := tree.process.children()) == 1:
+        tree = ProcessTree(children[0].pid)
+        tree.find_children()
+    return tree
+
+
+def find_process(pid: int) -> psutil.Process | None:
+    """The process, or None where there is none that runs."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None

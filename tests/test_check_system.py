@@ -1,0 +1,110 @@
+"""tools/check_system.py: what it prints and how it ends."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from graf.config import CONFIG_DIR, load_config, override
+from graf.memory.limits import GB, MB
+from graf.memory.planner import estimate_step
+
+ROOT = Path(__file__).parents[1]
+SMOKE = CONFIG_DIR / "smoke.yaml"
+
+
+@pytest.fixture
+def check(monkeypatch, caplog):
+    """Run the program with flags: its exit status and what it printed."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import check_system
+
+    def run(*flags: str) -> tuple[int, str]:
+        caplog.clear()
+        monkeypatch.setattr(sys, "argv", ["check_system.py", *flags])
+        with caplog.at_level("INFO", logger="graf"), pytest.raises(SystemExit) as ended:
+            check_system.run_script(check_system.main)
+        return ended.value.code, "\n".join(caplog.messages)
+
+    return run
+
+
+@pytest.fixture
+def module(check):
+    return sys.modules["check_system"]
+
+
+def test_a_small_config_fits_and_is_measured(check):
+    status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "64")
+    assert status == 0
+    assert "\nfits: " in text and "64.00 GB free on cpu" in text
+    assert re.search(r"measured in 2 steps: [\d.]+ [GM]B over the idle process's [\d.]+ GB", text)
+    for name in ("Python", "PyTorch", "CUDA", "driver", "cores", "memory", "disk", "ffmpeg", "extractor", "optimizers"):
+        assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
+
+
+def test_what_it_advises_fits(check):
+    status, text = check("--device", "cpu", "--budget_gb", "1", "--no_step")
+    assert status == 1 and "does not fit" in text and "measured" not in text
+    edits = re.search(r"--set (.+)", text)[1].split()
+    status, text = check("--device", "cpu", "--budget_gb", "1", "--no_step", "--set", *edits)
+    assert status == 0 and "\nfits: " in text
+
+
+def test_nothing_is_run_that_would_not_fit(check, module, monkeypatch):
+    monkeypatch.setattr(module, "take_steps", lambda *_: pytest.fail("a step was taken"))
+    status, text = check("--device", "cpu", "--budget_gb", "0.5")
+    assert status == 1 and "measured: nothing" in text and "no setting makes it fit" in text
+
+
+def test_out_of_memory_in_the_step_is_a_verdict(check, module, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(module, "take_steps", fail)
+    status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "8")
+    assert status == 1 and "out of memory" in text
+
+
+def test_a_step_that_takes_more_than_estimated_counts(check, module, monkeypatch):
+    monkeypatch.setattr(module, "peak_memory_bytes", lambda _: 9 * GB)
+    status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "8")
+    assert status == 1 and "9.00 GB needed, 8.00 GB free" in text
+
+
+@pytest.mark.parametrize("flags", [("--config", "missing.yaml"), ("--set", "training.batch_size=0"), ("--device", "abacus")])
+def test_a_faulty_config_is_status_2(flags, check, capsys):
+    status, _ = check("--no_step", *flags)
+    assert status == 2
+    assert "check_system.py: error: " in capsys.readouterr().err
+
+
+def test_printed_parts_add_up(module):
+    estimate = estimate_step(load_config(SMOKE))
+    rows = dict(module.parts(estimate))
+    total = sum(estimate.parts.values()) + estimate.gaps_bytes + estimate.process_bytes
+    assert rows["total"] == module.size(total) and len(rows) == len(estimate.parts) + 3
+
+
+def test_sizes_are_read_easily(module):
+    assert (module.size(1.5 * GB), module.size(3.25 * MB), module.size(GB / 2)) == ("1.50 GB", "3.2 MB", "0.50 GB")
+
+
+def test_shared_memory_of_two_workers(module, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
+    config = override(load_config(SMOKE), ["training.nworkers=2", "training.batch_size=64", "data.imsize=128"])
+    rows = dict(module.storage(config))
+    assert "48.0 MB for 2 workers" in rows["shared memory"]  # 2 workers, 2 batches each, 64 x 3 x 128 x 128 floats
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 47 * MB}))
+    assert dict(module.storage(config))["shared memory"].endswith("too little: set training.nworkers=0")
+
+
+def test_inception_is_not_downloaded(module, monkeypatch):
+    monkeypatch.setattr("graf.evaluation.extractors._download", lambda _: pytest.fail("a download"))
+    metrics = override(load_config(SMOKE), ["metrics.extractor=inception-v3-compat"]).metrics
+    assert "inception" in module.extractor(metrics) or "efficientnet-lite0" in module.extractor(metrics)
+    absent = override(load_config(SMOKE), ["metrics.weights_path=nowhere.pth"]).metrics
+    assert "no such file: nowhere.pth" in module.extractor(absent)

@@ -1,0 +1,206 @@
+"""What this machine has, what a config needs, and whether it fits: python tools/check_system.py --config configs/default.yaml
+
+Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2: the config is faulty.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import imageio_ffmpeg  # noqa: E402
+import psutil  # noqa: E402
+import torch  # noqa: E402
+
+from graf.camera import Labels, sample_poses  # noqa: E402
+from graf.config import Config, MetricsConfig, load_config  # noqa: E402
+from graf.console import log, run_script  # noqa: E402
+from graf.data.loader import MAX_WORKERS, PREFETCH  # noqa: E402
+from graf.data.workers import available_cores  # noqa: E402
+from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.evaluation.extractors import INCEPTION, choose_extractor  # noqa: E402
+from graf.memory.advice import smallest_edits  # noqa: E402
+from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
+from graf.training.state import TrainState  # noqa: E402
+from graf.training.steps import discriminator_step, generator_step  # noqa: E402
+
+SHARED_MEMORY = Path("/dev/shm")
+STEPS = 2  # that are measured: the first makes the optimizers' state, which the second has beside it
+
+
+def main() -> int:
+    args = parser().parse_args()
+    config = load_config(args.config, args.set)
+    device = choose_device(args.device)
+    log_rows("machine", machine(device) + storage(config) + programs(config.metrics))
+    estimate = estimate_step(config, device.type)
+    log_rows(f"estimate: {config.expname}, batches of {config.training.batch_size} (peak: {estimate.moment})", parts(estimate))
+    budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
+    needed = estimate.total_bytes
+    if not args.no_step:
+        needed = max(needed, measure(config, device, estimate, budget))
+    if needed <= budget and host_suffices(device):
+        log.info("\nfits: %s needed, %s free on %s", size(needed), size(budget), device)
+        return 0
+    log.info("\ndoes not fit: %s needed, %s free on %s", size(needed), size(budget), device)
+    log.info("%s", advice(config, budget, device, needed / estimate.total_bytes))
+    return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--budget_gb", type=float, help="judge by so much memory instead of by what is free, such as 4")
+    p.add_argument("--no_step", action="store_true", help="estimate alone, without training for two steps to measure")
+    return p
+
+
+def machine(device: torch.device) -> list[tuple[str, str]]:
+    """Versions, cards, cores and memory."""
+    rows = [
+        ("Python", platform.python_version()),
+        ("PyTorch", torch.__version__),
+        ("CUDA", str(torch.version.cuda or "none")),
+        ("driver", driver_version()),
+    ]
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        rows.append((f"cuda:{i}", f"{torch.cuda.get_device_name(i)}, {size(free)} of {size(total)} free"))
+    return [
+        *rows,
+        ("device", str(device)),
+        ("cores", f"{available_cores()}, of {psutil.cpu_count()}"),
+        ("memory", f"{size(memory_available())} of {size(memory_limit())} free"),
+    ]
+
+
+def driver_version() -> str:
+    if not torch.cuda.is_available():
+        return "none that PyTorch can use"
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception as error:  # NVML has an error class for each of its codes
+        return f"unknown ({error}; pip install nvidia-ml-py)"
+
+
+def storage(config: Config) -> list[tuple[str, str]]:
+    """Room for the run's files, and for the batches that loader processes hand over."""
+    folder = config.run_dir.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    rows = [("disk", f"{size(shutil.disk_usage(folder).free)} free for {config.run_dir}")]
+    workers = min(config.training.nworkers, MAX_WORKERS, available_cores())
+    if SHARED_MEMORY.exists():
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        needed = workers * PREFETCH * config.training.batch_size * 3 * config.data.imsize**2 * 4
+        enough = "" if needed <= free else "; too little: set training.nworkers=0"
+        rows.append(("shared memory", f"{size(free)} free, {size(needed)} for {workers} workers{enough}"))
+    return rows
+
+
+def programs(metrics: MetricsConfig) -> list[tuple[str, str]]:
+    """What videos and metrics need."""
+    try:
+        ffmpeg = imageio_ffmpeg.get_ffmpeg_version()
+    except RuntimeError as error:
+        ffmpeg = f"none: no videos ({error})"
+    return [("ffmpeg", ffmpeg), ("extractor", extractor(metrics)), ("rich", version("rich"))]
+
+
+def extractor(metrics: MetricsConfig) -> str:
+    """The network of FID and KID, and where its weights lie; nothing is downloaded."""
+    if metrics.extractor == INCEPTION:
+        metrics = dataclasses.replace(metrics, extractor="auto")
+    try:
+        chosen = choose_extractor(metrics)
+    except GrafError as error:
+        return str(error)
+    return f"{chosen.name}, {chosen.weights}"
+
+
+def version(package: str) -> str:
+    return importlib.metadata.version(package) if importlib.util.find_spec(package) else f"none: pip install {package}"
+
+
+def parts(estimate: Estimate) -> list[tuple[str, str]]:
+    rows = [*estimate.parts.items(), ("gaps of the allocator", estimate.gaps_bytes), ("process", estimate.process_bytes)]
+    return [(name, size(value)) for name, value in [*rows, ("total", estimate.total_bytes)]]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that a training can take on the device, this program being over."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + PROCESS_BYTES["cuda"]
+    return memory_available() + psutil.Process().memory_info().rss
+
+
+def host_suffices(device: torch.device) -> bool:
+    if device.type == "cpu" or free_bytes(torch.device("cpu")) >= PROCESS_BYTES["cpu"]:
+        return True
+    log.info("\nthe host has less than the %s that Python with its libraries takes", size(PROCESS_BYTES["cpu"]))
+    return False
+
+
+def measure(config: Config, device: torch.device, estimate: Estimate, budget: int) -> int:
+    """Bytes that training steps took at most, process included; 0 where they are left out, the estimate being over the budget."""
+    if estimate.total_bytes > budget:
+        log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
+        return 0
+    idle = peak_memory_bytes(device)
+    try:
+        take_steps(config, device)
+    except torch.OutOfMemoryError:
+        log.info("\nmeasured: out of memory")
+        return budget + 1
+    taken = peak_memory_bytes(device)
+    log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
+    return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
+
+
+def take_steps(config: Config, device: torch.device) -> None:
+    """Training steps on noise instead of photographs."""
+    keep_freed_memory()
+    state = TrainState(config, device)
+    batch, width = config.training.batch_size, config.data.imsize
+    images = torch.rand(batch, 3, width, width, generator=state.draws).to(device) * 2 - 1
+    for _ in range(STEPS):
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        discriminator_step(state, images, labels[0], labels[1])
+        generator_step(state, labels[2])
+        state.advance()
+
+
+def advice(config: Config, budget: int, device: torch.device, excess: float) -> str:
+    """What to set; `excess` is measured bytes over estimated ones where those were too few."""
+    edits = smallest_edits(config, int(budget / excess), device.type)
+    if not edits:
+        return "no setting makes it fit; configs/low_memory_1gb.yaml is the smallest run there is"
+    return f"the smallest edits that make it fit: --set {' '.join(edits)}"
+
+
+def log_rows(heading: str, rows: list[tuple[str, str]]) -> None:
+    log.info("\n%s", heading)
+    for name, value in rows:
+        log.info("  %-24s %s", name, value)
+
+
+def size(n_bytes: float) -> str:
+    return f"{n_bytes / GB:.2f} GB" if n_bytes >= GB / 10 else f"{n_bytes / MB:.1f} MB"
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,95 @@
+"""Watch the memory of a training, or of any process, from outside: warn of a leak, and report with a curve at the end.
+
+    python tools/memory_leak_detector.py [--run results/default] [--clean_up] -- python train.py --config configs/default.yaml
+    python tools/memory_leak_detector.py --pid 12345
+    python tools/memory_leak_detector.py --self_test
+
+Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and leaves with the exit status of
+the command. With --run, the folder in which the run's own monitor writes memory.jsonl, growth is counted by step and phase,
+and what that monitor finds is part of the report; without, it is counted by sample. Ctrl-C goes to the command, once.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from graf.console import log, run_script  # noqa: E402
+from graf.memory.limits import MB  # noqa: E402
+from graf.memory.supervision import WatchSettings, watch_command, watch_pid  # noqa: E402
+
+# A loop that says its step as a run's monitor does: it keeps 1 MB a step, or a cache that it drops every 40 steps.
+LOOP = """
+import json, sys, time
+leaks, steps, path = sys.argv[1] == "leak", int(sys.argv[2]), sys.argv[3]
+kept = []
+for step in range(1, steps + 1):
+    kept.append(bytearray(b"1" * 2**20))
+    if not leaks and step % 40 == 0:
+        kept.clear()
+    with open(path, "a") as file:
+        file.write(json.dumps({"time": time.time(), "step": step, "phase": "train"}) + "\\n")
+    time.sleep(0.005)
+"""
+SELF_TEST_STEPS, SELF_TEST_INTERVAL_S = 250, 0.005
+FOUND_BY_STEP = 200
+RATE_MB, RATE_TOLERANCE = 1.0, 0.1
+
+
+def main() -> int:
+    arguments, command = parse(sys.argv[1:])
+    if arguments.self_test:
+        return self_test()
+    settings = WatchSettings(arguments.out, arguments.run, arguments.interval_s, arguments.warm_up_s, arguments.clean_up)
+    if arguments.pid is not None:
+        watch_pid(arguments.pid, settings)
+        return 0
+    return watch_command(command, settings)
+
+
+def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags, and the command behind `--`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pid", type=int, help="watch this process instead of a command")
+    parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
+    parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")
+    parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
+    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: seconds that are not judged")
+    parser.add_argument("--clean_up", action="store_true", help="at a warning, have the command's training clean up (SIGUSR2)")
+    parser.add_argument("--self_test", action="store_true", help="tell a planted leak from a clean loop")
+    split = words.index("--") if "--" in words else len(words)
+    arguments, command = parser.parse_args(words[:split]), words[split + 1 :]
+    if (arguments.pid is not None) + bool(command) + arguments.self_test != 1:
+        parser.error("expected one of: --pid N, --self_test, or a command behind --, such as -- python train.py")
+    if arguments.clean_up and not command:
+        parser.error("--clean_up works on a command that is started here, behind --")
+    if arguments.interval_s <= 0:
+        parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
+    return arguments, command
+
+
+def self_test() -> int:
+    """Watch a loop that leaks and one that does not. Returns 0 where both are told for what they are, else 1."""
+    leaks, clean = (reports_of(kind) for kind in ("leak", "clean"))
+    found = bool(leaks) and leaks[0]["step"] <= FOUND_BY_STEP
+    found = found and abs(leaks[0]["bytes_per_step"] / MB - RATE_MB) <= RATE_TOLERANCE
+    said = f"at step {leaks[0]['step']}, {leaks[0]['bytes_per_step'] / MB:.2f} MB a step" if leaks else "not at all"
+    log.info("a planted leak of %g MB a step is found %s: %s", RATE_MB, said, "passed" if found else "FAILED")
+    log.info("a clean loop raises %d alarms: %s", len(clean), "FAILED" if clean else "passed")
+    return 0 if found and not clean else 1
+
+
+def reports_of(kind: str) -> list[dict]:
+    """The leaks that are reported of a LOOP, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder)
+        command = [sys.executable, "-c", LOOP, kind, str(SELF_TEST_STEPS), str(run_dir / "memory.jsonl")]
+        watch_command(command, WatchSettings(run_dir, run_dir, SELF_TEST_INTERVAL_S))
+        return json.loads((run_dir / "memory_report.json").read_text(encoding="utf-8"))["leaks"]
+
+
+if __name__ == "__main__":
+    run_script(main)
