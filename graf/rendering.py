@@ -3,42 +3,63 @@
 Legend: R rays, S samples a ray; all leading dimensions before R pass through.
 """
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 FAR_AWAY = 1e10  # length of NeRF's last interval: whatever is left of the light ends there
 
 
-def stratified_depths(near: Tensor, far: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
-    """Depths (..., R, S) from near to far (..., R, 1): evenly spaced, or one draw in each stratum with a generator.
+@dataclasses.dataclass(frozen=True)
+class RayNoise:
+    """What chance decides of the samples of rays (B, R), each None where it is left out.
+
+    jitter (B, R, S) and, of a fine network's F samples, fine_jitter (B, R, F) in [0, 1) say where in their strata samples lie;
+    disturbance (B, R, S) and fine_disturbance (B, R, S + F) are added to raw densities.
+    """
+
+    jitter: Tensor | None = None
+    fine_jitter: Tensor | None = None
+    disturbance: Tensor | None = None
+    fine_disturbance: Tensor | None = None
+
+    def __getitem__(self, index: slice | tuple[slice, ...]) -> "RayNoise":
+        """That of some images, or of some rays of them."""
+        values = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return RayNoise(*(None if value is None else value[index] for value in values))
+
+
+def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor | None = None) -> Tensor:
+    """Depths (..., R, S) from near to far (..., R, 1): evenly spaced, or where jitter (..., R, S) in [0, 1) puts each in its
+    stratum.
 
     NeRF (Mildenhall et al. 2020), eq. 2, with strata around the evenly spaced depths.
     """
     t = torch.linspace(0, 1, n_samples, device=near.device, dtype=near.dtype)
     depths = near * (1 - t) + far * t
-    if generator is None:
+    if jitter is None:
         return depths
     middles = (depths[..., 1:] + depths[..., :-1]) / 2
     lower = torch.cat([depths[..., :1], middles], dim=-1)
     upper = torch.cat([middles, depths[..., -1:]], dim=-1)
-    return lower + (upper - lower) * uniform(depths.shape, generator, depths)
+    return lower + (upper - lower) * jitter.to(depths)
 
 
-def importance_depths(depths: Tensor, weights: Tensor, n_samples: int, generator: torch.Generator | None) -> Tensor:
-    """n_samples further depths (..., R, n) drawn where the weights (..., R, S) of the depths (..., R, S) are.
+def importance_depths(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor | None = None) -> Tensor:
+    """n_samples further depths (..., R, n) where the weights (..., R, S) of the depths (..., R, S) are.
 
-    Inverse transform sampling of the piecewise constant density over the intervals' middles (NeRF, section 5.2); without a
-    generator the quantiles are evenly spaced. No gradient flows into them.
+    Inverse transform sampling of the piecewise constant density over the intervals' middles (NeRF, section 5.2), at quantiles
+    (..., R, n) in [0, 1) that were drawn, or at evenly spaced ones. No gradient flows into them.
     """
     middles = (depths[..., 1:] + depths[..., :-1]) / 2
     probability = weights[..., 1:-1].detach() + 1e-5
     probability = probability / probability.sum(-1, keepdim=True)
     cumulative = torch.nn.functional.pad(probability.cumsum(-1), (1, 0))  # (..., R, S - 1)
     shape = (*weights.shape[:-1], n_samples)
-    if generator is None:
-        quantile = torch.linspace(0, 1, n_samples, device=depths.device, dtype=depths.dtype).expand(shape).contiguous()
-    else:
-        quantile = uniform(shape, generator, depths)
+    if quantile is None:
+        quantile = torch.linspace(0, 1, n_samples, device=depths.device, dtype=depths.dtype).expand(shape)
+    quantile = quantile.to(depths).contiguous()
     above = torch.searchsorted(cumulative.contiguous(), quantile, right=True)
     below = (above - 1).clamp_min(0)
     above = above.clamp_max(cumulative.shape[-1] - 1)
@@ -71,8 +92,3 @@ def interval_lengths(depths: Tensor, rays_d: Tensor, endless: bool) -> Tensor:
     delta = depths[..., 1:] - depths[..., :-1]
     last = torch.full_like(delta[..., :1], FAR_AWAY) if endless else delta[..., -1:]
     return torch.cat([delta, last], dim=-1) * rays_d.norm(dim=-1, keepdim=True)
-
-
-def uniform(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    """Uniform draws in [0, 1) where the tensor `like` lives; the generator stays on its own device."""
-    return torch.rand(shape, generator=generator, device=generator.device).to(like)

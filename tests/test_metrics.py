@@ -19,7 +19,7 @@ from graf.errors import GrafError
 from graf.evaluation import extractors
 from graf.evaluation.metrics import comparable, measure, series_name, summary, title
 from graf.files import file_sha256
-from graf.training.loop import is_best
+from graf.training.samples import is_best
 from graf.training.state import TrainState
 
 LITE = "efficientnet-lite0"

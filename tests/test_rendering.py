@@ -14,6 +14,10 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def uniform(*shape, seed=0):
+    return torch.rand(*shape, generator=rng(seed))
+
+
 def weights_of(density, delta):
     density, delta = torch.tensor([density]), torch.tensor([delta])
     return composite(density, torch.ones(1, density.shape[-1], 3), delta)[1][0]
@@ -83,26 +87,24 @@ def test_depths_without_jitter_are_evenly_spaced_between_each_rays_bounds():
 
 def test_jittered_depths_keep_to_their_strata_and_fill_them():
     near, far = torch.zeros(3000, 1), torch.full((3000, 1), 4.0)
-    depths = stratified_depths(near, far, 5, rng())
+    depths = stratified_depths(near, far, 5, uniform(3000, 5))
     edges = torch.tensor([0.0, 0.5, 1.5, 2.5, 3.5, 4.0])  # around 0, 1, 2, 3, 4
     assert (depths >= edges[:-1]).all()
     assert (depths <= edges[1:]).all()
     torch.testing.assert_close(depths.mean(dim=0), (edges[1:] + edges[:-1]) / 2, atol=0.03, rtol=0)  # sigma 0.29 / 55
 
 
-def test_jitter_follows_its_generator_alone():
-    near, far = torch.zeros(2, 1), torch.ones(2, 1)
-    torch.manual_seed(1)
-    first = stratified_depths(near, far, 4, rng(9))
-    torch.manual_seed(2)
-    assert torch.equal(first, stratified_depths(near, far, 4, rng(9)))
+def test_jitter_of_zero_and_one_are_the_edges_of_the_strata():
+    near, far = torch.tensor([[2.0]]), torch.tensor([[4.0]])
+    torch.testing.assert_close(stratified_depths(near, far, 3, torch.zeros(1, 3)), torch.tensor([[2.0, 2.5, 3.5]]))
+    torch.testing.assert_close(stratified_depths(near, far, 3, torch.ones(1, 3)), torch.tensor([[2.5, 3.5, 4.0]]))
 
 
 def test_importance_samples_are_where_the_weights_are():
     depths = torch.linspace(0, 10, 11)[None]
     weights = torch.zeros(1, 11)
     weights[0, 7] = 1.0  # the interval between the middles 6.5 and 7.5
-    further = importance_depths(depths, weights, 200, rng())
+    further = importance_depths(depths, weights, 200, uniform(1, 200))
     inside = (further > 6.49) & (further < 7.51)
     assert inside.float().mean() > 0.97  # 1e-5 of every other interval remains
     assert further.min() >= 0.5
@@ -148,5 +150,5 @@ def test_no_gradient_flows_into_importance_samples():
 
 
 def test_importance_samples_of_nothing_are_finite_and_inside():
-    further = importance_depths(torch.linspace(2, 4, 6)[None], torch.zeros(1, 6), 5, rng())
+    further = importance_depths(torch.linspace(2, 4, 6)[None], torch.zeros(1, 6), 5, uniform(1, 5))
     assert ((further >= 2) & (further <= 4)).all()

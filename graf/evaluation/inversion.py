@@ -199,15 +199,18 @@ class Likeness:
             return self.poses.expand(len(h), -1, -1, -1)
         return poses_at(h.azimuth_deg, h.v, sum(self.generator.config.data.radius) / 2)
 
-    def draw(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """Images (P, 3, w, w); with noise of fewer samples a ray, jittered, as in training."""
+    def draw(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Images (P, 3, w, w); with a generator of fewer samples a ray, jittered, as in training."""
         labels = Labels(pose_c2w, class_index, torch.zeros_like(class_index))
-        width = self.generator.config.data.imsize
-        return self.generator(latents, labels, self.grid, width, NOISE_STEPS, noise).images
+        config, noise = self.generator.config, None
+        if rng is not None:
+            n_rays = self.grid[..., 0].numel() // config.rendered_scale**2
+            noise = self.generator.draw_noise(len(latents), NOISE_STEPS, rng, n_rays)
+        return self.generator(latents, labels, self.grid, config.data.imsize, noise).images
 
-    def losses(self, h: Hypotheses, rows: Tensor, columns: Tensor, noise: torch.Generator | None = None) -> Tensor:
+    def losses(self, h: Hypotheses, rows: Tensor, columns: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """(P,) of the hypotheses `rows` in the photographs `columns`."""
-        images = self.draw(h.latents[rows], h.class_index[rows], self.poses_of(h)[rows, columns], noise)
+        images = self.draw(h.latents[rows], h.class_index[rows], self.poses_of(h)[rows, columns], rng)
         loss = (images - self.photographs[columns]).square().mean(dim=(1, 2, 3))
         if self.network is not None:
             distance = feature_distance(features_of(self.network, images), [known[columns] for known in self.features])
@@ -229,11 +232,11 @@ class Likeness:
         groups = [{"params": [x], "lr": rate} for x, rate in zip(learned, rates.values(), strict=True)]
         optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-        noise = torch.Generator(self.grid.device).manual_seed(self.settings.seed)
+        rng = torch.Generator(self.grid.device).manual_seed(self.settings.seed)
         for _ in range(steps):
             optimizer.zero_grad()
             for rows, columns in self._pairs(h):
-                loss = self.losses(h, rows, columns, noise).sum() / len(self.photographs)
+                loss = self.losses(h, rows, columns, rng).sum() / len(self.photographs)
                 loss.backward(inputs=learned)
                 if bar is not None:
                     bar.update(len(rows))

@@ -5,6 +5,8 @@ the extractor's name is part of every value's key. Images are rounded to 8 bits 
 numbers are those of `torch_fidelity.calculate_metrics` on such folders.
 """
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -24,7 +26,9 @@ from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor
 from graf.evaluation.image_streams import FakeStream, RealSubset, new_folder, written
 from graf.evaluation.sampling import fresh_samples
+from graf.memory.survival import surviving
 from graf.models.generator import Generator, weights_hash
+from graf.training.distributed import ALONE, Processes
 
 log = logging.getLogger("graf")
 
@@ -54,11 +58,14 @@ def measure_generator(
     cache_dir: Path,
     dump: Path | None = None,
     bar: tqdm | None = None,
+    processes: Processes = ALONE,
 ) -> dict:
     """`measure` of a generator, by its config's metrics section, at cameras and classes drawn from the data's own.
 
     The same seed gives the same samples. With `dump`, a new folder, the generated images are written there as PNGs and the
     real ones that they are compared with into its folder `real`. The result also says what was measured.
+
+    Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
     """
     config = generator.config
     n_fake = config.metrics.counts[1]
@@ -66,11 +73,27 @@ def measure_generator(
     def draw_labels(n: int, rng: torch.Generator) -> Labels:
         return sample_labels(dataset, n, config.data, rng)
 
-    fakes = fresh_samples(generator, draw_labels, n_fake, config.metrics.batch_size, seed, bar)
-    if dump is not None:
-        fakes = written(fakes, new_folder(dump))
-    cuda = generator.background.device.type == "cuda"
-    result = measure(fakes, dataset, config.metrics, cache_dir, cuda, names)
+    dump_folder = new_folder(dump) if dump is not None else None
+    batch_size = config.metrics.batch_size
+
+    def work() -> dict:
+        if bar is not None:
+            bar.reset()
+        with contextlib.closing(fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map)) as samples:
+            if not processes.first:
+                return dict.fromkeys(samples)  # none: the first process is given them all
+            fakes = samples if dump_folder is None else written(samples, dump_folder)
+            cuda = generator.background.device.type == "cuda"
+            return measure(fakes, dataset, dataclasses.replace(config.metrics, batch_size=batch_size), cache_dir, cuda, names)
+
+    def shrink() -> bool:
+        nonlocal batch_size
+        batch_size //= 2
+        return batch_size > 0
+
+    result = surviving(work, shrink, "metrics", agree=processes.any)
+    if not processes.first:
+        return {}
     if dump is not None:
         subset = RealSubset(dataset, result["n_real"], SEED)
         for _ in written((subset.real[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):

@@ -7,9 +7,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from graf.camera import Labels
+from graf.memory.survival import surviving
 from graf.models.generator import Generator, Rendering
 
 VIEWS_AT_ONCE = 8  # between two updates of the progress bar
+DRAWN_AT_ONCE = 256  # latents and cameras of fresh samples
 
 
 def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -43,12 +45,47 @@ def fresh_samples(
     batch_size: int,
     seed: int,
     bar: tqdm | None = None,
+    share: Callable = map,
 ) -> Iterator[Tensor]:
-    """Batches of images (B, 3, H, W) in [-1, 1], n in all, of new latents and the labels that draw_labels(B, rng) gives."""
-    rng = torch.Generator().manual_seed(seed)
-    for start in range(0, n, batch_size):
-        count = min(batch_size, n - start)
-        labels = draw_labels(count, rng)
-        yield generator.render(generator.sample_latents(count, rng), labels.pose_c2w, class_index=labels.class_index).images
+    """Batches of images (B, 3, H, W) in [-1, 1], n in all, of new latents and the labels that draw_labels(B, rng) gives.
+
+    The seed alone says which, not the batches' size. `share` is the built-in map, or that of a run's processes, which then
+    render a share of the batches each.
+    """
+
+    def render(drawn: tuple[Tensor, Labels]) -> Tensor:
+        images = _render_in_pieces(generator, *drawn)
         if bar is not None:
-            bar.update(count)
+            bar.update(len(images))
+        return images
+
+    yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed))
+
+
+def _draw_in_batches(
+    generator: Generator, draw_labels: Callable[[int, torch.Generator], Labels], n: int, batch_size: int, seed: int
+) -> Iterator[tuple[Tensor, Labels]]:
+    rng = torch.Generator().manual_seed(seed)
+    for start in range(0, n, DRAWN_AT_ONCE):
+        count = min(DRAWN_AT_ONCE, n - start)
+        labels, latents = draw_labels(count, rng), generator.sample_latents(count, rng)
+        for first in range(0, count, batch_size):
+            some = slice(first, first + batch_size)
+            yield latents[some], labels[some]
+
+
+def _render_in_pieces(generator: Generator, latents: Tensor, labels: Labels) -> Tensor:
+    """Images (B, 3, H, W), fewer of them at a time where memory does not suffice."""
+    at_once = len(latents)
+
+    def work() -> Tensor:
+        pieces = [slice(start, start + at_once) for start in range(0, len(latents), at_once)]
+        render = [generator.render(latents[p], labels.pose_c2w[p], class_index=labels.class_index[p]).images for p in pieces]
+        return torch.cat(render)
+
+    def shrink() -> bool:
+        nonlocal at_once
+        at_once //= 2
+        return at_once > 0
+
+    return surviving(work, shrink, "rendering")

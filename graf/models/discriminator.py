@@ -7,12 +7,13 @@ import dataclasses
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import spectral_norm
+from torch.nn.utils.spectral_norm import SpectralNorm, spectral_norm
 
 from graf.camera import Labels
 from graf.config import DiscriminatorConfig
 
 EMBEDDING_WIDTH = 128
+POWER_ITERATIONS = 15  # of the spectral norms before the first step
 POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the distance
 
 
@@ -61,12 +62,24 @@ class Discriminator(nn.Module):
         if config.label_loss == "MCE":
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
+        self.update_spectral_norms(POWER_ITERATIONS)
+
+    def train(self, mode: bool = True) -> "Discriminator":
+        """As any module's, but that scoring changes no spectral norm: a step's parts would each see another network."""
+        super().train(mode)
+        self.main.eval()
+        return self
+
+    @torch.no_grad()
+    def update_spectral_norms(self, iterations: int = 1) -> None:
+        """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
+        for layer in self.main:
+            for hook in layer._forward_pre_hooks.values():
+                for _ in range(iterations if isinstance(hook, SpectralNorm) else 0):
+                    hook.compute_weight(layer, do_power_iteration=True)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of images (B, 3, K, K) in [-1, 1], with discriminator.dual (B, 6, K, K); labels where there is a condition."""
-        if self.config.hflip and self.training:
-            mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
-            images = torch.where(mirrored, images.flip(3), images)
         features = self.main[:-1](images)  # (B, C, 4, 4)
         logits = self.main[-1](features).flatten(1)[:, 0]
         features = features.flatten(1)

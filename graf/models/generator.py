@@ -9,17 +9,21 @@ import hashlib
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from graf.camera import Labels
-from graf.config import Config
+from graf.config import Config, NerfConfig
 from graf.errors import GrafError
+from graf.memory.survival import surviving
 from graf.models.radiance_field import build_field
 from graf.models.refinement import Refinement
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
-from graf.rendering import composite, importance_depths, interval_lengths, stratified_depths
+from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
+SMALLEST_CHUNK = 100  # rays at a time
 EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)
+SAMPLES_AT_ONCE = 32768  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Generator(nn.Module):
         knows_class = config.discriminator.condition != "none" or config.discriminator.label_loss != "none"
         if n_classes > 1 and knows_class:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
+        self.chunk = nerf.chunk  # rays at a time outside training; halved where memory does not suffice for them
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
 
     def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -100,14 +105,15 @@ class Generator(nn.Module):
         labels: Labels,
         grid: Tensor | None = None,
         resolution: int | None = None,
-        step: int = 0,
-        noise: torch.Generator | None = None,
+        noise: RayNoise | None = None,
+        rays_at_once: int = 0,
     ) -> Rendering:
         """Render latents (B, Z) from the labels' cameras, and of their classes.
 
         grid (B or 1, h, w, 2): positions in the frame, in pixels; the full frame of `resolution` (default data.imsize)
-        pixels a side without it. With `noise`, sample positions are jittered and raw densities disturbed as the config has
-        it for this training step; without it, the picture is free of grain.
+        pixels a side without it. With `noise`, which `draw_noise` makes, samples lie as training has them; without it, the
+        picture is free of grain. Activations are held of rays_at_once rays at a time and computed anew for the others in the
+        backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all.
         """
         width = resolution or self.config.data.imsize
         if grid is None:
@@ -116,7 +122,18 @@ class Generator(nn.Module):
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         bounds = depth_bounds(labels.pose_c2w, self.config.data)
         latents = self.condition(latents, labels)
-        rendering = self.render_rays(rays_o, rays_d, bounds, latents, self.noise_std(step), noise).unflatten(grid.shape[1])
+        n_rays = rays_o.shape[1]
+        recomputed = 0 < rays_at_once < len(latents) * n_rays
+        piece = max(1, (rays_at_once if recomputed else rays_of_a_piece(self.config.nerf)) // len(latents))
+        pieces = []
+        for start in range(0, n_rays, piece):
+            some = (slice(None), slice(start, start + piece))
+            rays = rays_o[some], rays_d[some], bounds, latents, None if noise is None else noise[some]
+            if recomputed and torch.is_grad_enabled():  # chance has decided already: there is no random state to keep
+                pieces.append(checkpoint(self.render_rays, *rays, use_reentrant=False, preserve_rng_state=False))
+            else:
+                pieces.append(self.render_rays(*rays))
+        rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
         return self._refine(rendering, latents, labels.pose_c2w, grid, width)
 
     @torch.inference_mode()
@@ -126,8 +143,20 @@ class Generator(nn.Module):
         """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time.
 
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
-        latents' device.
+        latents' device. Out of memory it takes half as many rays at a time, from then on; raises OutOfMemory where a hundred
+        are too many.
         """
+        return surviving(
+            lambda: self._render_frames(latents, pose_c2w, resolution, class_index), self._halve_chunk, "rendering"
+        )
+
+    def _halve_chunk(self) -> bool:
+        self.chunk //= 2
+        return self.chunk >= SMALLEST_CHUNK
+
+    def _render_frames(
+        self, latents: Tensor, pose_c2w: Tensor, resolution: int | None, class_index: Tensor | None
+    ) -> Rendering:
         if latents.shape != (len(pose_c2w), self.config.z_dist.dim):
             raise ValueError(
                 f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
@@ -145,15 +174,15 @@ class Generator(nn.Module):
         grid = low_resolution_grid(full_grid(width, device), scale)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         near, far = depth_bounds(labels.pose_c2w, self.config.data)
-        at_once = max(1, self.config.nerf.chunk // rays_o.shape[1])  # images
+        at_once = max(1, self.chunk // rays_o.shape[1])  # images
         images = []
         for i in range(0, len(latents), at_once):
             some = slice(i, i + at_once)
             pieces = [
                 self.render_rays(o, d, (near[some], far[some]), conditioned[some])
                 for o, d in zip(
-                    rays_o[some].split(self.config.nerf.chunk, dim=1),
-                    rays_d[some].split(self.config.nerf.chunk, dim=1),
+                    rays_o[some].split(self.chunk, dim=1),
+                    rays_d[some].split(self.chunk, dim=1),
                     strict=True,
                 )
             ]
@@ -183,10 +212,22 @@ class Generator(nn.Module):
             coarse = self.refinement(coarse, latents, pose_c2w, grid, width)
         return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse)
 
-    def noise_std(self, step: int) -> float:
-        """Standard deviation of the density noise at a training step."""
-        nerf = self.config.nerf
-        return nerf.raw_noise_std * (max(0.0, 1 - step / NOISE_STEPS) if nerf.decrease_noise else 1.0)
+    def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
+        """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's
+        device."""
+        nerf, n_rays = self.config.nerf, n_rays or self.config.ray_sampler.N_samples
+        coarse, fine = nerf.N_samples, nerf.N_importance
+        std = nerf.raw_noise_std * (max(0.0, 1 - step / NOISE_STEPS) if nerf.decrease_noise else 1.0)
+
+        def uniform(n_samples: int) -> Tensor | None:
+            wanted = nerf.perturb and n_samples > 0
+            return torch.rand(n, n_rays, n_samples, generator=generator, device=generator.device) if wanted else None
+
+        def normal(n_samples: int) -> Tensor | None:
+            wanted = std > 0 and n_samples > 0
+            return std * torch.randn(n, n_rays, n_samples, generator=generator, device=generator.device) if wanted else None
+
+        return RayNoise(uniform(coarse), uniform(fine), normal(coarse), normal(coarse + fine if fine else 0))
 
     def render_rays(
         self,
@@ -194,22 +235,22 @@ class Generator(nn.Module):
         rays_d: Tensor,
         bounds: tuple[Tensor, Tensor],
         latents: Tensor,
-        noise_std: float = 0.0,
-        noise: torch.Generator | None = None,
+        noise: RayNoise | None = None,
     ) -> Rendering:
-        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1)."""
+        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1), with the noise of those rays."""
         nerf = self.config.nerf
-        jitter = noise if nerf.perturb else None
         near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in bounds)  # (B, R, 1)
-        n_samples = nerf.N_samples if noise is not None else nerf.N_samples_render or nerf.N_samples
-        depths = stratified_depths(near, far, n_samples, jitter)  # (B, R, S)
-        colour, weights = self._shade(self.field, rays_o, rays_d, depths, latents, noise_std, noise)
+        n_samples = nerf.N_samples
+        if noise is None:
+            n_samples, noise = nerf.N_samples_render or nerf.N_samples, RayNoise()
+        depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
+        colour, weights = self._shade(self.field, rays_o, rays_d, depths, latents, noise.disturbance)
         coarse = None
         if self.field_fine is not None:
             coarse = self._on_background(colour, weights)
-            further = importance_depths(depths, weights, nerf.N_importance, jitter)
+            further = importance_depths(depths, weights, nerf.N_importance, noise.fine_jitter)
             depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
-            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, latents, noise_std, noise)
+            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, latents, noise.fine_disturbance)
         opacity = weights.sum(-1, keepdim=True)
         empty = opacity < 1e-10
         depth = (weights * depths).sum(-1, keepdim=True) / opacity.masked_fill(empty, 1)
@@ -227,18 +268,21 @@ class Generator(nn.Module):
         rays_d: Tensor,
         depths: Tensor,
         latents: Tensor,
-        noise_std: float,
-        noise: torch.Generator | None,
+        disturbance: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Colour (B, R, 3) without background and weights (B, R, S) of the field at the depths (B, R, S)."""
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
         density, colour = field(points, F.normalize(rays_d, dim=-1), latents)
-        if noise is not None and noise_std > 0:
-            disturbance = torch.randn(density.shape, generator=noise, device=noise.device).to(density)
-            density = density + noise_std * disturbance
+        if disturbance is not None:
+            density = density + disturbance.to(density)
         can_be_empty = self.config.nerf.density_activation == "relu"
         density = F.relu(density) if can_be_empty else F.softplus(density)
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless=can_be_empty))
+
+
+def rays_of_a_piece(nerf: NerfConfig) -> int:
+    """Rays of a batch that training renders at a time where all activations are kept."""
+    return max(1, SAMPLES_AT_ONCE // (nerf.N_samples + nerf.N_importance))
 
 
 def weights_hash(generator: Generator) -> str:

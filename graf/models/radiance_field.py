@@ -6,6 +6,8 @@ What is constant over an image (latents) or a ray (view direction) is multiplied
 a layer that reads several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,11 +29,20 @@ def encoding_width(n_frequencies: int) -> int:
 
 def split_linear(layer: nn.Linear, *inputs: Tensor) -> Tensor:
     """layer(concatenation of the inputs), each broadcast to the others' leading dimensions only after its product."""
-    columns = layer.weight.split([x.shape[-1] for x in inputs], dim=1)
-    total = F.linear(inputs[0], columns[0])
-    for x, weight in zip(inputs[1:-1], columns[1:-1], strict=True):
+    return _sum_of_products(layer.weight.split([x.shape[-1] for x in inputs], dim=1), layer.bias, inputs)
+
+
+def folded_linear(layer: nn.Linear, before: nn.Linear, x: Tensor, *others: Tensor) -> Tensor:
+    """split_linear(layer, before(x), *others) without making before(x): the two layers' weights are multiplied instead."""
+    own, *columns = layer.weight.split([before.out_features, *(other.shape[-1] for other in others)], dim=1)
+    return _sum_of_products([own @ before.weight, *columns], own @ before.bias + layer.bias, (x, *others))
+
+
+def _sum_of_products(weights: Sequence[Tensor], bias: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    total = F.linear(inputs[0], weights[0])
+    for x, weight in zip(inputs[1:-1], weights[1:-1], strict=True):
         total = total + F.linear(x, weight)
-    return total + F.linear(inputs[-1], columns[-1], layer.bias)
+    return total + F.linear(inputs[-1], weights[-1], bias)
 
 
 class ConcatField(nn.Module):
@@ -74,11 +85,11 @@ class ConcatField(nn.Module):
             raw = self.output_linear(h).float()
             return raw[..., 3], raw[..., :3]
         density = self.alpha_linear(h)[..., 0]
-        inputs = [self.feature_linear(h)]
+        beside = [appearance[:, None, None]]
         if self.config.use_viewdirs:
-            inputs.append(positional_encoding(view_directions, self.config.multires_views)[:, :, None])  # (B, R, 1, C)
-        inputs.append(appearance[:, None, None])
-        colour = self.rgb_linear(F.relu(split_linear(self.views_linears[0], *inputs), inplace=True))
+            beside.insert(0, positional_encoding(view_directions, self.config.multires_views)[:, :, None])  # (B, R, 1, C)
+        h = F.relu(folded_linear(self.views_linears[0], self.feature_linear, h, *beside), inplace=True)
+        colour = self.rgb_linear(h)
         return density.float(), colour.float()
 
 

@@ -63,11 +63,11 @@ def r1_penalty(discriminator: nn.Module, real: Tensor, labels: Labels | None) ->
 
 
 def wgan_gp_penalty(
-    discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, generator: torch.Generator
+    discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor
 ) -> Tensor:
-    """Mean of (|grad D| - 1)^2 at points between real and fake images (WGAN-GP, Gulrajani et al. 2017, eq. 3)."""
-    share = torch.rand(len(real), 1, 1, 1, generator=generator, device=generator.device).to(real)
-    between = (real + share * (fake - real)).detach()
+    """Mean of (|grad D| - 1)^2 at the share (B, 1, 1, 1) in [0, 1) of the way from real to fake images (WGAN-GP, Gulrajani et
+    al. 2017, eq. 3)."""
+    between = (real + share.to(real) * (fake - real)).detach()
     norm = (_image_gradient(discriminator, between, labels).square().sum(dim=(1, 2, 3)) + 1e-12).sqrt()
     return (norm - 1).square().mean()
 

@@ -1,18 +1,25 @@
 """The two halves of a training step: mathematics only, no files, no printing.
 
-Legend: B images a step, K side of a patch, W side of an image.
+A step is taken in parts, whose gradients add up to the whole batch's, and taken again in smaller ones where memory runs out.
+
+Legend: B images a step, or a part of one, K side of a patch, W side of an image.
 """
 
 import contextlib
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graf.camera import Labels
+from graf.memory.survival import surviving
+from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
-from graf.rays import cut_patch, sample_patch_grid
+from graf.rays import cut_patch
+from graf.training.collapse import accuracy, colour_deviation, colour_moments
+from graf.training.draws import Draws, draw
 from graf.training.losses import (
     consistency_loss,
     consistency_weight,
@@ -24,74 +31,149 @@ from graf.training.losses import (
     wgan_gp_penalty,
 )
 from graf.training.state import TrainState
+from graf.training.sums import Sums, add_up, collect
+
+Stats = dict[str, Tensor]
 
 
-def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None, fake_labels: Labels) -> dict[str, Tensor]:
+def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None, fake_labels: Labels) -> Stats:
     """Teach the discriminator on photographs (B, 3, W, W), their labels where known, and as many fakes.
 
-    Returns detached scalars for the log.
+    In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
+    Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
     """
+    mine = state.processes.rows
+    real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
+    if labels is not None:
+        real = dataclasses.replace(real, labels=labels)
+
+    def loss_of(rows: slice) -> tuple[Tensor, Stats]:
+        return _discriminator_loss(state, images[rows], None if labels is None else labels[rows], real[rows], fake[rows])
+
+    stats = _gradients(state, loss_of, len(fake_labels), state.discriminator, state.optimizer_d, state.scaler_d)
+    deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
+    if len(fake_labels) > 1:
+        stats |= deviations
+    stats["grad_norm_d"] = _optimize(state, state.discriminator, state.optimizer_d, state.scaler_d, stats)
+    state.discriminator.update_spectral_norms()
+    return stats
+
+
+def generator_step(state: TrainState, labels: Labels) -> Stats:
+    """Teach the generator with B cameras, and let its moving average follow. Returns and raises as discriminator_step.
+
+    Every process of a run is given the labels of all of them.
+    """
+    fake = draw(state, labels)[state.processes.rows]
+    with _without_gradients(state.discriminator):
+        stats = _gradients(
+            state,
+            lambda rows: _generator_loss(state, fake[rows]),
+            len(labels),
+            state.generator,
+            state.optimizer_g,
+            state.scaler_g,
+        )
+    stats["grad_norm_g"] = _optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
+    if torch.isfinite(stats["grad_norm_g"]):
+        state.update_average()
+    return stats
+
+
+def _discriminator_loss(
+    state: TrainState, images: Tensor, labels: Labels | None, real_draws: Draws, fake_draws: Draws
+) -> tuple[Tensor, Stats]:
+    """The discriminator's loss on B photographs and as many fakes, with its penalty, and scalars for the log."""
     config, training = state.config, state.config.training
-    real_grid = _patch_grid(state, len(images))
-    real = cut_patch(images, real_grid)
     with torch.no_grad(), state.amp.autocast():
+        real = cut_patch(images, real_draws.grid)
+        moments = {"real_std": colour_moments(real)}
         if config.judges_restored:  # a photograph has no latents; drawn ones bring in the same kind of detail
-            real = _restore(state, real, state.sample_latents(len(images)), labels or fake_labels, real_grid)
-        real = _judged(state, real)
-        latents, grid = state.sample_latents(len(images)), _patch_grid(state, len(images))
-        rendering = _render(state, latents, fake_labels, grid)
+            real = _restore(state, real, real_draws)
+        real = _judged(state, real, real_draws)
+        rendering = _render(state, fake_draws)
+        moments["sample_std"] = colour_moments(rendering.images)
         stages = [(rendering.images.float(), rendering.low_images)]
         if rendering.coarse_images is not None:
             stages.append((rendering.coarse_images.float(), None))
         if config.judges_restored:
-            stages = [(_restore(state, fake, latents, fake_labels, grid), low) for fake, low in stages]
-        fake = torch.cat([_judged(state, fake, low) for fake, low in stages])
-        fake_labels = fake_labels[torch.arange(len(fake)) % len(fake_labels)]
+            stages = [(_restore(state, fake, fake_draws), low) for fake, low in stages]
+        fake = torch.cat([_judged(state, fake, fake_draws, low) for fake, low in stages])
+        fake_labels = fake_draws.labels[torch.arange(len(fake)) % len(images)]
     with state.amp.autocast():
-        real_scores = state.discriminator(real, labels)
-        fake_scores = state.discriminator(fake, fake_labels)
+        real_scores, fake_scores = _scores(state, real, labels), _scores(state, fake, fake_labels)
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
-        stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()}
+        stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
+        if training.gan_type != "wgan":  # whose logits have no zero
+            stats["accuracy_d"] = accuracy(real_scores.logits, fake_scores.logits)
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
     if training.reg_type != "none" and state.step % training.reg_every == 0:
-        stats["penalty"] = _gradient_penalty(state, real, fake[: len(real)], labels)
+        stats["penalty"] = _gradient_penalty(state, real, fake[: len(real)], labels, fake_draws.share)
         loss = loss + training.reg_param * training.reg_every * stats["penalty"]
-    stats["grad_norm_d"] = _optimize(state, loss, state.discriminator, state.optimizer_d, state.scaler_d)
-    return {name: value.detach() for name, value in stats.items()}
+    return loss, stats
 
 
-def generator_step(state: TrainState, labels: Labels) -> dict[str, Tensor]:
-    """Teach the generator with B cameras, and let its moving average follow. Returns detached scalars for the log."""
-    config = state.config
-    with _without_gradients(state.discriminator):
-        with state.amp.autocast():
-            latents, grid = state.sample_latents(len(labels)), _patch_grid(state, len(labels))
-            rendering = _render(state, latents, labels, grid)
-            fake = rendering.images.float()
-            if config.ccsr.mode == "consistency":
-                restored = _restore(state, fake, latents, labels, grid)
-            judged = _judged(state, restored if config.judges_restored else fake, rendering.low_images)
-            scores = state.discriminator(judged, labels)
-            loss = generator_loss(scores.logits, config.training.gan_type)
-            if rendering.coarse_images is not None:
-                coarse = rendering.coarse_images.float()
-                if config.judges_restored:
-                    coarse = _restore(state, coarse, latents, labels, grid)
-                coarse_scores = state.discriminator(_judged(state, coarse), labels)
-                loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
-            stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
-            if config.ccsr.mode == "consistency":
-                ccsr = config.ccsr
-                stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
-                loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
-            if config.discriminator.label_loss == "MCE":
-                stats["loss_label_g"] = label_loss(scores, labels)
-                loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
-        stats["grad_norm_g"] = _optimize(state, loss, state.generator, state.optimizer_g, state.scaler_g)
-    state.update_average()
-    return {name: value.detach() for name, value in stats.items()}
+def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
+    """The generator's loss on B cameras, and scalars for the log."""
+    config, labels = state.config, draws.labels
+    with state.amp.autocast():
+        rendering = _render(state, draws)
+        fake = rendering.images.float()
+        if config.ccsr.mode == "consistency":
+            restored = _restore(state, fake, draws)
+        judged = _judged(state, restored if config.judges_restored else fake, draws, rendering.low_images)
+        scores = _scores(state, judged, labels)
+        loss = generator_loss(scores.logits, config.training.gan_type)
+        if rendering.coarse_images is not None:
+            coarse = rendering.coarse_images.float()
+            if config.judges_restored:
+                coarse = _restore(state, coarse, draws)
+            coarse_scores = _scores(state, _judged(state, coarse, draws), labels)
+            loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
+        stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        if config.ccsr.mode == "consistency":
+            ccsr = config.ccsr
+            stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
+            loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
+        if config.discriminator.label_loss == "MCE":
+            stats["loss_label_g"] = label_loss(scores, labels)
+            loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
+    return loss, stats
+
+
+def _gradients(
+    state: TrainState,
+    loss_of: Callable[[slice], tuple[Tensor, Stats]],
+    n: int,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> Stats:
+    """Leave in the network the gradient of the mean loss over a batch of n, a part at a time. Returns the batch's scalars.
+
+    Processes take their shares of it and exchange nothing until all are done with all parts.
+    """
+    processes = state.processes
+
+    def take() -> tuple[Stats, Sums | None]:
+        optimizer.zero_grad(set_to_none=True)
+        totals: Stats = {}
+        for rows in state.sizes.parts(n // processes.world_size):
+            share = (rows.stop - rows.start) / n
+            loss, stats = loss_of(rows)
+            scaler.scale(share * loss).backward()
+            for name, value in stats.items():
+                totals[name] = totals.get(name, 0) + share * value.detach()
+        return totals, None if processes.alone else collect(network, totals)
+
+    def shrink() -> bool:
+        optimizer.zero_grad(set_to_none=True)
+        return state.sizes.shrink()
+
+    stats, sums = surviving(take, shrink, f"step {state.step}", agree=processes.any)
+    return stats if sums is None else add_up(sums, processes)
 
 
 @contextlib.contextmanager
@@ -104,23 +186,16 @@ def _without_gradients(network: nn.Module) -> Iterator[None]:
         network.requires_grad_(True)
 
 
-def _patch_grid(state: TrainState, n: int) -> Tensor:
-    """(n, K, K, 2) positions of patches, in pixels."""
-    config = state.config
-    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
-    return grid.to(state.device, non_blocking=True)
+def _render(state: TrainState, draws: Draws) -> Rendering:
+    return state.generator(draws.latents, draws.labels, draws.grid, noise=draws.noise, rays_at_once=state.sizes.rays)
 
 
-def _render(state: TrainState, latents: Tensor, labels: Labels, grid: Tensor) -> Rendering:
-    return state.generator(latents, labels, grid, step=state.step, noise=state.noise)
-
-
-def _restore(state: TrainState, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
+def _restore(state: TrainState, images: Tensor, draws: Draws) -> Tensor:
     """What CCSR makes of the downsampling of patches (B, 3, K, K), for ccsr.mode: consistency."""
-    return state.generator.restore(images, latents, labels, grid).float()
+    return state.generator.restore(images, draws.latents, draws.labels, draws.grid).float()
 
 
-def _judged(state: TrainState, images: Tensor, low: Tensor | None = None) -> Tensor:
+def _judged(state: TrainState, images: Tensor, draws: Draws, low: Tensor | None = None) -> Tensor:
     """What the discriminator sees of images (B, 3, K, K), which are blurred early on: with discriminator.dual their
     low-resolution images, enlarged, too.
 
@@ -129,34 +204,37 @@ def _judged(state: TrainState, images: Tensor, low: Tensor | None = None) -> Ten
     config = state.config.discriminator
     with state.amp.autocast(enabled=False):
         seen = faded_blur(images, config.blur_sigma, config.blur_steps, state.step)
-    if not config.dual:
-        return seen
-    if low is None:
-        low = state.generator.refinement.projection.downsample(images)
-    return torch.cat([seen, F.interpolate(low.float(), images.shape[-1], mode="bilinear")], dim=1)
+    if config.dual:
+        if low is None:
+            low = state.generator.refinement.projection.downsample(images)
+        seen = torch.cat([seen, F.interpolate(low.float(), images.shape[-1], mode="bilinear")], dim=1)
+    return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 
-def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels | None) -> Tensor:
+def _scores(state: TrainState, images: Tensor, labels: Labels | None) -> Scores:
+    with state.amp.autocast(enabled=state.amp.suits_discriminator):
+        return state.discriminator(images, labels)
+
+
+def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:
     with state.amp.autocast(enabled=False):
         if state.config.training.reg_type == "r1":
             return r1_penalty(state.discriminator, real, labels)
-        return wgan_gp_penalty(state.discriminator, real, fake, labels, state.noise)
+        return wgan_gp_penalty(state.discriminator, real, fake, labels, share)
 
 
 def _optimize(
-    state: TrainState,
-    loss: Tensor,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
+    state: TrainState, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, stats: Stats
 ) -> Tensor:
-    """One optimizer step on the loss, skipped where a gradient is not finite. Returns the gradient's norm before clipping."""
-    optimizer.zero_grad(set_to_none=True)
-    scaler.scale(loss).backward()
+    """One optimizer step, skipped where a gradient or one of the stats is not finite.
+
+    Returns the gradient's norm before clipping, nan for such stats, on the CPU, where to look at it again costs nothing.
+    """
     scaler.unscale_(optimizer)
-    limit = state.config.training.grad_clip or torch.inf
-    norm = nn.utils.clip_grad_norm_(network.parameters(), limit)
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    norm = (nn.utils.get_total_norm(gradients) + 0 * sum(stats.values())).cpu()
     if torch.isfinite(norm):
+        nn.utils.clip_grads_with_norm_(network.parameters(), state.config.training.grad_clip or torch.inf, norm)
         scaler.step(optimizer)
     scaler.update()
     return norm
