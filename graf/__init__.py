@@ -2,6 +2,8 @@
 
 import os
 
+__version__ = "0.1.0"
+
 # Read when torch is first imported: waiting threads sleep instead of spinning. Beside other busy processes a small training
 # step is many times as fast for it, alone as fast as before.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

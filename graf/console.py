@@ -1,14 +1,17 @@
-"""What the scripts share: messages on the terminal, progress bars, and errors as exit status 2."""
+"""What the scripts share: messages on the terminal, progress bars, and errors as exit statuses."""
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from graf.errors import GrafError
+from graf.files import not_worth_a_run
 
 log = logging.getLogger("graf")
 
@@ -40,8 +43,28 @@ def progress(items: Iterable | None = None, **options: Any) -> tqdm:
     return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=100, **options)
 
 
+@contextlib.contextmanager
+def _lost_files_as_warnings() -> Iterator[None]:
+    """No traceback where a thread or a destructor, such as TensorBoard's or imageio's, finds the disk full."""
+    before = threading.excepthook, sys.unraisablehook
+
+    def hook(told: Any, otherwise: Callable[[Any], object]) -> None:
+        if not isinstance(told.exc_value, OSError):
+            otherwise(told)
+            return
+        with not_worth_a_run("files in the background"):
+            raise told.exc_value
+
+    threading.excepthook = lambda told: hook(told, before[0])
+    sys.unraisablehook = lambda told: hook(told, before[1])
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
 def run_script(main: Callable[[], int | None]) -> None:
-    """Run a script's main: messages to the terminal, a GrafError to stderr with exit status 2.
+    """Run a script's main: messages to the terminal, a GrafError to stderr with its exit status, mostly 2.
 
     A file that cannot be read or written ends it with status 1, Ctrl-C with 130.
     """
@@ -49,10 +72,11 @@ def run_script(main: Callable[[], int | None]) -> None:
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
-        status = main()
+        with _lost_files_as_warnings():
+            status = main()
     except GrafError as error:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
-        status = 2
+        status = error.exit_status
     except OSError as error:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error.filename or 'a file'}: {error.strerror or error}\n")
         status = 1

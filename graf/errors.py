@@ -2,7 +2,9 @@
 
 
 class GrafError(Exception):
-    """Something the user can mend. Scripts print the message and leave with exit status 2, without a traceback."""
+    """Something the user can mend. Scripts print the message and leave with `exit_status`, without a traceback."""
+
+    exit_status = 2
 
 
 class ConfigError(GrafError):
@@ -15,3 +17,13 @@ class DataError(GrafError):
 
 class CheckpointError(GrafError):
     """A checkpoint that cannot be read, or that does not belong to this config."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint file whose content is not, or no longer, a checkpoint."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint that cannot be written: nothing is wrong with the command, but with the disk."""
+
+    exit_status = 1

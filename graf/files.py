@@ -1,34 +1,74 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and what is said where they cannot be."""
 
 import contextlib
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+log = logging.getLogger("graf")
+
+_given_up: set[str] = set()  # kinds of files whose loss has been told
 
 
 @contextlib.contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed to it when the block ends well, removed when it does not.
 
-    The temporary name keeps the suffix, by which image and video writers choose their format.
+    The temporary name keeps the suffix, by which image and video writers choose their format. Content and name are on the
+    disk, not in a cache of the system's, when this returns. A folder that is missing is made.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
         yield temporary
-        with open(temporary, "rb") as file:
+        with open(temporary, "r+b") as file:  # Windows syncs no file that is open for reading only
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder outlive a power cut, where the system can: Windows and some network drives cannot."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def file_sha256(path: Path) -> str:
     """sha256 of a file's bytes."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
+        return stream_sha256(file)
+
+
+def stream_sha256(file: BinaryIO) -> str:
+    """sha256 of an open file's bytes from where it stands to its end."""
+    digest = hashlib.sha256()
+    while block := file.read(2**20):
+        digest.update(block)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def not_worth_a_run(kind: str) -> Iterator[None]:
+    """A file written in this block may be lost, on a full disk say, without ending the run; the log tells once a kind.
+
+    kind: what is lost, such as "sample sheets".
+    """
+    try:
+        yield
+    except OSError as error:
+        if kind not in _given_up:
+            _given_up.add(kind)
+            log.warning("%s cannot be written (%s); training goes on, and this is said once", kind, error)

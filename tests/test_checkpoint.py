@@ -1,9 +1,13 @@
 """Checkpoints: a run continues bit for bit, nothing in a file is ever run, and official GRAF weights give GRAF's pictures."""
 
 import dataclasses
+import errno
+import hashlib
+import json
 import logging
 import math
 import pickle
+import random
 import zipfile
 from pathlib import Path
 
@@ -15,7 +19,7 @@ import yaml
 import graf
 from graf.camera import Labels, poses_at, sample_poses
 from graf.config import load_config
-from graf.errors import CheckpointError, ConfigError
+from graf.errors import CheckpointError, CheckpointWriteError, ConfigError
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.training.checkpoint import (
@@ -28,6 +32,7 @@ from graf.training.checkpoint import (
     restore,
     save_checkpoint,
 )
+from graf.training.checkpoint_record import _HashingFile, read_record, record_path, write_record
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 
@@ -98,14 +103,40 @@ def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, opti
 
 
 def test_the_check_above_can_fail(smoke, tmp_path):
-    """Another global random state is another run."""
+    """Another random state is another run."""
     config = smoke(*EVERY_KIND_OF_RANDOMNESS)
     one, other = new_state(config), new_state(config)
-    torch.manual_seed(1)
+    other.noise.manual_seed(12345)
     train(one, 2)
-    torch.manual_seed(2)
     train(other, 2)
-    assert not equal(one.state_dict(), other.state_dict())
+    assert not equal(one.generator.state_dict(), other.generator.state_dict())
+
+
+def test_the_random_states_of_python_and_numpy_go_on(smoke, tmp_path):
+    """Nothing of ours draws from them, but a library may."""
+
+    def draws():
+        return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+
+    state = new_state(smoke())
+    random.gauss(0, 1), np.random.randn()  # each keeps a second number for the next call
+    save_checkpoint(tmp_path / NEWEST, state)
+    straight = draws()
+    random.seed(1), np.random.seed(1)
+    assert draws() != straight
+    restore(tmp_path / NEWEST, state)
+    assert draws() == straight
+
+
+def test_checkpoints_of_before_these_states_were_kept_are_read(smoke, tmp_path):
+    state = new_state(smoke())
+    save_checkpoint(tmp_path / NEWEST, state)
+    content = read_checkpoint(tmp_path / NEWEST)
+    del content["state"]["rng"]["python"], content["state"]["rng"]["numpy"]
+    torch.save(content, tmp_path / "older.pt")
+    before = random.getstate()
+    restore(tmp_path / "older.pt", state)
+    assert random.getstate() == before
 
 
 def test_a_changed_learning_rate_holds_from_the_checkpoint_on(smoke, tmp_path, caplog):
@@ -177,7 +208,26 @@ def test_a_checkpoint_knows_its_config_and_step(smoke, tmp_path):
     assert checkpoint_step(content) == 41
     assert checkpoint_config(path, content) == state.config
     assert path.name == "model_00000041.pt"
-    assert list(path.parent.iterdir()) == [path]
+    assert sorted(path.parent.iterdir()) == [path, record_path(path)]
+
+
+def test_a_record_tells_what_was_written(smoke, tmp_path):
+    path, state = tmp_path / NEWEST, new_state(smoke())
+    state.step, state.best = 41, {"value": 3.5, "step": 40, "terms": {"metric": "kid"}}
+    save_checkpoint(path, state, {"loss_d": 0.5, "loss_g": math.nan})
+    record = json.loads((tmp_path / "model.pt.json").read_text())
+    assert record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (record["size"], record["step"]) == (path.stat().st_size, 41)
+    assert record["metrics"] == {"best": state.best, "scalars": {"loss_d": 0.5, "loss_g": None}}
+    assert record["versions"]["torch"] == torch.__version__
+    config_sha256 = record["config_sha256"]
+    save_checkpoint(path, new_state(smoke("training.lr_g=0.01")))
+    assert read_record(path).config_sha256 != config_sha256
+
+
+def test_the_version_is_the_projects():
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{graf.__version__}"' in project
 
 
 def test_what_changed_in_the_config_is_said(smoke, tmp_path, caplog):
@@ -202,6 +252,42 @@ def refusal(path, state=None):
         with pytest.raises(CheckpointError):
             restore(path, state)
     return str(caught.value)
+
+
+def flip_a_bit(path, where=0.5):
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_one_wrong_bit_is_damage_with_a_record_and_without(smoke, tmp_path, recorded):
+    """torch.load by itself takes it."""
+    path, state = tmp_path / NEWEST, new_state(smoke())
+    save_checkpoint(path, state)
+    if not recorded:
+        record_path(path).unlink()
+    flip_a_bit(path)
+    torch.load(path, weights_only=True)
+    message = refusal(path, state)
+    assert f"{path}: damaged" in message
+    assert ("model.pt.json" if recorded else "check sums inside it") in message
+
+
+@pytest.mark.parametrize("record", ["none", "of another step", "no JSON"])
+def test_a_whole_file_without_its_record_is_taken_and_said(smoke, tmp_path, caplog, record):
+    path, state = tmp_path / NEWEST, new_state(smoke())
+    state.step = 7
+    save_checkpoint(path, state)
+    if record == "of another step":
+        write_record(path, dataclasses.replace(read_record(path), step=6, sha256="0" * 64))
+    elif record == "no JSON":
+        record_path(path).write_text("{")
+    else:
+        record_path(path).unlink()
+    with caplog.at_level(logging.INFO, "graf"):
+        assert checkpoint_step(read_checkpoint(path)) == 7
+    assert ("step 6, another file" if record == "of another step" else "no record beside it") in caplog.text
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
@@ -281,15 +367,39 @@ def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypa
     save_checkpoint(path, state)
     before = path.read_bytes()
 
-    def disk_full(content, file):
-        Path(file).write_bytes(b"half")
-        raise RuntimeError("unexpected pos 64 vs 0")
+    def disk_full(self, block):
+        if self._stream.tell():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._stream.write(block[:4])
 
-    monkeypatch.setattr(torch, "save", disk_full)
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    monkeypatch.setattr(_HashingFile, "write", disk_full)
+    with pytest.raises(CheckpointWriteError, match="cannot be written .*No space left on device"):
         save_checkpoint(path, state)
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [path, record_path(path)]
+    assert read_record(path).sha256 == hashlib.sha256(before).hexdigest()
+
+
+def test_a_disk_that_gives_back_other_bytes_is_a_failed_write(smoke, tmp_path, monkeypatch):
+    path, state = tmp_path / NEWEST, new_state(smoke())
+    save_checkpoint(path, state)
+    before = path.read_bytes()
+    monkeypatch.setattr(_HashingFile, "write", lambda self, block: self._stream.write(bytes(len(block))))
+    with pytest.raises(CheckpointWriteError, match="reads back differently"):
+        save_checkpoint(path, state)
+    assert path.read_bytes() == before
+
+
+def test_an_interruption_in_the_middle_of_a_write_is_one(smoke, tmp_path, monkeypatch):
+    """And not torch's RuntimeError about a file position."""
+
+    def interrupted(self, block):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_HashingFile, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path / NEWEST, new_state(smoke()))
+    assert list(tmp_path.iterdir()) == []
 
 
 # The official GRAF -----------------------------------------------------------------------------------------------------
@@ -480,10 +590,9 @@ def test_scores_that_an_older_numpy_wrote_are_plain_values(tmp_path):
     assert read_checkpoint(path)["fid_best"] == 31.4
 
 
-def test_grafs_weights_need_a_config(tmp_path):
+def test_grafs_weights_take_the_config_that_is_named(tmp_path):
     path = graf_checkpoint(tmp_path)
     (tmp_path / "config.yaml").rename(tmp_path / "elsewhere.yaml")
-    assert "no config.yaml beside it" in refusal(path)
     assert load_generator(path, tmp_path / "elsewhere.yaml").config == load_config(tmp_path / "elsewhere.yaml")
     with pytest.raises(ConfigError, match="no such config file"):
         load_generator(path, tmp_path / "nowhere.yaml")

@@ -1,8 +1,16 @@
-"""A file is written whole or not at all."""
+"""A file is written whole or not at all, and what is not worth a run does not end one."""
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import stat
 
 import pytest
 
-from graf.files import whole_file
+import graf.files
+from graf.files import file_sha256, not_worth_a_run, whole_file
 
 
 def test_the_file_appears_with_its_content_and_alone(tmp_path):
@@ -45,3 +53,59 @@ def test_a_block_that_writes_nothing_is_an_error_and_keeps_the_old_content(tmp_p
     with pytest.raises(FileNotFoundError), whole_file(path):
         pass
     assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders that can be synced")
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    told = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (told.append(stat.S_ISDIR(os.fstat(fd).st_mode)), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (told.append("rename"), replace(a, b)))
+    with whole_file(tmp_path / "notes.txt") as temporary:
+        temporary.write_text("all")
+    assert told == [False, "rename", True]  # the file, its name, the folder
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not supported")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with whole_file(tmp_path / "notes.txt") as temporary:
+        temporary.write_text("all")
+    assert (tmp_path / "notes.txt").read_text() == "all"
+
+
+def test_a_folder_removed_meanwhile_is_an_os_error_and_made_again_by_the_next_try(tmp_path):
+    path = tmp_path / "run" / "notes.txt"
+    with pytest.raises(FileNotFoundError), whole_file(path) as temporary:
+        temporary.write_text("all")
+        shutil.rmtree(path.parent)
+    with whole_file(path) as temporary:
+        temporary.write_text("all")
+    assert path.read_text() == "all"
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path):
+    content = b"0123456789" * 200_000  # more than a block
+    (tmp_path / "file").write_bytes(content)
+    assert file_sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_lost_file_is_told_once_a_kind(monkeypatch, caplog):
+    monkeypatch.setattr(graf.files, "_given_up", set())
+    with caplog.at_level(logging.WARNING, "graf"):
+        for kind in ("videos", "videos", "sample sheets"):
+            with not_worth_a_run(kind):
+                raise OSError(errno.ENOSPC, "No space left on device")
+    assert [record.getMessage().split(" cannot")[0] for record in caplog.records] == ["videos", "sample sheets"]
+    assert "No space left on device" in caplog.text
+
+
+def test_other_errors_end_a_run():
+    with pytest.raises(ZeroDivisionError), not_worth_a_run("videos"):
+        raise ZeroDivisionError

@@ -1,16 +1,30 @@
-"""Checkpoints: written whole, read without running anything that is in them, ours and the official GRAF's."""
+"""Checkpoints: written whole, read without running anything that is in them, ours and other people's."""
 
 import logging
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
-from graf.errors import CheckpointError
-from graf.files import whole_file
+from graf.config import Config, config_to_dict, load_config
+from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.files import not_worth_a_run, stream_sha256, whole_file
 from graf.models.generator import Generator
+from graf.training.architecture import infer_config
+from graf.training.checkpoint_record import (
+    Record,
+    has_right_checksums,
+    make_record,
+    read_record,
+    record_path,
+    save_verified,
+    write_record,
+)
+from graf.training.export import SUFFIX, read_export
+from graf.training.foreign_checkpoints import recognise, step_of, stored_config
+from graf.training.partial_loading import load_partially, require_fit
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")
@@ -18,6 +32,7 @@ log = logging.getLogger("graf")
 FORMAT = "graf_ccsr 1"
 NEWEST = "model.pt"  # of a run's folder
 BEST = "model_best.pt"  # by training.save_best
+NETWORKS = ("generator", "generator_ema", "discriminator")  # of a state
 NUMPY_NUMBERS = [  # of the official GRAF's scores, as older and newer versions of NumPy name them
     np._core.multiarray.scalar,
     (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
@@ -31,8 +46,11 @@ def backup_name(step: int) -> str:
     return f"backups/model_{step:08d}.pt"
 
 
-def save_checkpoint(path: Path, state: TrainState) -> None:
-    """Write all that the run is, with its config, whole or not at all. Raises CheckpointError where it cannot be written."""
+def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] | None = None) -> None:
+    """Write all that the run is, with its config, whole or not at all, and its record beside it, with `scalars` as the last.
+
+    Raises CheckpointWriteError where it cannot be written; what the path held before is then as it was.
+    """
     content = {
         "format": FORMAT,
         "config": config_to_dict(state.config),
@@ -42,58 +60,107 @@ def save_checkpoint(path: Path, state: TrainState) -> None:
     }
     try:
         with whole_file(path) as temporary:
-            torch.save(content, temporary)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError
-        raise CheckpointError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
+            sha256 = save_verified(content, temporary)
+            record = make_record(temporary, sha256, state.step, state.config, state.best, scalars or {})
+            record_path(path).unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
+    with not_worth_a_run("records of checkpoints"):
+        write_record(path, record)
 
 
 def read_checkpoint(path: Path | str) -> dict:
-    """The content of a checkpoint file, on the CPU. Raises CheckpointError for what is missing, damaged or unsafe."""
+    """The content of a checkpoint file, on the CPU.
+
+    Raises CheckpointError for what is missing or may not be read, DamagedCheckpointError for what is damaged or unsafe: its
+    bytes must be those of the record beside it, or without one, those that its own check sums are of.
+    """
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        return read_export(path)
+    record = read_record(path)
     try:
-        with torch.serialization.safe_globals(NUMPY_NUMBERS):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        with open(path, "rb") as file, torch.serialization.safe_globals(NUMPY_NUMBERS):
+            sha256 = stream_sha256(file) if record is not None else None
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
+    except (PermissionError, IsADirectoryError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     except pickle.UnpicklingError as error:
         wanted = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
-        raise CheckpointError(f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded") from None
+        raise DamagedCheckpointError(
+            f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded"
+        ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
-        raise CheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
+        raise DamagedCheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
+        raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
     if content.get("format") == FORMAT and not ("config" in content and "step" in content.get("state", {})):
-        raise CheckpointError(f"{path}: a checkpoint without its config or step; it was not written by train.py")
+        raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by train.py")
+    _check_bytes(path, content, record, sha256)
     return content
 
 
+def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str | None) -> None:
+    if record is not None and record.sha256 == sha256:
+        return
+    if record is not None and record.step == checkpoint_step(content):
+        raise DamagedCheckpointError(f"{path}: damaged; its bytes are not those whose sha256 is in {record_path(path).name}")
+    if not has_right_checksums(path):
+        raise DamagedCheckpointError(f"{path}: damaged; the check sums inside it are not those of its tensors")
+    if content.get("format") == FORMAT:
+        missing = "no record beside it" if record is None else f"the record beside it is of step {record.step}, another file"
+        log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)
+
+
 def restore(path: Path, state: TrainState) -> None:
-    """Continue from a checkpoint: everything from one of ours, the weights and the step from an official GRAF one.
+    """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
 
     Raises CheckpointError where the checkpoint is of another architecture than the config.
     """
     content = read_checkpoint(path)
+    found = recognise(content, path)
+    found.report_left_out(path)
+    networks = {name: getattr(state, name) for name in NETWORKS}
+    require_fit(networks, found.parts, state.config, path)
+    if content.get("format") != FORMAT:
+        for name, network in networks.items():
+            network.load_state_dict(found.parts[name])
+        state.step = found.step
+        state.set_learning_rates()
+        log.warning("%s: %s; its weights are taken, its optimizers start afresh", path, found.description)
+        return
     try:
-        if content.get("format") == FORMAT:
-            _report_changes(content["config"], state.config)
-            state.load_state_dict(content["state"])
-        elif _is_graf(content):
-            state.generator.load_state_dict(_graf_generator(content, ""))
-            state.generator_ema.load_state_dict(_graf_average(content))
-            state.discriminator.load_state_dict(content["discriminator"])
-            state.step = checkpoint_step(content)
-            state.set_learning_rates()
-            log.warning("%s: an official GRAF checkpoint; its weights are taken, its optimizers start afresh", path)
-        else:
-            raise CheckpointError(_unknown(path, content))
+        _report_changes(content["config"], state.config)
+        state.load_state_dict(content["state"])
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
+
+
+def start_from(path: Path, state: TrainState) -> None:
+    """Give a new run those of a checkpoint's weights that fit its networks; step and optimizers are at their start.
+
+    The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
+    """
+    found = recognise(read_checkpoint(path), path)
+    found.report_left_out(path)
+    reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
+    for name, report in reports.items():
+        if name != "generator_ema" or report != reports["generator"]:
+            report.tell(f"{path}: {name}")
+    for name in NETWORKS:
+        if name not in reports:
+            log.warning("%s: holds no %s, which starts afresh", path, name)
 
 
 def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
     """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
 
-    `checkpoint`: a file of ours or the official GRAF's, or a run's folder. `config`: a Config or a YAML file; by default the
-    one inside the checkpoint, else `config.yaml` beside it. Raises CheckpointError or ConfigError.
+    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder. `config`: a Config or a YAML
+    file; by default the one inside the checkpoint, else `config.yaml` beside it, else what the weights' shapes tell. Raises
+    CheckpointError or ConfigError.
     """
     path = Path(checkpoint)
     if path.is_dir():
@@ -104,52 +171,37 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
     return generator_of(path, content, config, device)
 
 
-def generator_of(path: Path, content: dict, config: Config, device: torch.device | str) -> Generator:
-    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages."""
-    generator = Generator(config, content.get("n_classes", 1))
-    try:
-        if content.get("format") == FORMAT:
-            generator.load_state_dict(content["state"]["generator_ema"])
-        elif _is_graf(content):
-            generator.load_state_dict(_graf_average(content))
-        else:
-            raise CheckpointError(_unknown(path, content))
-    except (KeyError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
+def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
+    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages.
+
+    partial: take the weights that fit, if they are half of the generator's parameters, and tell the others in the log.
+    """
+    found = recognise(content, path)
+    found.report_left_out(path)
+    generator, weights = Generator(config, found.n_classes), found.part("generator_ema", path)
+    if partial:
+        load_partially(generator, weights, path).tell(f"{path}: generator")
+    else:
+        require_fit({"generator_ema": generator}, found.parts, config, path)
+        generator.load_state_dict(weights)
     return generator.to(device).eval().requires_grad_(False)
 
 
 def checkpoint_config(path: Path, content: dict) -> Config:
-    """The config inside a checkpoint's content, else the `config.yaml` beside its file. Raises CheckpointError for neither."""
-    if content.get("format") == FORMAT:
-        default = config_to_dict(load_config())  # for keys that came after the checkpoint
-        return config_from_dict(merge(default, content["config"], str(path)), str(path))
+    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else of the weights' shapes.
+
+    Raises CheckpointError where the shapes are of no architecture of ours, ConfigError for a config that cannot be taken.
+    """
+    found = recognise(content, path)
+    if (config := stored_config(found, path)) is not None:
+        return config
     beside = path.parent / "config.yaml"
-    if not beside.exists():
-        raise CheckpointError(f"{path}: has no config inside and no config.yaml beside it; name one with --config")
-    return load_config(beside)
+    return load_config(beside) if beside.exists() else infer_config(found, path)
 
 
 def checkpoint_step(content: dict) -> int:
     """The training step that a checkpoint's content is of."""
-    return content["state"]["step"] if content.get("format") == FORMAT else max(content.get("it", 0), 0)
-
-
-def _is_graf(content: dict) -> bool:
-    return isinstance(content.get("generator"), dict) and "it" in content
-
-
-def _graf_generator(content: dict, suffix: str) -> dict:
-    """The official code's generator weights, under our names."""
-    weights = {f"field.{name}": value for name, value in content[f"generator{suffix}"].items()}
-    for name, value in content.get(f"generator_fine{suffix}", {}).items():
-        weights[f"field_fine.{name}"] = value
-    return weights
-
-
-def _graf_average(content: dict) -> dict:
-    """The moving average's weights, or the generator's own where the run took no average."""
-    return _graf_generator(content, "_test" if "generator_test" in content else "")
+    return step_of(content)
 
 
 def _report_changes(saved: dict, config: Config) -> None:
@@ -161,11 +213,6 @@ def _report_changes(saved: dict, config: Config) -> None:
             old = before.get(name) if isinstance(before, dict) and name else before
             if old != value:
                 log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
-
-
-def _unknown(path: Path, content: dict) -> str:
-    keys = ", ".join(str(key) for key in list(content)[:8])
-    return f"{path}: neither a checkpoint of this suite nor an official GRAF one; its keys are {keys}"
 
 
 def _first_lines(error: Exception, n: int = 5) -> str:

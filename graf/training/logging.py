@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from graf.config import Config, config_to_dict
 from graf.errors import ConfigError
 from graf.evaluation.metrics import series_name
-from graf.files import whole_file
+from graf.files import not_worth_a_run, whole_file
 
 
 class RunLog:
@@ -40,20 +40,26 @@ class RunLog:
         self._append({"step": step, "evaluation": result})
         self._plot({series_name(key, result): value for key, value in result["values"].items()}, step)
 
+    def memory(self, values: dict[str, float], step: int) -> None:
+        """Plot the memory monitor's numbers; its own file has them."""
+        self._plot({f"memory/{name}": value for name, value in values.items()}, step)
+
     def close(self) -> None:
         if self.tensorboard is not None:
-            self.tensorboard.close()
+            with not_worth_a_run("TensorBoard's events"):
+                self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
 
     def _append(self, row: dict) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with not_worth_a_run("rows of metrics.jsonl"), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def _plot(self, numbers: dict[str, float], step: int) -> None:
         if self.tensorboard is not None:
-            for name, value in numbers.items():
-                self.tensorboard.add_scalar(name, value, step)
+            with not_worth_a_run("TensorBoard's events"):
+                for name, value in numbers.items():
+                    self.tensorboard.add_scalar(name, value, step)
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
 
