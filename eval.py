@@ -35,6 +35,8 @@ from graf.evaluation.sweep import write_sweep
 from graf.files import file_sha256, whole_file
 from graf.models.generator import Generator
 from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint
+from graf.training.checkpoint_files import FOLDERS, newest_checkpoint
+from graf.training.export import SUFFIX, write_export
 
 log = logging.getLogger("graf")
 
@@ -46,7 +48,11 @@ CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES = 64, 4, 256
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(
+        usage="%(prog)s [FLAGS]; --help lists them",  # all of them would bury an error's message
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     what = p.add_argument_group("what", "--sweep where none is named")
     what.add_argument("--sweep", action="store_true", help="angle sheet, rotation and elevation videos, colours and depth")
     what.add_argument("--metrics", type=metric_names, default=[], help="some of fid,kid,prc, against the data set")
@@ -62,10 +68,12 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--invert", nargs="+", metavar="PHOTO", help="find latent and camera of photographs of one object")
     what.add_argument("--report", action="store_true", help="report.html: all of the run's results on one page")
+    what.add_argument("--export", type=export_name, metavar="FILE", help="the generator and its config alone, as .safetensors")
     p.add_argument("--config", help="YAML file that names the run, or the config of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.N_samples=64")
     p.add_argument("--run", help="a run's folder; by default that of the config, and of configs/default.yaml without one")
-    p.add_argument("--checkpoint", help="a checkpoint file, ours or the official GRAF's, instead of the run's newest")
+    p.add_argument("--checkpoint", help="a checkpoint file, ours or other people's, instead of the run's newest")
+    p.add_argument("--partial", action="store_true", help="take those of the checkpoint's weights that fit the config")
     p.add_argument("--azimuths", type=angles, help="degrees, such as 0,45,90; by default 8 over the config's range")
     p.add_argument("--elevations", type=heights, help="degrees above the horizon, such as 10,30; by default mid height")
     p.add_argument("--n_objects", type=positive, default=4, help="objects down the sheet")
@@ -122,6 +130,12 @@ def metric_names(text: str) -> list[str]:
     return names
 
 
+def export_name(text: str) -> str:
+    if not text.endswith(SUFFIX):
+        raise argparse.ArgumentTypeError(f"expected a file name that ends in {SUFFIX}, found {text!r}")
+    return text
+
+
 def main() -> int:
     args = parser().parse_args()
     keep_freed_memory()
@@ -131,7 +145,7 @@ def main() -> int:
         config = load_config(args.config, args.set)
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
-    generator = generator_of(checkpoint, content, config, choose_device(args.device))
+    generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
     run_dir = run_of(checkpoint, config)
     out = Path(args.out) if args.out else run_dir / "eval" / f"step_{step:08d}"
@@ -147,18 +161,19 @@ def find_checkpoint(args: argparse.Namespace) -> Path:
     if args.checkpoint:
         return Path(args.checkpoint)
     run_dir = Path(args.run) if args.run else load_config(args.config, args.set).run_dir
-    if not (run_dir / NEWEST).exists():
+    checkpoint = newest_checkpoint(run_dir)
+    if checkpoint is None:
         raise GrafError(
             f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name one with --run"
         )
-    return run_dir / NEWEST
+    return checkpoint
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:
     """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
     folder = checkpoint.resolve().parent
-    run_dir = folder.parent if folder.name == "backups" else folder
-    if not (run_dir / NEWEST).exists() or not (run_dir / "metrics.jsonl").exists():
+    run_dir = folder.parent if folder.name in FOLDERS else folder
+    if not (run_dir / "metrics.jsonl").exists():
         return Path(config.training.outdir) / f"eval_{folder.name}"
     return run_dir
 
@@ -185,6 +200,7 @@ class Evaluation:
             self.reconstruction: self.args.reconstruction,
             self.inversion: self.args.invert,
             self.report: self.args.report,
+            self.export: self.args.export,
         }
         if self.args.dump_samples and not self.args.metrics:
             raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
@@ -208,6 +224,12 @@ class Evaluation:
             "rotation": rotation_poses(VIDEO_FRAMES, data),
             "elevation": elevation_poses(VIDEO_FRAMES, data),
         }
+        held, most = args.n_objects * max(map(len, trajectories.values())), self.generator.config.memory.max_test_outputs
+        if held > most:
+            raise GrafError(
+                f"--n_objects {args.n_objects}: a sheet or video of {held} images, more than memory.max_test_outputs {most}; "
+                "take fewer objects, or raise it with --set"
+            )
         total = args.n_objects * sum(map(len, trajectories.values()))
         with progress(total=total, desc="rendering", unit="image") as bar:
             files, error = write_sweep(
@@ -277,6 +299,9 @@ class Evaluation:
 
     def report(self) -> list[Path]:
         return [write_report(self.run_dir, self.run_dir / "report.html")]
+
+    def export(self) -> list[Path]:
+        return [write_export(self.args.export, self.generator, self.step)]
 
 
 def write_json(path: Path, content: dict) -> Path:
