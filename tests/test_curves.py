@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from graf.errors import GrafError
-from graf.evaluation import history as history_module
 from graf.evaluation.curves import draw_curves, figures, protocol_title
 from graf.evaluation.history import Curve, read_history
 
@@ -132,12 +131,11 @@ def test_damaged_lines_are_left_out_and_said(tmp_path, caplog):
     assert caplog.messages == [f"{path}: left out what cannot be read, 15 lines (2, 3, 4, 5, 6, ...)"]
 
 
-def test_a_long_curve_keeps_its_mean_its_range_and_its_ends(monkeypatch):
-    monkeypatch.setattr(history_module, "MAX_POINTS", 20)
+def test_a_long_curve_keeps_its_mean_its_range_and_its_ends():
     rng = torch.Generator().manual_seed(0)
     values = torch.rand(1003, generator=rng, dtype=torch.float64).tolist()
     values[500] = 77.0  # a spike
-    curve, sizes = Curve(), []
+    curve, sizes = Curve(20), []
     for step, value in enumerate(values):
         curve.add(step, value)
         sizes.append(len(curve.points))
@@ -154,9 +152,8 @@ def test_a_long_curve_keeps_its_mean_its_range_and_its_ends(monkeypatch):
     assert curve.steps() == sorted(curve.steps())
 
 
-def test_a_point_of_many_rows_is_a_gap_only_where_none_is_finite(monkeypatch):
-    monkeypatch.setattr(history_module, "MAX_POINTS", 2)
-    curve = Curve()
+def test_a_point_of_many_rows_is_a_gap_only_where_none_is_finite():
+    curve = Curve(2)
     for step, value in enumerate([1.0, None, 3.0, None, None, None]):
         curve.add(step, value)
     assert curve.rows_a_point == 4

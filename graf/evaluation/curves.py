@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from graf.evaluation.history import Curve, History, read_history
+from graf.evaluation.history import MAX_POINTS, Curve, History, read_history
 from graf.evaluation.metrics import title
 from graf.files import whole_file
 
@@ -19,13 +19,14 @@ COLUMNS = 2
 FEW = 50  # points up to which each is marked, so that one between two gaps is seen
 
 
-def draw_curves(run_dir: Path, out: Path) -> list[Path]:
-    """Draw metrics.jsonl of a run: out/training.png, and out/metrics_<extractor>_<hash>.png for each protocol.
+def draw_curves(run_dir: Path, out: Path, max_points: int = MAX_POINTS) -> list[Path]:
+    """Draw metrics.jsonl of a run: out/training.png, and out/metrics_<extractor>_<hash>.png for each protocol, each curve in at
+    most max_points points.
 
     Values that were not finite are gaps, and counted in the legend. Raises GrafError where the run has no metrics.jsonl;
     lines that cannot be read are left out, with a warning.
     """
-    return draw_history(read_history(run_dir / "metrics.jsonl"), out)
+    return draw_history(read_history(run_dir / "metrics.jsonl", max_points), out)
 
 
 def draw_history(history: History, out: Path) -> list[Path]:

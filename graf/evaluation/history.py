@@ -12,7 +12,7 @@ import torch
 from graf.errors import GrafError
 from graf.evaluation.metrics import COMPARABLE
 
-MAX_POINTS = 2000  # of a curve: more than a figure has pixels
+MAX_POINTS = 2000  # of a curve, unless said otherwise: more than a figure has pixels
 LARGEST = torch.finfo(torch.float32).max  # what is more than a tensor can hold is not finite either
 NAMED_LINES = 5  # damaged ones that a warning counts out
 
@@ -35,9 +35,10 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """One value over the steps, in at most MAX_POINTS points: as more rows arrive, neighbours become one point."""
+    """One value over the steps, in at most max_points points: as more rows arrive, neighbours become one point."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self.max_points = max_points
         self.points: list[Point] = []
         self.rows_a_point = 1
 
@@ -48,7 +49,7 @@ class Curve:
             self.points[-1] = self.points[-1].join(point)
         else:
             self.points.append(point)
-        if len(self.points) > MAX_POINTS:
+        if len(self.points) > self.max_points:
             pairs = (self.points[i : i + 2] for i in range(0, len(self.points), 2))
             self.points = [pair[0].join(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
             self.rows_a_point *= 2
@@ -86,19 +87,20 @@ class Evaluations:
 class History:
     """Curves of training by name, evaluations by their protocol as JSON, and how many lines could not be read."""
 
+    max_points: int = MAX_POINTS
     training: dict[str, Curve] = field(default_factory=dict)
     evaluations: dict[str, Evaluations] = field(default_factory=dict)
     damaged: int = 0
 
 
-def read_history(path: Path) -> History:
-    """The curves of a metrics.jsonl, read line by line. Damaged lines are left out, with a warning that counts them.
+def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
+    """The curves of a metrics.jsonl, read line by line, in at most max_points points each. Damaged lines are left out, with a warning that counts them.
 
     Raises GrafError where there is no such file.
     """
     if not path.is_file():
         raise GrafError(f"{path}: no such file; name the folder of a run that has logged steps (training.print_every above 0)")
-    history, named = History(), []
+    history, named = History(max_points), []
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             if not _take(line, history):
@@ -125,7 +127,7 @@ def _take(line: str, history: History) -> bool:
     except (ValueError, TypeError, OverflowError, RecursionError):  # no JSON, no numbers, or numbers without end
         return False
     for name, value in numbers.items():
-        curves.setdefault(name, Curve()).add(step, value)
+        curves.setdefault(name, Curve(history.max_points)).add(step, value)
     return True
 
 

@@ -1,0 +1,82 @@
+"""What a run shows of itself while it trains: sheets and videos of fixed objects, and FID and KID."""
+
+import logging
+import math
+
+from graf.camera import elevation_of_v, rotation_poses, sweep_poses, view_azimuths
+from graf.data import Views
+from graf.evaluation.metrics import comparable, measure_generator, summary
+from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
+from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.sanity import collapse_warning, sanity
+from graf.files import not_worth_a_run
+from graf.training.checkpoint import BEST
+from graf.training.checkpoint_files import save
+from graf.training.state import TrainState
+
+log = logging.getLogger("graf")
+
+SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
+
+
+def write_samples(state: TrainState) -> dict[str, float]:
+    """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average.
+
+    Returns what they tell of silhouettes and depth, and warns where that is a collapse.
+    """
+    data = state.config.data
+    elevation = elevation_of_v((data.vmin + data.vmax) / 2)
+    poses = sweep_poses(view_azimuths(SHEET_VIEWS, data).tolist(), [elevation], data)
+    objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
+    rendering = render_views(state.generator_ema, objects, poses)
+    with not_worth_a_run("sample sheets"):
+        for kind in KINDS:
+            path = state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
+            write_grid(path, picture(rendering, kind, data.near, data.far), SHEET_VIEWS)
+    stats = sanity(rendering, data.near, data.far)
+    if message := collapse_warning(stats):
+        log.warning("step %d: %s", state.step, message)
+    return stats
+
+
+def write_rotation(state: TrainState) -> None:
+    """videos/<step>_rotation.mp4 of the fixed objects side by side."""
+    data = state.config.data
+    n_frames = min(VIDEO_FRAMES, state.config.memory.max_validation_outputs // SHEET_OBJECTS)
+    objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
+    rendering = render_views(state.generator_ema, objects, rotation_poses(n_frames, data))
+    frames = side_by_side(picture(rendering, "rgb", data.near, data.far), SHEET_OBJECTS)
+    with not_worth_a_run("videos"):
+        write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)
+
+
+def evaluate(state: TrainState, dataset: Views) -> dict:
+    """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
+
+    The run's random state is left untouched. Of a run's processes all render and the first measures; the others return {}.
+    """
+    config, processes = state.config, state.processes
+    folder = config.run_dir / "cache"
+    result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), config.training.seed, folder, processes=processes)
+    if not processes.first:
+        return {}
+    result |= {"step": state.step, "ema": True}
+    log.info("step %d: %s", state.step, summary(result))
+    if config.training.save_best != "none" and is_best(result, state):
+        save(config.run_dir / BEST, state)
+        log.info("step %d: the best %s so far; kept as %s", state.step, config.training.save_best.upper(), BEST)
+    return result
+
+
+def is_best(result: dict, state: TrainState) -> bool:
+    """Whether a result of `measure` is the run's best by training.save_best, and if so remember it as state.best.
+
+    A result that cannot be compared with the best so far, being under another protocol, begins anew.
+    """
+    metric = state.config.training.save_best
+    value, terms = result["values"][f"{metric}_{result['extractor']}"], {"metric": metric} | comparable(result)
+    best = state.best
+    if not math.isfinite(value) or (best is not None and best["terms"] == terms and best["value"] <= value):
+        return False
+    state.best = {"value": value, "step": state.step, "terms": terms}
+    return True
