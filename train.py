@@ -1,30 +1,45 @@
 """Train a 3D-aware generator from photographs: python train.py --config configs/default.yaml --use_amp"""
 
 import argparse
+import contextlib
 import logging
 from pathlib import Path
 
+import torch
 import yaml
 
 from graf.camera import rotation_poses
 from graf.config import Config, config_to_dict, load_config
 from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader
-from graf.device import choose_device, keep_freed_memory
+from graf.device import keep_freed_memory
 from graf.errors import CheckpointError, GrafError
 from graf.evaluation.curves import draw_curves
-from graf.files import whole_file
-from graf.training.checkpoint import NEWEST, restore
+from graf.files import not_worth_a_run, whole_file
+from graf.memory.budget import keep_to
+from graf.training.checkpoint import NEWEST, restore, start_from
+from graf.training.checkpoint_files import newest_checkpoint, run_checkpoints
+from graf.training.distributed import Processes
+from graf.training.health import anomalies_named
 from graf.training.interruption import Interruption
+from graf.training.launch import processes_of_run
 from graf.training.logging import check_monitoring
 from graf.training.loop import train, train_step
+from graf.training.run_lock import run_lock
 from graf.training.state import TrainState
 
+EXIT_STATUSES = (
+    "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "
+    "the data; 3 ended with a checkpoint by training.max_hours or SIGUSR1, to be started again; 130 ended by Ctrl-C, 143 by "
+    "SIGTERM, both with a checkpoint (a second signal ends at once, with 130 and the checkpoint before)"
+)
 log = logging.getLogger("graf")
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, epilog=EXIT_STATUSES, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     p.add_argument("--config", help="YAML file; by default configs/default.yaml, from which others say only what differs")
     p.add_argument(
         "--set",
@@ -38,9 +53,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--resume", default="auto", help="auto: continue the run in its folder; none: refuse if there is one; or a file"
     )
+    p.add_argument("--partial", action="store_true", help="with --resume FILE: a new run from those of its weights that fit")
     p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--seed", type=int, help="instead of training.seed")
+    p.add_argument(
+        "--memory_snapshot", action="store_true", help="write beside each checkpoint what memory holds: memory/memory_STEP.json"
+    )
+    p.add_argument(
+        "--detect_anomaly", action="store_true", help="name the operation whose backward pass makes a nan, and stop; slow"
+    )
     p.add_argument(
         "--dry_run", action="store_true", help="build everything, run one step, print what would be trained, and stop"
     )
@@ -50,35 +72,70 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     keep_freed_memory()
-    config = load_config(args.config, overrides(args))
-    device = choose_device(args.device)
+    with processes_of_run(args.device) as (processes, device):
+        config = load_config(args.config, overrides(args))
+        processes.share_of(config.training.batch_size)
+        interruption = Interruption(config.training.max_hours)
+        locked = processes.first and not args.dry_run
+        with run_lock(config.run_dir) if locked else contextlib.nullcontext():
+            return run(args, config, interruption, device, processes)
+
+
+def run(
+    args: argparse.Namespace, config: Config, interruption: Interruption, device: torch.device, processes: Processes
+) -> int:
+    """Build what the config says, continue where the run is, and train. Returns the exit status."""
     check_monitoring(config)
-    checkpoint = find_checkpoint(args.resume, config.run_dir)
-    dataset = build_dataset(config)
-    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
-    if checkpoint is not None:
+    keep_to(config.memory, device)
+    checkpoint = processes.from_first(
+        lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
+    )
+    dataset = processes.in_turn(lambda: build_dataset(config))
+    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
+    if args.partial:
+        start_from(checkpoint, state)
+    elif checkpoint is not None:
         restore(checkpoint, state)
         log.info("continuing %s from step %d", checkpoint, state.step)
     elif config.ccsr.pretrained_path and state.generator.refinement is not None:
         state.load_pretrained_backbone(config.ccsr.pretrained_path)
+    note_data(state, dataset)
+    checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
     if args.dry_run:
-        dry_run(state, dataset)
+        with checked:
+            dry_run(state, dataset)
         return 0
     if state.step >= config.training.max_steps:
         log.info("%s is at step %d already; a higher --max_steps trains on", checkpoint, state.step)
         return 0
-    write_config(config)
+    if processes.first:
+        write_config(config)
     log.info(
         "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
     )
-    with Interruption() as interruption:
-        train(state, dataset, interruption)
-    if interruption.signal is not None:
-        log.warning("interrupted at step %d; the same command continues from there", state.step)
-    else:
-        draw_curves(config.run_dir, config.run_dir / "curves")
-        log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
-    return interruption.exit_status
+    with interruption, checked:
+        train(state, dataset, interruption, args.memory_snapshot)
+    if state.step < config.training.max_steps:
+        log.warning("ended by %s at step %d; the same command continues from there", interruption.reason, state.step)
+        return interruption.exit_status
+    if not processes.first:
+        return 0
+    with not_worth_a_run("curves"):
+        draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
+    log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
+    return 0
+
+
+def note_data(state: TrainState, dataset: Views) -> None:
+    """Have the run's checkpoints tell what it is trained on, and warn where that is not what it was trained on so far."""
+    if state.data_fingerprint not in ("", dataset.fingerprint):
+        log.warning(
+            "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "
+            "preprocessing than the checkpoint was trained on; %d images now, and training goes on with them",
+            state.step,
+            len(dataset),
+        )
+    state.data_fingerprint = dataset.fingerprint
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
@@ -93,22 +150,27 @@ def overrides(args: argparse.Namespace) -> list[str]:
     return flags
 
 
-def find_checkpoint(resume: str, run_dir: Path) -> Path | None:
-    """The checkpoint to continue from, or None for a new run. Raises CheckpointError where a run would be written over."""
-    newest = run_dir / NEWEST
+def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside: bool = False) -> Path | None:
+    """The checkpoint to continue from, or None for a new run; `partial`: a new run from a checkpoint's weights.
+
+    set_aside: rename those of the run that are damaged. Raises CheckpointError where a run would be written over.
+    """
+    held = run_checkpoints(run_dir)
+    if partial and resume in ("auto", "none"):
+        raise CheckpointError("--partial: starts from a file's weights that fit; name it with --resume FILE")
     if resume == "auto":
-        return newest if newest.exists() else None
+        return newest_checkpoint(run_dir, set_aside)
+    if (resume == "none" or partial) and ((run_dir / "config.yaml").exists() or held):
+        raise CheckpointError(
+            f"{run_dir}: holds a run already, and --{'partial' if partial else 'resume none'} starts a new one; "
+            "continue it with --resume auto, or name another folder with --set expname=..."
+        )
     if resume == "none":
-        if (run_dir / "config.yaml").exists() or newest.exists():
-            raise CheckpointError(
-                f"{run_dir}: holds a run already, and --resume none starts a new one; continue it with --resume auto, "
-                "or name another folder with --set expname=..."
-            )
         return None
     path = Path(resume)
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint; --resume takes auto, none or a file")
-    if newest.exists() and newest.resolve() != path.resolve() and run_dir.resolve() not in path.resolve().parents:
+    if held and run_dir.resolve() not in path.resolve().parents:
         raise CheckpointError(
             f"{run_dir}: holds another run than {path}, which would be written over; continue it with --resume auto, "
             "or name another folder with --set expname=..."
@@ -128,7 +190,8 @@ def write_config(config: Config) -> None:
 def dry_run(state: TrainState, dataset: Views) -> None:
     """One training step and one sample, and what the run would be; nothing is written but toy cars that are missing."""
     training = state.config.training
-    images, labels = next(build_loader(dataset, state.config, state.device))
+    processes = state.processes
+    images, labels = next(build_loader(dataset, state.config, state.device, 0, processes.rank, processes.world_size))
     stats = train_step(state, dataset, images, labels)
     sample = state.generator_ema.render(state.generator_ema.sample_latents(1), rotation_poses(1, state.config.data))
     log.info("a sample: images %s, depth %s", tuple(sample.images.shape), tuple(sample.depth.shape))

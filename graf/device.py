@@ -8,6 +8,7 @@ import torch
 from graf.errors import GrafError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+LARGEST_KEPT = 12 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
 
 
 def choose_device(name: str) -> torch.device:
@@ -28,7 +29,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks for the next step, instead of having the kernel fault every page in anew.
+    """Let glibc keep freed blocks for the next step, but for the largest, instead of having the kernel fault each page in anew.
 
     A training step on the CPU runs half as fast again for it (tools/benchmark.py step prints it). Elsewhere than on Linux
     with glibc nothing happens.
@@ -39,7 +40,7 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return
-    mallopt(M_MMAP_THRESHOLD, 2**30)
+    mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 

@@ -3,15 +3,20 @@
 import bisect
 import copy
 import dataclasses
+import random
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graf.config import Config, TrainingConfig
 from graf.errors import ConfigError
+from graf.memory.budget import budget_bytes
+from graf.memory.sizes import starting_sizes
 from graf.models.discriminator import Discriminator
-from graf.models.generator import Generator
+from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
+from graf.training.distributed import ALONE, Processes
 
 SAVED = (
     "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",
@@ -20,26 +25,42 @@ SAVED = (
 
 
 class TrainState:
-    """Networks, moving average, optimizers, scalers, step and random state of a run."""
+    """Networks, moving average, optimizers, scalers, step and random state of a run, the same in each of its processes."""
 
-    def __init__(self, config: Config, device: torch.device, n_classes: int = 1, n_elevations: int = 1):
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        n_classes: int = 1,
+        n_elevations: int = 1,
+        processes: Processes = ALONE,
+    ):
         self.config = config
         self.device = device
+        self.processes = processes
         self.n_classes, self.n_elevations = n_classes, n_elevations
         if config.discriminator.label_loss == "MCE" and n_classes == n_elevations == 1:
             raise ConfigError("discriminator.label_loss: MCE has nothing to tell apart in data of one class and one elevation")
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
+        random.seed(config.training.seed)  # these two for libraries alone
+        np.random.seed(config.training.seed % 2**32)
         self.generator = Generator(config, n_classes).to(device)
         self.discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)
         self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
+        sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
+        sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
+        self.sizes = processes.smallest(sizes)
         self.amp = AmpSettings.choose(config.training, device)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         self.step = 0
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
+        self.first_bad = ""  # what was not finite in the first of them
+        self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
+        self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
         self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # latents, cameras and patches
         self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
 
@@ -51,6 +72,12 @@ class TrainState:
     def sample_latents(self, n: int) -> Tensor:
         """(n, Z) latents on the run's device, from the run's own random state."""
         return self.generator.sample_latents(n, self.draws).to(self.device, non_blocking=True)
+
+    def require_same_everywhere(self) -> None:
+        """Raises GrafError where the processes of the run are at different steps or have different weights."""
+        if not self.processes.alone:
+            found = self.step, *(weights_hash(network) for network in (self.generator_ema, self.generator, self.discriminator))
+            self.processes.require_same(found, "step and weights")
 
     @torch.no_grad()
     def update_average(self) -> None:
@@ -77,13 +104,18 @@ class TrainState:
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         rng = {"torch": torch.get_rng_state(), "draws": self.draws.get_state(), "noise": self.noise.get_state()}
+        rng |= {"python": random.getstate(), "numpy": _plain_numpy_state()}  # of what a library draws
         if self.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
             **{name: getattr(self, name).state_dict() for name in SAVED},
             "step": self.step,
             "bad_steps": self.bad_steps,
+            "first_bad": self.first_bad,
+            "rollbacks": self.rollbacks,
             "best": self.best,
+            "data_fingerprint": self.data_fingerprint,
+            "sizes": self.sizes.state_dict(),
             "rng": rng,
         }
 
@@ -100,7 +132,11 @@ class TrainState:
                 raise ValueError("training.optimizer is not the checkpoint's")
             part.load_state_dict(saved[name])
         self.step, self.bad_steps = saved["step"], saved["bad_steps"]
-        self.best = saved.get("best")  # checkpoints of before it was kept have none
+        self.first_bad, self.rollbacks = saved.get("first_bad", ""), saved.get("rollbacks", 0)
+        self.best = saved.get("best")  # checkpoints of before they were kept have neither
+        self.data_fingerprint = saved.get("data_fingerprint", "")
+        if "sizes" in saved:
+            self.sizes.load_state_dict(saved["sizes"])
         self.set_learning_rates()
         rng = saved["rng"]
         torch.set_rng_state(rng["torch"].cpu())
@@ -109,6 +145,9 @@ class TrainState:
             self.noise.set_state(rng["noise"].cpu())
         if self.device.type == "cuda" and "cuda" in rng:
             torch.cuda.set_rng_state(rng["cuda"].cpu(), self.device)
+        if "python" in rng:  # checkpoints of before they were kept have neither
+            random.setstate(rng["python"])
+            np.random.set_state(rng["numpy"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +171,21 @@ class AmpSettings:
         """The context in which networks run; `enabled=False` for what needs float32 inside it."""
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled)
 
+    @property
+    def suits_discriminator(self) -> bool:
+        """Not on the CPU, where the backward pass of its convolutions of small maps takes ten times as long in bfloat16 as in
+        float32 (`python tools/benchmark.py convolutions`)."""
+        return self.device_type != "cpu"
+
     def scaler(self) -> torch.amp.GradScaler:
         """Loss scaling, live where float16 needs it."""
         return torch.amp.GradScaler(self.device_type, enabled=self.enabled and self.dtype == torch.float16)
+
+
+def _plain_numpy_state() -> tuple:
+    """NumPy's global random state without an array in it."""
+    name, numbers, *rest = np.random.get_state()
+    return name, numbers.tolist(), *rest
 
 
 def _is_adam(optimizer_state: dict) -> bool:

@@ -109,7 +109,7 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
         cwd=tmp_path,
     )
     run_dir = tmp_path / "results" / "smoke"
-    assert [path.name for path in sorted((run_dir / "backups").iterdir())] == ["model_00000002.pt", "model_00000004.pt"]
+    assert [path.name for path in sorted((run_dir / "backups").glob("*.pt"))] == ["model_00000002.pt", "model_00000004.pt"]
     assert [path.name for path in sorted((run_dir / "videos").iterdir())] == ["00000002_rotation.mp4", "00000004_rotation.mp4"]
     rows = read_rows(run_dir)
     assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]

@@ -1,0 +1,137 @@
+"""Cost of a training step against the number of processes: python tools/benchmark_scaling.py --processes 1 2"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from graf.camera import Labels, sample_poses  # noqa: E402
+from graf.config import Config, load_config  # noqa: E402
+from graf.console import run_script  # noqa: E402
+from graf.data.workers import available_cores  # noqa: E402
+from graf.device import keep_freed_memory  # noqa: E402
+from graf.training.distributed import Processes  # noqa: E402
+from graf.training.launch import processes_of_run  # noqa: E402
+from graf.training.state import TrainState  # noqa: E402
+from graf.training.steps import discriminator_step, generator_step  # noqa: E402
+
+log = logging.getLogger("graf")
+
+WARM_UP_STEPS = 3
+T = TypeVar("T")
+ROW = "| %9s | %7s | %8s | %8s | %9s | %15s |"
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedProcesses(Processes):
+    """Processes that note the seconds of each exchange, for which they wait for the card."""
+
+    spent: list[float] = dataclasses.field(default_factory=list)
+
+    def any(self, flag: bool) -> bool:
+        return self._timed(super().any, flag)
+
+    def sum_(self, buffer: Tensor) -> Tensor:
+        return self._timed(super().sum_, buffer)
+
+    def _timed(self, exchange: Callable[[Any], T], given: Any) -> T:
+        _wait_for_card()
+        start = time.perf_counter()
+        result = exchange(given)
+        _wait_for_card()
+        self.spent.append(time.perf_counter() - start)
+        return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are timed, after a few that are not")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as for train.py")
+    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--measure", action="store_true", help="be one of the processes, and print the row as JSON")
+    args = parser.parse_args()
+    if args.measure:
+        with processes_of_run(args.device) as (processes, device):
+            timed = TimedProcesses(processes.rank, processes.world_size)
+            row = measure(load_config(args.config, args.set), args.steps, device, timed)
+            if processes.first:
+                log.info(json.dumps(row))
+        return 0
+    rows = [run_in(n) for n in args.processes]
+    log.info("%d steps each, global batch %d, on %s", args.steps, rows[0]["batch_size"], rows[0]["device"])
+    log.info(ROW, "processes", "threads", "s / step", "images/s", "speed-up", "s of exchanges")
+    log.info(ROW, *["---:"] * 6)
+    for row in rows:
+        seconds = row["seconds_per_step"]
+        speed_up = f"{rows[0]['seconds_per_step'] / seconds:.2f}"
+        images_s, exchanges = f"{row['batch_size'] / seconds:.1f}", f"{row['seconds_of_exchanges']:.4f}"
+        log.info(ROW, row["processes"], row["threads"], f"{seconds:.4f}", images_s, speed_up, exchanges)
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0
+
+
+def run_in(n: int) -> dict:
+    """The row that n processes measure, which share this machine's cores."""
+    threads = str(max(1, available_cores() // n))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", *sys.argv, "--measure"]
+    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        sys.exit(done.returncode)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(config: Config, n_steps: int, device: torch.device, processes: TimedProcesses) -> dict:
+    """Median seconds of a step on random photographs, and of what of it the processes spend on exchanges and waiting."""
+    keep_freed_memory()
+    state = TrainState(config, device, processes=processes)
+    batch, share, size = config.training.batch_size, processes.share_of(config.training.batch_size), config.data.imsize
+    images = torch.rand(share, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
+    seconds, waited = [], []
+    for _ in range(WARM_UP_STEPS + n_steps):
+        processes.together()
+        processes.spent.clear()
+        start = time.perf_counter()
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        discriminator_step(state, images, labels[0][processes.rows], labels[1])
+        generator_step(state, labels[2])
+        state.advance()
+        _wait_for_card()
+        seconds.append(time.perf_counter() - start)
+        waited.append(sum(processes.spent))
+    return {
+        "processes": processes.world_size,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{available_cores()} cores",
+        "batch_size": batch,
+        "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]),
+        "seconds_of_exchanges": statistics.median(waited[WARM_UP_STEPS:]),
+    }
+
+
+def _wait_for_card() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    run_script(main)
