@@ -1,6 +1,11 @@
 """Batches are a function of seed and step alone."""
 
 import itertools
+import multiprocessing
+import os
+import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -9,8 +14,10 @@ from graf.camera import Labels, poses_at
 from graf.config import load_config
 from graf.data import Views, build_loader, sample_labels
 from graf.data.loader import EndlessBatches
+from graf.errors import DataError, GrafError
 
 N = 22
+needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 class Numbered(Views):
@@ -36,6 +43,16 @@ def take(loader, n):
     batches = list(itertools.islice(loader, n))
     loader.close()
     return batches
+
+
+def worker_of(loader):
+    return loader._workers[0]
+
+
+def kill_a_worker(loader):
+    worker = worker_of(loader)
+    worker.kill()
+    multiprocessing.connection.wait([worker.sentinel], 5)
 
 
 def numbers(images):
@@ -105,9 +122,11 @@ def test_the_global_random_state_is_left_alone(workers):
 def test_close_ends_the_workers():
     loader = build_loader(Numbered(True), config("training.nworkers=1"), "cpu")
     next(loader)
-    workers = list(loader._batches._workers)
+    workers = list(loader._workers)
     assert all(worker.is_alive() for worker in workers) and workers
     loader.close()
+    for worker in workers:
+        worker.join(5)
     assert not any(worker.is_alive() for worker in workers)
 
 
@@ -127,3 +146,134 @@ def test_labels_of_fakes_of_unposed_data_are_drawn_from_the_config():
     assert labels.class_index.float().mean().item() == pytest.approx(2 / 22, abs=0.03)
     distance = labels.pose_c2w[:, :, 3].norm(dim=1)
     assert distance.min() >= 3.5 and distance.max() <= 3.7001 and distance.std() > 0.05
+
+
+@needs_signals
+def test_a_killed_worker_is_replaced_and_the_batches_are_the_same(caplog):
+    dataset, settings = Numbered(False), config("training.nworkers=2", "data.hflip=true")
+    expected = take(build_loader(dataset, config("data.hflip=true"), "cpu", 3), 9)
+    loader = build_loader(dataset, settings, "cpu", 3)
+    for number, (wanted, _) in enumerate(expected):
+        if number in (0, 4, 5):
+            kill_a_worker(loader)
+        assert torch.equal(next(loader)[0], wanted)
+    loader.close()
+    assert caplog.text.count("a loader process died (SIGKILL)") == 3
+
+
+class Slow(Numbered):
+    """A batch takes its worker long enough to be killed over it; an image is read in less where `ready` is there."""
+
+    def __init__(self, ready):
+        super().__init__(False)
+        self.ready = ready
+
+    def read(self, index):
+        if not self.ready.exists():
+            time.sleep(60)
+        return super().read(index)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """torch looks for dead workers after 0.2 instead of 5 seconds of waiting for a batch."""
+    monkeypatch.setattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
+
+
+@needs_signals
+def test_a_worker_killed_while_it_is_waited_for_is_replaced(tmp_path, impatient):
+    loader = build_loader(Slow(tmp_path / "ready"), config("training.nworkers=1"), "cpu")
+
+    def kill():
+        (tmp_path / "ready").touch()
+        kill_a_worker(loader)
+
+    timer = threading.Timer(0.3, kill)
+    timer.start()
+    expected = take(build_loader(Numbered(False), config(), "cpu"), 2)
+    for wanted, _ in expected:
+        assert torch.equal(next(loader)[0], wanted)
+    loader.close()
+    timer.join()
+
+
+@needs_signals
+def test_a_death_interrupts_nothing_but_the_reading():
+    """torch's own handler would raise in the middle of a step."""
+    loader = build_loader(Numbered(False), config("training.nworkers=2"), "cpu")
+    next(loader)
+    kill_a_worker(loader)
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    assert sum(range(100_000)) == 4999950000  # bytecodes in which Python would deliver it
+    loader.close()
+
+
+class Deadly(Numbered):
+    """Takes whoever reads it with it."""
+
+    def read(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@needs_signals
+def test_workers_that_keep_dying_end_the_run_with_advice(impatient):
+    loader = build_loader(Deadly(False), config("training.nworkers=1"), "cpu", 7)
+    with pytest.raises(GrafError, match=r"step 7: loader processes died 5 times .*SIGKILL.*training.nworkers"):
+        next(loader)
+    loader.close()
+
+
+class Faulty(Numbered):
+    """Images `bad` cannot be read."""
+
+    def __init__(self, *bad, posed=False):
+        super().__init__(posed)
+        self.bad = bad
+
+    def read(self, index):
+        if index in self.bad:
+            raise DataError(f"{index}.png: cannot be read (gone)")
+        return super().read(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_goes_bad_while_training_is_named_without_a_traceback(workers):
+    settings = config(f"training.nworkers={workers}")
+    order = [numbers(images) for images, _ in take(build_loader(Numbered(False), settings, "cpu"), 4)]
+    loader = build_loader(Faulty(order[2][1]), settings, "cpu")
+    assert [numbers(next(loader)[0]) for _ in range(2)] == order[:2]
+    with pytest.raises(DataError) as caught:
+        next(loader)
+    assert str(caught.value) == f"{order[2][1]}.png: cannot be read (gone)"
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_skip_puts_the_next_image_and_its_camera_in_the_place_of_a_bad_one(workers, caplog):
+    settings = config(f"training.nworkers={workers}", "data.on_bad_file=skip")
+    sound = take(build_loader(Numbered(True), settings, "cpu"), 10)
+    found = take(build_loader(Faulty(5, 6, N - 1, posed=True), settings, "cpu"), 10)
+    stand_ins = {5: 7, 6: 7, N - 1: 0}
+    poses = Numbered(True).labels.pose_c2w
+    for (images, _), (others, labels) in zip(sound, found, strict=True):
+        expected = [stand_ins.get(i, i) for i in numbers(images)]
+        assert numbers(others) == expected
+        assert torch.equal(labels.pose_c2w, poses[torch.tensor(expected)])
+    assert caplog.text.count("6.png: cannot be read") == 1  # however often
+
+
+def test_skip_gives_up_where_nothing_can_be_read():
+    with pytest.raises(DataError, match="cannot be read"):
+        next(build_loader(Faulty(*range(N)), config("data.on_bad_file=skip"), "cpu"))
+
+
+def test_workers_that_are_started_anew_each_epoch_do_not_change_the_batches():
+    dataset, start = Numbered(False), 3
+    alone = take(build_loader(dataset, config(), "cpu", start), 8)
+    loader = build_loader(dataset, config("training.nworkers=1", "training.persistent_workers=false"), "cpu", start)
+    seen = set()
+    for wanted, _ in alone:
+        seen.add(worker_of(loader).pid)
+        assert torch.equal(next(loader)[0], wanted)
+    loader.close()
+    assert len(seen) == 3  # steps 3 to 4, 5 to 9, 10

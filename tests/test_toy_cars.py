@@ -154,6 +154,16 @@ def test_the_set_is_made_once_and_a_damaged_file_is_made_again(tmp_path):
     assert file.stat().st_size == len(whole)
 
 
+def test_a_set_with_a_flipped_bit_is_made_again(tmp_path):
+    data = dataclasses.replace(DATA, datadir=(str(tmp_path),))
+    first = load_toy_cars(data)
+    (file,) = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1  # of a pixel, which most of the file is
+    file.write_bytes(content)
+    assert torch.equal(load_toy_cars(data).images, first.images)
+
+
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError("No space left on device")
@@ -177,3 +187,20 @@ def test_the_default_config_builds_posed_cars_and_labels_none_unposed_ones(tmp_p
     assert posed.posed and posed[3]["pose_c2w"].shape == (3, 4) and posed[3]["image"].shape == (3, 16, 16)
     unposed = build_dataset(load_config(None, [*small, "data.labels=none", "discriminator.condition=none"]))
     assert not unposed.posed and "pose_c2w" not in unposed[3]
+
+
+def test_a_set_that_no_memory_holds_is_refused_before_it_is_made(tmp_path):
+    data = load_config(None, ["data.n_images=10000000", "data.imsize=2048", f"data.datadir={tmp_path}"]).data
+    with pytest.raises(DataError, match="10,000,000 toy cars of 2048 x 2048 pixels take 117187.5 GB"):
+        load_toy_cars(data)
+
+
+@pytest.mark.parametrize("name", ["images", "pose_c2w"])
+def test_a_kept_set_of_other_numbers_is_made_anew(tmp_path, name):
+    data = dataclasses.replace(load_config().data, datadir=(str(tmp_path),), imsize=8, n_images=2)
+    first = load_toy_cars(data)
+    (file,) = tmp_path.iterdir()
+    kept = torch.load(file)
+    torch.save(kept | {name: kept[name].double()}, file)
+    assert torch.equal(load_toy_cars(data).images, first.images)
+    assert torch.load(file)[name].dtype == kept[name].dtype

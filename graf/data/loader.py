@@ -1,21 +1,30 @@
 """Endless batches whose content is a function of the seed and the step alone, however many workers read them."""
 
 import dataclasses
-import signal
-from collections.abc import Iterator
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from graf.camera import Labels
 from graf.config import Config
 from graf.data.seeding import generator_of
 from graf.data.views import Views
-from graf.data.workers import available_cores
+from graf.data.workers import available_cores, ended, how_it_ended, leave_deaths_to_reader, leave_interrupts_to_parent
+from graf.errors import DataError, GrafError
 
 MAX_WORKERS = 4
 PREFETCH = 2  # batches a worker reads ahead
+MOST_DEATHS = 4  # of workers over one batch, that are survived
+DYING_S = 1.0  # in which a worker whose batch broke off is seen to have died
+MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
+
+log = logging.getLogger("graf")
 
 
 class EndlessBatches(Sampler):
@@ -41,25 +50,104 @@ class EndlessBatches(Sampler):
             epoch, batch = epoch + 1, 0
 
 
-class Batches:
-    """Iterator over (images (B, 3, H, W) in [-1, 1], Labels or None) on the CPU; `close` ends its workers."""
+class Read(NamedTuple):
+    """A batch as a worker hands it over: None where `problems`, of its files, end the run. As an error, they would come with
+    torch's traceback in the message."""
 
-    def __init__(self, loader: DataLoader):
-        self._loader = loader
-        self._batches = iter(loader)
+    batch: dict[str, Tensor] | None
+    problems: list[str]
+
+
+class BatchReader(Dataset):
+    """Reads whole batches of views; with `skip`, the next image that can be read takes the place of one that cannot."""
+
+    def __init__(self, views: Views, skip: bool):
+        self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
+
+    def __getitems__(self, keys: list[tuple[int, bool]]) -> Read:
+        problems: list[str] = []
+        items = []
+        for index, flip in keys:
+            item = self._item(index, flip, problems)
+            if item is None:
+                return Read(None, problems)
+            items.append(item)
+        return Read(default_collate(items), problems)
+
+    def _item(self, index: int, flip: bool, problems: list[str]) -> dict[str, Tensor] | None:
+        for offset in range(min(self.tries, len(self.views))):
+            try:
+                return self.views[(index + offset) % len(self.views), flip]
+            except DataError as error:
+                problems.append(str(error))
+        return None
+
+
+class Batches:
+    """Iterator over (images (B, 3, H, W) in [-1, 1], Labels or None) on the CPU; `close` ends its workers.
+
+    open_loader(step) gives the loader of a step's batch and those after it. Workers that die are started anew from the batch
+    in hand, and so are all where `renew_every` is not 0, as often. Raises DataError where a file cannot be read, GrafError
+    where workers keep dying.
+    """
+
+    def __init__(self, open_loader: Callable[[int], DataLoader], start_step: int, renew_every: int = 0):
+        self._open_loader, self._step, self._renew_every = open_loader, start_step, renew_every
+        self._workers: list[BaseProcess] = []
+        self._told: set[str] = set()
+        self._open()
 
     def __iter__(self) -> "Batches":
         return self
 
     def __next__(self) -> tuple[Tensor, Labels | None]:
-        batch = next(self._batches)
+        batch, problems = self._read()
+        if batch is None:
+            raise DataError(problems[-1])
+        for problem in problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                log.warning("%s; until then another image takes its place (data.on_bad_file: skip)", problem)
+        self._step += 1
+        if self._renew_every and self._step % self._renew_every == 0:
+            self._open()
         if "pose_c2w" not in batch:
             return batch["image"], None
         return batch["image"], Labels(*(batch[f.name] for f in dataclasses.fields(Labels)))
 
     def close(self) -> None:
         """End the worker processes; the iterator cannot be used afterwards. Deleting it does the same."""
-        self._loader, self._batches = None, iter(())
+        for worker in self._workers:  # they only read, and one may wait for a lock that another died with
+            worker.kill()
+        self._batches, self._workers = iter(()), []
+
+    def _open(self) -> None:
+        self.close()
+        before = multiprocessing.active_children()
+        self._batches = iter(self._open_loader(self._step))
+        self._workers = [child for child in multiprocessing.active_children() if child not in before]
+        leave_deaths_to_reader()
+
+    def _read(self) -> Read:
+        deaths = 0
+        while True:
+            dead = ended(self._workers)
+            try:
+                if not dead:
+                    return next(self._batches)
+            except (RuntimeError, OSError, EOFError):  # what torch makes of a worker that dies while it is waited for
+                dead = ended(self._workers, DYING_S) if self._workers else []
+                if not dead:
+                    raise
+            deaths += 1
+            how = ", ".join(how_it_ended(worker) for worker in dead)
+            if deaths > MOST_DEATHS:
+                raise GrafError(
+                    f"step {self._step}: loader processes died {deaths} times over one batch ({how}), mostly for want of "
+                    "memory or of shared memory (/dev/shm); set training.nworkers=1, or 0 to read without them"
+                )
+            log.warning("step %d: a loader process died (%s); started anew from this step's batch", self._step, how)
+            self._open()
 
 
 def build_loader(
@@ -69,24 +157,25 @@ def build_loader(
 
     torch's global random state is left alone. Of world_size processes each gets training.batch_size / world_size images.
     """
-    n_workers = min(config.training.nworkers, MAX_WORKERS, available_cores())
-    batches = EndlessBatches(
-        len(dataset), config.training.batch_size, config.training.seed, config.data.hflip, start_step, rank, world_size
-    )
-    loader = DataLoader(
-        dataset,
-        batch_sampler=batches,
-        num_workers=n_workers,
-        prefetch_factor=PREFETCH if n_workers else None,
-        persistent_workers=n_workers > 0,
-        pin_memory=torch.device(device).type == "cuda",
-        worker_init_fn=_leave_interrupts_to_parent,
-        generator=torch.Generator(),
-    )
-    return Batches(loader)
+    data, training = config.data, config.training
+    n_workers = min(training.nworkers, MAX_WORKERS, available_cores())
+    n, batch_size = len(dataset), training.batch_size
+
+    def open_loader(step: int) -> DataLoader:
+        return DataLoader(
+            BatchReader(dataset, skip=data.on_bad_file == "skip"),
+            batch_sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
+            num_workers=n_workers,
+            prefetch_factor=PREFETCH if n_workers else None,
+            pin_memory=torch.device(device).type == "cuda",
+            collate_fn=_as_read,
+            worker_init_fn=leave_interrupts_to_parent,
+            generator=torch.Generator(),
+        )
+
+    renew = n_workers > 0 and not training.persistent_workers
+    return Batches(open_loader, start_step, renew_every=n // batch_size if renew else 0)
 
 
-def _leave_interrupts_to_parent(_worker: int) -> None:
-    """A signal to the whole process group must not take the workers from a parent that wants to finish its step."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+def _as_read(read: Read) -> Read:
+    return read

@@ -4,9 +4,12 @@ World z-up; a car's bounding box has diagonal 2 and its centre at the origin; it
 car and its own camera, drawn from the config's range, as in GRAF's carla set.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
+import math
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +28,7 @@ from graf.data.views import Views
 from graf.data.workers import available_cores
 from graf.errors import DataError
 from graf.files import whole_file
+from graf.memory.limits import GB, memory_limit
 from graf.rays import camera_rays
 
 VERSION = 1  # of the shapes and the rendering: raise it when either changes, so that kept sets are made anew
@@ -66,7 +70,7 @@ class ToyCars(Views):
 def load_toy_cars(data: DataConfig) -> ToyCars:
     """The set of a config, from its file in data.datadir or made and kept there; unposed where data.labels is none.
 
-    Raises DataError where it cannot be kept.
+    Raises DataError where it cannot be kept, or where memory has no room for it.
     """
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
@@ -84,9 +88,10 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
 
 
 def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
-    """images (N, 3, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone."""
+    """images (N, 3, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone. Raises DataError where memory has no
+    room for them."""
     pose_c2w = sample_poses(data.n_images, data, generator_of(data.seed))
-    images = torch.empty(data.n_images, 3, data.imsize, data.imsize, dtype=torch.uint8)
+    images = _room_for_images(data)
 
     def make(index: int) -> None:
         view = render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data)
@@ -100,6 +105,18 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
     finally:
         torch.set_num_threads(n_threads)
     return {"images": images, "pose_c2w": pose_c2w}
+
+
+def _room_for_images(data: DataConfig) -> Tensor:
+    shape = data.n_images, 3, data.imsize, data.imsize
+    size = math.prod(shape)
+    if size <= memory_limit():  # of more, the system would tell only once it is written to, by ending the process
+        with contextlib.suppress(RuntimeError):
+            return torch.empty(shape, dtype=torch.uint8)
+    raise DataError(
+        f"data.n_images: {data.n_images:,} toy cars of {data.imsize} x {data.imsize} pixels take {size / GB:.1f} GB of memory, "
+        "which is not there; make fewer, or smaller ones with data.imsize"
+    )
 
 
 def render_cars(cars: Sequence[Solids], pose_c2w: Tensor, data: DataConfig, supersampling: int = SUPERSAMPLING) -> CarViews:
@@ -139,6 +156,9 @@ def toy_cars_fingerprint(data: DataConfig) -> str:
 def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
     """The kept set, or None where there is none or it is not whole."""
     try:
+        with zipfile.ZipFile(file) as archive:
+            if part := archive.testzip():  # torch.load does not look at check sums
+                raise zipfile.BadZipFile(f"{part} is not as it was written")
         kept = torch.load(file, weights_only=True)
         shapes = {name: tuple(kept[name].shape) for name in ("images", "pose_c2w")}
     except FileNotFoundError:
@@ -147,7 +167,8 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
         log.warning("%s: not readable (%s), making it again", file, error)
         return None
     expected = {"images": (data.n_images, 3, data.imsize, data.imsize), "pose_c2w": (data.n_images, 3, 4)}
-    return kept if shapes == expected else None
+    sound = shapes == expected and kept["images"].dtype == torch.uint8 and kept["pose_c2w"].dtype == torch.float32
+    return kept if sound else None
 
 
 def _write(kept: dict[str, Tensor], file: Path) -> None:

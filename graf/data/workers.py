@@ -1,8 +1,50 @@
-"""How many workers this machine is good for."""
+"""The loader's processes: how many this machine is good for, and what is known of those that die."""
 
+import multiprocessing.connection
 import os
+import signal
+import threading
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+
+REAPING_S = 1.0
 
 
 def available_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def leave_interrupts_to_parent(_worker: int) -> None:
+    """A signal to the whole process group must not take the workers from a parent that wants to finish its step."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):  # Windows has no SIGUSR1
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def leave_deaths_to_reader() -> None:
+    """A worker's death is found where its batch is read, and nowhere else.
+
+    torch raises it from a handler of SIGCHLD too, that is in the middle of whatever the main thread does then: half a step, or
+    half a checkpoint.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    if str(getattr(handler, "__module__", "")).startswith("torch."):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def ended(workers: Sequence[BaseProcess], within_s: float = 0.0) -> list[BaseProcess]:
+    """Those of the workers that have ended; where none has, the first to do so within the time."""
+    by_sentinel = {worker.sentinel: worker for worker in workers}
+    found = [by_sentinel[sentinel] for sentinel in multiprocessing.connection.wait(list(by_sentinel), within_s)]
+    for worker in found:
+        worker.join(REAPING_S)
+    return found
+
+
+def how_it_ended(worker: BaseProcess) -> str:
+    """`SIGKILL`, or `exit status 1`."""
+    code = worker.exitcode or 0
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"

@@ -1,0 +1,131 @@
+"""A training survives its faults: the short form of tools/torture.py, and that the tool itself can tell."""
+
+import json
+import logging
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from graf.training.state import TrainState
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits other processes' files")
+if sys.platform.startswith("linux"):
+    import torture_faults
+    from state_digests import digest
+    from torture import Fault, surviving
+    from torture_run import NotSurvived, Subject
+
+    from train import note_data
+
+TINY = ["training.save_every_steps=3", "training.nworkers=1", "training.monitoring=none", "data.n_images=24"]
+SHORT = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--faults", "5", "--set", *TINY]
+
+
+def test_five_faults_are_survived_and_the_weights_are_the_same(tmp_path):
+    """Killed at random, killed in a checkpoint, the newest truncated, a worker killed, the disk full."""
+    command = [sys.executable, str(ROOT / "tools" / "torture.py"), *SHORT, "--json", "found.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["faults"] == found["survived"] == 5
+    assert found["bit_identical"] and 0 < found["steps_lost_max"] <= 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json"]
+
+
+def test_a_digest_sees_the_lowest_bit_the_type_and_the_name():
+    state = {"weight": torch.ones(3), "step": 4}
+    nudged = torch.nextafter(torch.ones(3), torch.tensor(2.0))
+    others = [
+        {"weight": nudged, "step": 4},
+        {"weight": torch.ones(3, dtype=torch.float64), "step": 4},
+        {"weight": torch.ones(1, 3), "step": 4},
+        {"bias": torch.ones(3), "step": 4},
+        {"weight": torch.ones(3), "step": 5},
+        {"weight": torch.tensor([1.0, -0.0, 1.0]), "step": 4},
+        {"weight": torch.tensor([1.0, 0.0, 1.0]), "step": 4},
+    ]
+    assert digest(state) == digest({"weight": torch.ones(6)[::2], "step": 4})
+    assert len({digest(other) for other in [state, *others]}) == 8
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of no process, that told of steps 1 to 7; the last row is cut short."""
+    run_dir = tmp_path / "disturbed" / "smoke"
+    run_dir.mkdir(parents=True)
+    rows = "".join(json.dumps({"step": step}) + "\n" for step in range(1, 8))
+    (run_dir / "metrics.jsonl").write_text(rows + '{"step": 8, "los')
+    return Subject([], run_dir, tmp_path)
+
+
+def test_the_step_is_that_of_the_last_whole_row(run):
+    assert run.step() == 7
+    (run.run_dir / "metrics.jsonl").unlink()
+    assert run.step() == 0
+
+
+def test_a_fault_is_not_survived_where_the_run_does_otherwise(run):
+    run.log_file.write_text("error: something else")
+    fault = Fault("images removed")
+    with surviving(run, fault):
+        raise NotSurvived("its exit status is 1, not 2")
+    assert fault.problem == "its exit status is 1, not 2"
+
+
+@pytest.mark.parametrize(("said", "survived"), [("error: a/0001.png: gone", True), ("error: no space left", False)])
+def test_damaged_images_are_put_back_and_must_be_named(run, monkeypatch, said, survived):
+    for folder in ("images", "whole"):
+        for name in range(6):
+            file = run.folder / folder / f"{name}.png"
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(bytes([name]) * 10)
+    missing = []
+
+    def end(status):
+        missing.extend(name for name in range(6) if not (run.folder / "images" / f"{name}.png").exists())
+
+    monkeypatch.setattr(Subject, "start", lambda run: run.log_file.write_text(said))
+    monkeypatch.setattr(run, "end", end)
+    try:
+        torture_faults.images_missing_at_start(run, 0, random.Random(0))
+        assert survived
+    except NotSurvived:
+        assert not survived
+    assert len(missing) == 2
+    assert [(run.folder / "images" / f"{name}.png").read_bytes() for name in range(6)] == [bytes([n]) * 10 for n in range(6)]
+
+
+class Data(list):
+    """As many images as it has items, of a fingerprint."""
+
+    def __init__(self, n, fingerprint):
+        super().__init__(range(n))
+        self.fingerprint = fingerprint
+
+
+def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog):
+    def resumed(state, data):
+        another = TrainState(refine(), torch.device("cpu"))
+        another.load_state_dict(state.state_dict())
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            note_data(another, data)
+        return another
+
+    first = TrainState(refine(), torch.device("cpu"))
+    note_data(first, Data(9, "a"))
+    first.step = 5
+    assert not caplog.text
+    second = resumed(first, Data(9, "a"))
+    assert not caplog.text
+    third = resumed(second, Data(8, "b"))
+    assert "the data has changed since step 5" in caplog.text and "8 images now" in caplog.text
+    resumed(third, Data(8, "b"))
+    assert not caplog.text  # it is told once

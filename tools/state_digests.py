@@ -1,0 +1,48 @@
+"""What a checkpoint's state is, as a sha256 of each part, over its numbers rather than the file's bytes.
+
+python tools/state_digests.py results/default/model.pt
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+
+from graf.console import log, run_script  # noqa: E402
+from graf.training.checkpoint import read_checkpoint  # noqa: E402
+from graf.training.state import SAVED  # noqa: E402
+
+PARTS = (*SAVED, "step", "bad_steps", "best", "rng")
+
+
+def main() -> int:
+    for name, found in digests(Path(sys.argv[1])).items():
+        log.info("%-14s %s", name, found)
+    return 0
+
+
+def digests(checkpoint: Path) -> dict[str, str]:
+    """The sha256 of each part of our checkpoint's state. Raises CheckpointError where the file cannot be read."""
+    state = read_checkpoint(checkpoint)["state"]
+    return {name: digest(state[name]) for name in PARTS}
+
+
+def digest(value: Any) -> str:
+    """sha256 of nested tensors and plain values, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return hashlib.sha256(repr((value.dtype, value.shape)).encode() + numbers).hexdigest()
+    if isinstance(value, dict):
+        value = [(repr(key), digest(item)) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        value = [digest(item) for item in value]
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    run_script(main)
