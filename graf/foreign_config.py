@@ -42,7 +42,7 @@ def translate_ccsr(raw: dict) -> dict:
 
 def is_graf_format(raw: dict) -> bool:
     """Whether a config speaks as the official GRAF's do."""
-    return _section(raw, "data").get("type") in CENTER_CROPS or any(key in _section(raw, name) for name, key in MARKS)
+    return _section(raw, "data").get("type") in tuple(CENTER_CROPS) or any(key in _section(raw, name) for name, key in MARKS)
 
 
 def translate_graf(raw: dict, where: str) -> dict:
@@ -50,7 +50,7 @@ def translate_graf(raw: dict, where: str) -> dict:
     raw = copy.deepcopy(raw)
     data, nerf, training, rays = (_section(raw, name) for name in ("data", "nerf", "training", "ray_sampler"))
 
-    if data.get("type") in CENTER_CROPS:
+    if data.get("type") in tuple(CENTER_CROPS):  # a dict would want a hash, which a broken config's value may not have
         data["hflip"] = data["type"] in MIRRORED
         data["center_crop"] = CENTER_CROPS[data["type"]]
         data["labels"] = "none"

@@ -1,5 +1,6 @@
 """The config refuses what it does not know, by name, and loses nothing on the way through YAML."""
 
+import itertools
 import json
 import re
 
@@ -127,6 +128,14 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("data.v=[]", "data.v: name at least one elevation"),
         ("data={type: images, datadir: []}", "data.datadir: name at least one folder"),
         ("data=5", "'data' is a section with keys of its own, found 5"),
+        ("data.far=1e300", "data.far: expected a smaller number, found '1e300'"),
+        ("training.max_steps=1e18", "training.max_steps: expected a smaller number"),
+        ("memory.interval_s=1e9", "memory.interval_s: must be at most 86400"),
+        ("nerf.netwidth=0x" + "f" * 9000, "nerf.netwidth: expected a number, found a number of hundreds of digits"),
+        ("nerf.netwidth=" + "[" * 300 + "]" * 300, "nerf.netwidth: expected a number, found [[[[[["),
+        ('training.outdir="a\\0b"', "training.outdir: expected text of one line without control characters, found 'a\\x00b'"),
+        ('data.datadir="a\\nb"', "data.datadir: expected text of one line"),
+        ("expname=" + "a" * 300, "expname: must be at most 200 bytes, found 300"),
         ("z_dist.dim_appearance=64", "z_dist.dim_appearance: must leave room for the shape code in dim = 64, found 64"),
         ("expname=a/b", "expname: must be the name of one folder, found 'a/b'"),
         ("expname=..", "expname: must be the name of one folder"),
@@ -151,14 +160,44 @@ def test_what_cannot_be_taken_is_one_error_that_names_the_key(override, words):
         ("nerf:\n  netwidth: 3\n netdepth: 4\n", "line 3: not valid YAML"),
         ("nerf: [1, 2\n", "not valid YAML"),
         ("a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("data: &a {near: 1}\nnerf: *a\n", "line 2: not valid YAML (aliases such as *name are not taken"),
+        ('inherit_from: "a\\0b"\n', "not valid YAML (embedded null byte)"),
+        ("data: {type: [carla]}\n", "data.type: expected one of toy_cars, images, found ['carla']"),
+        ('? "a\\nb"\n: 1\n', "unknown key 'a\\nb'"),
+        ("x" * 2**20 + ": 1\n", "longer than any config"),
         ("3: 4\n", "unknown key '3'"),
     ],
 )
 def test_a_broken_file_is_one_error_that_names_it(tmp_path, text, words):
     path = written(tmp_path, text)
     message = refusal(path=path)
-    assert str(path) in message
+    assert str(path.parent) in message
     assert words in message
+    assert len(message.splitlines()) == 1 and len(message) < 1000
+
+
+@pytest.mark.parametrize("merged", ["[{}]", "{{<<: [{}]}}"])
+def test_a_few_lines_that_stand_for_billions_are_refused(tmp_path, merged):
+    lines = ["a: &a {x: 1}"]
+    lines += [f"{b}: &{b} {merged.format(', '.join([f'*{a}'] * 9))}" for a, b in itertools.pairwise("abcdefghij")]
+    assert "aliases" in refusal(path=written(tmp_path, "\n".join([*lines, "data: *j"])))
+
+
+@pytest.mark.parametrize("tag", ["object/apply:builtins.open", "object/new:builtins.open", "name:builtins.open", "module:os"])
+def test_yaml_that_would_run_something_runs_nothing(tmp_path, tag):
+    marker = tmp_path / "marker"
+    text = f"expname: !!python/{tag} ['{marker}', w]\n"
+    assert "not valid YAML" in refusal(path=written(tmp_path, text))
+    assert "not valid YAML" in refusal(text.replace(": ", "=").strip())
+    assert not marker.exists()
+
+
+def test_inheriting_from_what_is_no_file_is_one_error(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for parent in ("loop", ".", "a" * 5000, "/dev/zero"):
+        message = refusal(path=written(tmp_path, f"inherit_from: {parent}\n"))
+        assert "cannot be read" in message or "longer than any config" in message
+        assert len(message.splitlines()) == 1
 
 
 def test_a_missing_file_is_an_error_that_lists_the_configs_there_are(tmp_path):
@@ -235,6 +274,10 @@ def test_refined_patches_are_scale_factor_times_their_rays():
         (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
         (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.N_samples=64"], "rrdb backbone takes 2 or 4, found 8"),
         (["ccsr.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),
+        (
+            ["ccsr.num_views=3600", "ccsr.elevation_bins=360", "ccsr.code_size=256"],
+            "339,738,624,000 numbers; at most 268,435,456",
+        ),
         (["ccsr.freeze_backbone=true"], "only the rrdb backbone can be frozen"),
         (["discriminator.dual=true", "ccsr.mode=none"], "discriminator.dual: needs"),
     ],

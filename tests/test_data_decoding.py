@@ -1,6 +1,9 @@
 """Every kind of image file is read to its exact colour."""
 
 import dataclasses
+import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import torch
 from PIL import Image
 
 from graf.config import load_config
-from graf.data.decoding import read_image
+from graf.data.decoding import MOST_PIXELS, read_image
 
 DATA = dataclasses.replace(load_config().data, imsize=8, background=(0.0, 1.0, 0.0))  # green shows through
 
@@ -107,3 +110,28 @@ def test_a_damaged_file_says_what_to_do(tmp_path):
     for name in ("half.png", "text.png"):
         with pytest.raises(ValueError, match="cannot be read.*on_bad_file: skip"):
             read_image(tmp_path / name, DATA)
+
+
+def test_a_few_bytes_that_say_they_are_huge_take_no_memory(tmp_path):
+    body = struct.pack(">IIBBBBB", MOST_PIXELS // 8192 + 1, 8192, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", body), (b"IDAT", zlib.compress(bytes(100)))]
+    parts = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks]
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    with pytest.raises(ValueError, match="8193 x 8192 pixels, more than 67,108,864"):
+        read_image(tmp_path / "a.png", DATA)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "folder.png", "loop.png", "device.png", "gone.png"):
+        with pytest.raises(ValueError, match="not a file that can be read"):
+            read_image(tmp_path / name, DATA)
+
+
+def test_a_format_whose_decoder_runs_programs_is_no_image(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png", "EPS")
+    with pytest.raises(ValueError, match="not an image"):
+        read_image(tmp_path / "a.png", DATA)

@@ -112,6 +112,67 @@ def test_a_frame_that_is_no_mapping_and_intrinsics_that_are_no_numbers(tmp_path)
     assert "camera_angle_x must lie between 0 and pi radians, found 'wide'" in faults_of(config(tmp_path))
 
 
+def test_an_image_that_two_frames_name(tmp_path):
+    put(tmp_path / "a.png")
+    frames = [{"file_path": name, "transform_matrix": matrix(azimuth)} for name, azimuth in (("a", 0.0), ("./a.png", 90.0))]
+    put_transforms(tmp_path, frames)
+    assert "frame 1 ('./a.png'): names the image of frame 0 again" in faults_of(config(tmp_path))
+    dataset = build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
+    torch.testing.assert_close(dataset.labels.pose_c2w, torch.tensor([matrix(0.0)[:3]]))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"fl_x": 10, "fl_y": 12}, "fl_x 10 and fl_y 12 differ"),
+        ({"w": 100, "h": 50, "cx": 60, "cy": 25}, "10.0% of the width off"),
+        ({"w": 100, "h": 50, "cx": 50, "cy": 40}, "15.0% of the width off"),
+        ({"camera_angle_x": 10**400}, "camera_angle_x must lie between"),
+    ],
+)
+def test_cameras_that_are_no_centred_pinholes(tmp_path, content, problem):
+    put(tmp_path / "a.png")
+    put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix(0.0)}], **content)
+    assert problem in faults_of(config(tmp_path))
+
+
+def test_what_is_not_heeded_of_a_camera_is_said(tmp_path, caplog):
+    put(tmp_path / "a.png")
+    frames = [{"file_path": "a.png", "transform_matrix": matrix(0.0)}]
+    put_transforms(tmp_path, frames, w=100, h=100, cx=50.4, cy=50, k1=0.0, k2=1e-5, fl_x=10, fl_y=10.05)
+    build_dataset(config(tmp_path))
+    assert not caplog.text
+    put_transforms(tmp_path, frames, w=100, h=100, cx=53, cy=50, k1=0.1)
+    build_dataset(config(tmp_path))
+    assert "transforms.json: cx, cy, k1 not heeded" in caplog.text
+
+
+def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog):
+    put(tmp_path / "a.png")
+    put(tmp_path / "b.png")
+    frames = [{"file_path": f"{name}.png", "transform_matrix": matrix(0.0, radius=r)} for name, r in (("a", 3.5), ("b", 3.7))]
+    put_transforms(tmp_path, frames)
+    build_dataset(config(tmp_path))
+    assert not caplog.text
+    build_dataset(config(tmp_path, **{"data.radius": 3}))
+    assert "stand 3.5 to 3.7 from the origin" in caplog.text and "set data.radius: 3.6" in caplog.text
+
+
+def test_names_of_files_stay_on_one_line(tmp_path):
+    put(tmp_path / "a\nb\x1b.png")
+    assert "a\\nb\\x1b.png: no label" in faults_of(config(tmp_path, **{"data.labels": "filename"}))
+    put_transforms(tmp_path, [{"file_path": "x\n" * 5000, "transform_matrix": [[1e39] * 4] * 3}])
+    message = faults_of(config(tmp_path))
+    assert len(message.splitlines()) == 3 and len(message) < 1000
+    assert "not finite" in message and "is missing" in message
+
+
+def test_a_transforms_file_without_an_end(tmp_path):
+    put(tmp_path / "a.png")
+    (tmp_path / "transforms.json").symlink_to("/dev/zero")
+    assert "not readable as JSON (no file)" in faults_of(config(tmp_path))
+
+
 def test_images_without_transforms_where_others_have_them(tmp_path):
     put(tmp_path / "a/a.png")
     put(tmp_path / "b/b.png")

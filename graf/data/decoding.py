@@ -9,8 +9,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from graf.config import DataConfig
+from graf.strict import one_line
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # whatever the extension says; EPS would be run as a program
+MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
 
 
 def read_image(file: Path, data: DataConfig) -> Tensor:
@@ -29,11 +32,15 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
 
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) -> Image.Image:
     """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does."""
+    if not os.path.isfile(file):  # a pipe would be waited for
+        raise ValueError("is not a file that can be read; replace it, remove it, or set data.on_bad_file: skip")
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return _on_background(_eight_bits(ImageOps.exif_transpose(image)), background)
     except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
-        reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else str(error)
+        reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); replace it, remove it, or set data.on_bad_file: skip") from error
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graf.strict import one_line
+
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
 
@@ -20,7 +22,7 @@ def describe(faults: Sequence[Fault]) -> str:
     """One line a fault; a problem of many files is told for the first of them and counted for the others."""
     files_of: dict[str, list[str]] = {}
     for fault in faults:
-        files_of.setdefault(fault.problem, []).append(fault.where)
+        files_of.setdefault(fault.problem, []).append(one_line(fault.where))
     lines, n_told = [], 0
     for problem, files in files_of.items():
         if len(lines) >= LINES_SHOWN:

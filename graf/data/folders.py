@@ -52,7 +52,7 @@ def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
     """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
     folders, faults, seen = [], [], set()
     for pattern in data.datadir:
-        roots = [pattern] if Path(pattern).exists() else sorted(filter(os.path.isdir, glob.glob(pattern)))
+        roots = [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
         if not roots:
             faults.append(Fault(pattern, "no such folder; set data.datadir to the folder of your images"))
         for root in roots:

@@ -7,7 +7,8 @@ takes the camera to the world, in the project's own convention: z up, looking al
 """
 
 import json
-import math
+import logging
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,9 +19,15 @@ from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS
 from graf.data.faults import Fault
 from graf.data.folders import TRANSFORMS, Folder, Item
+from graf.data.intrinsics import focal, unheeded
 from graf.rays import depth_bounds
+from graf.strict import one_line, shown
 
 TOLERANCE = 1e-3  # of rotations: files carry few decimals
+LARGEST_FILE = 2**28  # characters
+RADIUS_TOLERANCE = 0.05  # of data.radius
+
+log = logging.getLogger("graf")
 
 
 def items_by_transforms(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
@@ -33,41 +40,66 @@ def items_by_transforms(folders: list[Folder], data: DataConfig) -> tuple[list[I
             continue
         found, wrong = _read_folder(folder.path, class_index)
         items += found
-        faults += wrong + _depth_faults(found, str(folder.path / TRANSFORMS), data)
+        wrong += _depth_faults(found, str(folder.path / TRANSFORMS), data)
+        if not wrong:
+            _warn_of_radius(found, str(folder.path / TRANSFORMS), data)
+        faults += wrong
     return items, faults
 
 
 def _read_folder(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
     file = folder / TRANSFORMS
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(_text_of(file))
     except (OSError, ValueError, RecursionError) as error:
-        return [], [Fault(str(file), f"not readable as JSON ({error}); mend or export it again")]
+        reason = one_line(str(getattr(error, "strerror", None) or error))
+        return [], [Fault(str(file), f"not readable as JSON ({reason}); mend or export it again")]
     frames = content.get("frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not frames:
         return [], [Fault(str(file), "has no frames; expected a list of file_path and transform_matrix")]
-    items, faults = [], []
+    items, faults, ignored = [], [], set()
+    named: dict[Path, int] = {}
     for number, frame in enumerate(frames):
         if not isinstance(frame, dict):
             faults.append(Fault(f"{file}: frame {number}", "expected file_path and transform_matrix", of_image=True))
             continue
-        image, camera = None, {}
+        image, camera, own = None, {}, f"{file}: frame {number} ({shown(frame.get('file_path'))})"
         try:
             image = _image_file(folder, frame.get("file_path"))
+            if named.setdefault(image, number) != number:
+                faults.append(Fault(own, f"names the image of frame {named[image]} again; take one of them out", of_image=True))
+                continue
         except ValueError as error:
-            faults.append(Fault(f"{file}: frame {number} ({frame.get('file_path')})", str(error), of_image=True))
+            faults.append(Fault(own, str(error), of_image=True))
         for name, read, source in (
             ("pose_c2w", rigid_pose, frame.get("transform_matrix")),
-            ("focal", _focal, {**content, **frame}),
+            ("focal", focal, {**content, **frame}),
         ):
             try:
                 camera[name] = read(source)
             except ValueError as error:
-                where = str(image or f"{file}: frame {number} ({frame.get('file_path')})")
-                faults.append(Fault(where, f"in {TRANSFORMS}: {error}", of_image=True))
+                faults.append(Fault(str(image or own), f"in {TRANSFORMS}: {error}", of_image=True))
+        ignored |= unheeded({**content, **frame})
         if image:
             items.append(Item(image, class_index, **camera))
+    if ignored:
+        log.warning(
+            "%s: %s not heeded; images are taken as undistorted, the optical axis at their centre",
+            file,
+            ", ".join(sorted(ignored)),
+        )
     return items, faults
+
+
+def _text_of(file: Path) -> str:
+    """Raises OSError or ValueError where it is no file of a size that transforms have."""
+    if not file.is_file():
+        raise ValueError("no file")
+    with open(file, encoding="utf-8") as opened:
+        text = opened.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise ValueError("too long")
+    return text
 
 
 def _image_file(folder: Path, file_path: Any) -> Path:
@@ -79,7 +111,7 @@ def _image_file(folder: Path, file_path: Any) -> Path:
         raise ValueError("file_path leaves the folder; move the image into it and name it relative to it")
     suffixes = ["", *EXTENSIONS, *(extension.upper() for extension in EXTENSIONS)]
     for candidate in (folder / f"{path}{suffix}" for suffix in suffixes):
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # no error for a name that is too long
             return candidate
     raise ValueError("the file of this frame is missing; restore it or take the frame out")
 
@@ -93,7 +125,7 @@ def rigid_pose(matrix: Any) -> Tensor:
         raise ValueError(expected) from None
     if tuple(pose.shape) not in ((4, 4), (3, 4)):
         raise ValueError(f"{expected}, found shape {tuple(pose.shape)}")
-    if not pose.isfinite().all():
+    if not pose.to(torch.float32).isfinite().all():
         raise ValueError("transform_matrix has values that are not finite; export the camera again")
     if len(pose) == 4 and not torch.allclose(pose[3], pose.new_tensor([0, 0, 0, 1]), atol=TOLERANCE):
         raise ValueError("the last row of transform_matrix must be 0, 0, 0, 1 (is the matrix transposed?)")
@@ -103,25 +135,6 @@ def rigid_pose(matrix: Any) -> Tensor:
     if torch.linalg.det(rotation) < 0:
         raise ValueError("transform_matrix mirrors (determinant -1); export the camera without a flipped axis")
     return pose[:3].to(torch.float32)
-
-
-def _focal(frame: dict) -> float | None:
-    """Focal length in units of the image's width, None where nothing tells it. Raises ValueError."""
-    if "camera_angle_x" in frame:
-        angle = _number(frame["camera_angle_x"])
-        if 0 < angle < math.pi:
-            return 0.5 / math.tan(angle / 2)
-        raise ValueError(f"camera_angle_x must lie between 0 and pi radians, found {frame['camera_angle_x']!r}")
-    if "fl_x" not in frame:
-        return None
-    fl_x, width = _number(frame["fl_x"]), _number(frame.get("w"))
-    if fl_x > 0 and width > 0:
-        return fl_x / width
-    raise ValueError(f"fl_x and w must be pixels above 0, found {frame['fl_x']!r} and {frame.get('w')!r}")
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else math.nan
 
 
 def _depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
@@ -155,3 +168,17 @@ def _depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault
         )
         faults.append(Fault(where, problem))
     return faults
+
+
+def _warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
+    """Of data.radius, from where videos and samples look, where the photographs' cameras stand elsewhere."""
+    distances = [item.pose_c2w[:, 3].norm().item() for item in items if item.pose_c2w is not None]
+    if not distances:
+        return
+    (low, high), (nearest, farthest) = data.radius, (min(distances), max(distances))
+    if nearest < low * (1 - RADIUS_TOLERANCE) or farthest > high * (1 + RADIUS_TOLERANCE):
+        log.warning(
+            "%s: the cameras stand %.4g to %.4g from the origin, but data.radius, from where samples and videos look, is %s; "
+            "set data.radius: %.4g",
+            *(where, nearest, farthest, f"{low:g}" if low == high else f"{low:g} to {high:g}", (nearest + farthest) / 2),
+        )
