@@ -166,7 +166,9 @@ class TrainingConfig:
     use_amp: bool = key("mixed precision (`--use_amp`)")
     amp_dtype: Literal["auto", "bfloat16", "float16"] = key("auto: bfloat16 where the device has it")
     max_hours: float = key("end the run, to be continued, after so many hours; 0 for no limit", 0)
-    max_bad_steps: int = key("non-finite steps in a row after which the run goes back to its last checkpoint, once, and then stops", 1)
+    max_bad_steps: int = key(
+        "non-finite steps in a row after which the run goes back to its last checkpoint, once, then stops", 1
+    )
     monitoring: Literal["tensorboard", "wandb", "none"] = key("curves beside metrics.jsonl; wandb needs `pip install wandb`")
     print_every: int = key("steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
     sample_every: int = key("steps between sample sheets (four times as often in the first 500)", 0)

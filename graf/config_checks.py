@@ -142,7 +142,7 @@ def _run_checks(config: Config) -> Iterator[Check]:
     )
     yield (
         at_most != "auto" and parts > 1,
-        f"training.micro_batch: {at_most} images at a time, but accumulation_steps {parts} says the same otherwise; leave one out",
+        f"training.micro_batch: {at_most} images at a time, and accumulation_steps {parts} says otherwise; leave one out",
     )
     yield (
         at_most != "auto" and at_most > training.batch_size,

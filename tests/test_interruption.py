@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from graf.data.loader import _leave_interrupts_to_parent
+from graf.data.workers import leave_interrupts_to_parent
 from graf.files import whole_file
 from graf.training.interruption import REQUEUE, SIGNALS, Interruption
 
@@ -66,7 +66,7 @@ def test_a_signal_outweighs_the_deadline():
 def test_loader_workers_leave_every_signal_to_their_parent():
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        _leave_interrupts_to_parent(0)
+        leave_interrupts_to_parent(0)
         assert all(signal.getsignal(number) is signal.SIG_IGN for number in SIGNALS)
     finally:
         for number, handler in before.items():

@@ -13,8 +13,13 @@ from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 
-CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
-ERRORS = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU_ALLOCATOR), MemoryError(), RuntimeError("std::bad_alloc")]
+CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError(CPU_ALLOCATOR),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
+]
 UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
 VARIANTS = {
     "r1": UNREFINED,

@@ -156,7 +156,7 @@ def host_suffices(device: torch.device) -> bool:
 
 
 def measure(config: Config, device: torch.device, estimate: Estimate, budget: int) -> int:
-    """Bytes that training steps took at most, process included; 0 where they are left out, the estimate being over the budget."""
+    """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget."""
     if estimate.total_bytes > budget:
         log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
         return 0

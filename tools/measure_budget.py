@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="of training, on noise instead of photographs")
     parser.add_argument("--share", type=float, default=0.6, help="of the unlimited run's peak that the other one gets")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="largest relative difference of the last losses")
-    parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default config")
+    parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", help="write the rows into this file too")
     parser.add_argument("--budget_gb", type=float, help=argparse.SUPPRESS)
@@ -56,7 +56,7 @@ def main() -> int:
         )
     difference = max(abs(limited[name] / unlimited[name] - 1) for name in ("loss_d", "loss_g"))
     within = limited["peak_bytes"] <= budget_gb * GB
-    log.info("largest relative difference of the losses: %.1e; peak within the budget: %s", difference, "yes" if within else "NO")
+    log.info("largest relative difference of the losses: %.1e; within the budget: %s", difference, "yes" if within else "NO")
     if args.json:
         Path(args.json).write_text(json.dumps([unlimited, limited], indent=1), encoding="utf-8")
     return 0 if within and difference <= args.tolerance else 1

@@ -94,9 +94,9 @@ class History:
 
 
 def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
-    """The curves of a metrics.jsonl, read line by line, in at most max_points points each. Damaged lines are left out, with a warning that counts them.
+    """The curves of a metrics.jsonl, read line by line, in at most max_points points each.
 
-    Raises GrafError where there is no such file.
+    Damaged lines are left out, with a warning that counts them. Raises GrafError where there is no such file.
     """
     if not path.is_file():
         raise GrafError(f"{path}: no such file; name the folder of a run that has logged steps (training.print_every above 0)")

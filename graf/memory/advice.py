@@ -18,8 +18,9 @@ def fits(estimate: Estimate, budget_bytes: int) -> bool:
 def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") -> tuple[str, ...] | None:
     """`section.key=value` overrides with which a step stays within the budget, those that cost least; () where it does already.
 
-    Settings are tried in the order of what they cost: number format, then time alone, then the batch, then quality. Each is taken
-    as far as it needs to go, and those before it that turn out not to be needed are left out. None where nothing is enough.
+    Settings are tried in the order of what they cost: number format, then time alone, then the batch, then quality. Each is
+    taken as far as it needs to go, and those before it that turn out not to be needed are left out. None where nothing is
+    enough.
     """
 
     def enough(edits: tuple[str, ...]) -> bool:

@@ -23,7 +23,7 @@ from graf.rendering import RayNoise, composite, importance_depths, interval_leng
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
 SMALLEST_CHUNK = 100  # rays at a time
 EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)
-SAMPLES_AT_ONCE = 32768  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
+SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,9 +62,7 @@ def r1_penalty(discriminator: nn.Module, real: Tensor, labels: Labels | None) ->
     return _image_gradient(discriminator, real.detach(), labels).square().sum(dim=(1, 2, 3)).mean()
 
 
-def wgan_gp_penalty(
-    discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor
-) -> Tensor:
+def wgan_gp_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:
     """Mean of (|grad D| - 1)^2 at the share (B, 1, 1, 1) in [0, 1) of the way from real to fake images (WGAN-GP, Gulrajani et
     al. 2017, eq. 3)."""
     between = (real + share.to(real) * (fake - real)).detach()
