@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from graf.errors import GrafError
 from graf.files import not_worth_a_run
+from graf.memory.survival import is_out_of_memory
 
 log = logging.getLogger("graf")
 
@@ -80,6 +81,14 @@ def run_script(main: Callable[[], int | None]) -> None:
     except OSError as error:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error.filename or 'a file'}: {error.strerror or error}\n")
         status = 1
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = str(error).split("\n")[0] or type(error).__name__
+        sys.stderr.write(
+            f"{Path(sys.argv[0]).name}: error: out of memory ({said}); tools/check_system.py names edits that fit\n"
+        )
+        status = 2
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         status = 130

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from graf.camera import Labels, sample_poses
+from graf.console import run_script
 from graf.evaluation.sampling import fresh_samples
 from graf.memory.survival import OutOfMemory, attempt, is_out_of_memory, surviving
 from graf.models.generator import Generator
@@ -209,3 +210,16 @@ def test_fresh_samples_do_not_depend_on_their_batches(refine):
         return torch.cat(list(fresh_samples(generator, draw_labels, 11, batch_size, seed=5)))
 
     torch.testing.assert_close(samples(4), samples(11))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_script_that_cannot_even_start_says_so_in_one_line(error, capsys):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(main)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "out of memory" in line
+    assert "tools/check_system.py" in line
