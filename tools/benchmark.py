@@ -1,87 +1,129 @@
-"""Speed and memory of a training step, each variant in a process of its own: python tools/benchmark.py step"""
+"""Speed and memory of a training step, each variant in a process of its own.
+
+python tools/benchmark.py step       # a config's step in float32 and in mixed precision
+python tools/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
+python tools/benchmark.py rules      # what the house rules about memory are worth
+"""
 
 import argparse
 import json
 import logging
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import torch  # noqa: E402
 
-from graf.camera import Labels, sample_poses  # noqa: E402
-from graf.config import Config, load_config  # noqa: E402
+from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
-from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
-from graf.training.state import TrainState  # noqa: E402
-from graf.training.steps import discriminator_step, generator_step  # noqa: E402
+from graf.device import choose_device  # noqa: E402
+from graf.files import whole_file  # noqa: E402
+from graf.memory.limits import GB, MB  # noqa: E402
+from tools import memory_rows as memory  # noqa: E402
+from tools.memory_rules import measure_rules  # noqa: E402
 
 log = logging.getLogger("graf")
 
-VARIANTS = {  # name: (mixed precision, freed memory kept)
+STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
     "float32": (False, True),
     "amp": (True, True),
     "amp, system allocator": (True, False),
 }
 WARM_UP_STEPS = 3
+RAYS = (1024, 4096, 16384)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("what", choices=["step"])
-    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
-    parser.add_argument("--steps", type=int, default=20, help="steps that are timed, after a few that are not")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--json", help="write the rows into this file too")
-    parser.add_argument("--variant", choices=list(VARIANTS), help="measure one, and print it as JSON")
-    args = parser.parse_args()
-    if args.variant:
-        config = load_config(args.config, [f"training.use_amp={str(VARIANTS[args.variant][0]).lower()}"])
-        log.info(json.dumps(measure_steps(config, args.variant, args.steps, choose_device(args.device))))
+    args = parser().parse_args()
+    if args.row:
+        log.info(json.dumps(measured_row(args, json.loads(args.row))))
         return 0
-    rows = [in_own_process(variant) for variant in VARIANTS]
-    log.info("%-24s %10s %14s %14s", "variant", "steps / s", "x float32", "peak MiB")
-    for row in rows:
-        speed = rows[0]["seconds_per_step"] / row["seconds_per_step"]
-        log.info("%-24s %10.2f %14.2f %14.0f", row["name"], 1 / row["seconds_per_step"], speed, row["peak_bytes"] / 2**20)
+    rows = {"step": step_rows, "memory": memory_rows, "rules": rule_rows}[args.what](args)
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        with whole_file(args.json) as path:
+            path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return 0
 
 
-def in_own_process(variant: str) -> dict:
-    done = subprocess.run([sys.executable, *sys.argv, "--variant", variant], capture_output=True, text=True)
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["step", "memory", "rules"])
+    p.add_argument("--config", help="step, rules: YAML file; by default configs/default.yaml")
+    p.add_argument("--steps", type=int, help="steps that are timed; by default 20, of memory 3, or as many as a minute has")
+    p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays an image")
+    p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
+    p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
+    p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--json", metavar="FILE", help="write the rows into this file too")
+    p.add_argument("--row", help=argparse.SUPPRESS)
+    return p
+
+
+def in_own_process(row: dict) -> dict | list[dict]:
+    done = subprocess.run([sys.executable, *sys.argv, "--row", json.dumps(row)], capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(done.stderr)
         sys.exit(done.returncode)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure_steps(config: Config, variant: str, n_steps: int, device: torch.device) -> dict:
-    """Median seconds of a training step on random photographs, and its peak bytes: of the card, or resident on the CPU."""
-    if VARIANTS[variant][1]:
-        keep_freed_memory()
-    idle = peak_memory_bytes(device)
-    state = TrainState(config, device)
-    batch, size = config.training.batch_size, config.data.imsize
-    images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
-    seconds = []
-    for _ in range(WARM_UP_STEPS + n_steps):
-        start = time.perf_counter()
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        discriminator_step(state, images, labels[0], labels[1])
-        generator_step(state, labels[2])
-        state.advance()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    peak = peak_memory_bytes(device) - idle
-    return {"name": variant, "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]), "peak_bytes": peak}
+def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
+    """What the process of one row does."""
+    device = choose_device(args.device)
+    if args.what == "memory" and args.count:
+        return memory.count_memory(row["name"], row["rays"])
+    if args.what == "memory":
+        return memory.measure_memory(row["name"], row["rays"], args.steps or 3, 60, device)
+    if args.what == "rules":
+        return measure_rules(load_config(args.config), args.steps or 20, device)
+    amp, kept = STEP_VARIANTS[row["name"]]
+    config = load_config(args.config, [f"training.use_amp={str(amp).lower()}"])
+    return row | memory.measure_steps(config, kept, args.steps or 20, WARM_UP_STEPS, device)
+
+
+def step_rows(args: argparse.Namespace) -> list[dict]:
+    rows = [in_own_process({"name": name}) for name in STEP_VARIANTS]
+    log.info("%-24s %10s %14s %14s", "variant", "steps / s", "x float32", "peak MiB")
+    for row in rows:
+        speed = rows[0]["seconds_per_step"] / row["seconds_per_step"]
+        log.info("%-24s %10.2f %14.2f %14.0f", row["name"], 1 / row["seconds_per_step"], speed, row["peak_bytes"] / MB)
+    return rows
+
+
+def memory_rows(args: argparse.Namespace) -> list[dict]:
+    rows: list[dict] = []
+    log.info("| rays an image | step | peak GB | of plain's | seconds | of default's |\n| --- | --- | --- | --- | --- | --- |")
+    for rays in sorted(args.rays):
+        for name in args.variants:
+            expected = memory.expected_bytes(rows, name, rays)
+            if expected > args.most_gb * GB and not args.count:
+                log.info("| %s | %s | about %.0f, left out | | | |", f"{rays:,}", name, expected / GB)
+                continue
+            rows = memory.compared([*rows, in_own_process({"name": name, "rays": rays})])
+            row, share, time = rows[-1], percent(rows[-1]["peak_over_plain"]), percent(rows[-1]["time_over_default"])
+            size, seconds = row["peak_bytes"] / GB, row["seconds_per_step"]
+            seconds = "" if seconds is None else f"{seconds:.1f}"
+            log.info("| %s | %s | %.2f | %s | %s | %s |", f"{rays:,}", name, size, share, seconds, time)
+    log.info("")
+    for line in memory.verdicts(rows):
+        log.info("%s", line)
+    return rows
+
+
+def rule_rows(args: argparse.Namespace) -> list[dict]:
+    rows = in_own_process({})
+    log.info("| rule | kept | broken |\n| --- | --- | --- |")
+    for row in rows:
+        size, unit = (MB, "MB") if row["unit"] == "bytes" else (1, "s")
+        log.info("| %s | %.2f %s | %.2f %s |", row["name"], row["kept"] / size, unit, row["broken"] / size, unit)
+    return rows
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 if __name__ == "__main__":

@@ -134,8 +134,20 @@ def _field(config: Config, batch: int) -> tuple[int, int]:
         fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine)
         n_samples = nerf.N_samples + nerf.N_importance
         kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
-    waiting = kept if others_wait else 0
-    return waiting * rays, waiting * (rays - at_once) + peak * at_once
+    weights = _modulated_weights(config, batch)
+    if not others_wait:
+        return 0, peak * at_once + weights
+    weights *= math.ceil(rays / at_once)  # a copy a piece
+    return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
+
+
+def _modulated_weights(config: Config, batch: int) -> int:
+    """Bytes of the copies of the field's weights that each image has of its own, for nerf.conditioning: film."""
+    nerf = config.nerf
+    numbers = (nerf.netdepth + 1) * nerf.netwidth**2
+    if nerf.N_importance > 0:
+        numbers += (nerf.netdepth_fine + 1) * nerf.netwidth_fine**2
+    return batch * numbers * _activation_bytes(config) if nerf.conditioning == "film" else 0
 
 
 def _field_a_sample(config: Config, depth: int, width: int) -> tuple[int, int]:

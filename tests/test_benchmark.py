@@ -1,0 +1,80 @@
+"""The benchmark's plain step is the package's in other words, its memory bars hold, and its tables compare like with like."""
+
+import pytest
+import torch
+
+from graf.models.generator import Generator
+from tools.live_bytes import LiveBytes
+from tools.memory_rows import compared, count_memory, expected_bytes, network, verdicts
+from tools.plain_step import PlainGenerator
+
+
+def test_the_plain_step_renders_the_same_pictures_with_the_same_gradients(concat, labels):
+    torch.manual_seed(0)
+    learned = Generator(concat("nerf.raw_noise_std=1"))
+    latents, noise = torch.randn(4, 8), learned.draw_noise(4, 0, torch.Generator().manual_seed(1))
+    grid = torch.rand(4, 16, 16, 2, generator=torch.Generator().manual_seed(2)) * 15
+
+    def gradients(generator):
+        rendering = generator(latents, labels, grid, noise=noise)
+        grads = torch.autograd.grad(rendering.images.square().mean(), list(learned.field.parameters()))
+        return rendering.images.detach(), rendering.opacity.detach(), grads
+
+    images, opacity, expected = gradients(learned)
+    plain_images, plain_opacity, found = gradients(PlainGenerator(learned))
+    assert images.std() > 0.01
+    torch.testing.assert_close(plain_images, images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(plain_opacity, opacity, atol=1e-5, rtol=0)
+    for actual, wanted in zip(found, expected, strict=True):
+        assert (actual - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_what_tensors_hold_is_what_the_layers_need():
+    """Of a sample the plain step keeps the inputs, eight layers, the joined skip, the colour layer's input and output; the
+    package's the encoded point, eight layers and the colour layer's output, and a piece of the rays' gradients."""
+    inputs, views, n_samples = 63 + 128, 27 + 128, 2 * 1024 * 64
+    plain = 4 * n_samples * (inputs + 8 * 256 + (inputs + 256) + (256 + views) + 128)
+    default = 4 * n_samples * (63 + 8 * 256 + 128)
+    measured_plain, measured = (count_memory(name, 1024)["peak_bytes"] for name in ("plain", "default"))
+    assert plain < measured_plain < 1.3 * plain
+    assert default < measured < 1.2 * default
+    assert measured < 0.7 * measured_plain
+
+
+def row(name, rays, peak, seconds=None):
+    return {"name": name, "rays_per_image": rays, "seconds_per_step": seconds, "peak_bytes": peak}
+
+
+def test_ratios_are_to_the_same_number_of_rays():
+    rows = [row("plain", 1024, 100, 3.0), row("default", 1024, 60, 2.0), row("+ checkpoint_rays", 1024, 20, 2.5)]
+    rows += [row("+ checkpoint_rays", 16384, 25, 40.0)]
+    by_hand = [(1.0, 1.5, 1.0), (0.6, 1.0, 1.0), (0.2, 1.25, 1.0), (None, None, 1.25)]
+    columns = ("peak_over_plain", "time_over_default", "peak_over_1024_rays")
+    assert [tuple(found[name] for name in columns) for found in compared(rows)] == by_hand
+
+
+def test_a_bar_is_met_missed_or_not_measured():
+    rows = compared([row("plain", 4096, 100), row("default", 4096, 65), row("+ amp", 4096, 41)])
+    said = [line.rsplit(": ", 1)[1] for line in verdicts(rows)]
+    assert said == ["0.65, met", "0.41, MISSED", *["not measured"] * 4]
+
+
+def test_what_does_not_fit_is_foreseen_from_fewer_rays():
+    rows = [row("plain", 1024, 100), row("plain", 4096, 300), row("safe", 1024, 50)]
+    assert expected_bytes(rows, "plain", 16384) == 4 * 300
+    assert expected_bytes(rows, "default", 16384) == 0
+    assert expected_bytes(rows, "safe", 16384) == 0
+
+
+def test_variants_differ_from_the_default_in_what_their_name_says():
+    assert network(4096).ray_sampler.N_samples == 4096
+    assert network(4096, ("training.use_amp=true",)).training.use_amp
+    assert network(16384).patch_size == 128
+
+
+def test_the_counter_forgets_what_was_freed():
+    with LiveBytes() as counter:
+        for _ in range(3):
+            torch.zeros(256)  # 1 KiB, gone at once
+    assert (counter.live, counter.peak) == (0, 1024)
