@@ -173,8 +173,7 @@ class AmpSettings:
 
     @property
     def suits_discriminator(self) -> bool:
-        """Not on the CPU, where the backward pass of its convolutions of small maps takes ten times as long in bfloat16 as in
-        float32 (`python tools/benchmark.py convolutions`)."""
+        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16 than in float32."""
         return self.device_type != "cpu"
 
     def scaler(self) -> torch.amp.GradScaler:
