@@ -173,7 +173,7 @@ class AmpSettings:
 
     @property
     def suits_discriminator(self) -> bool:
-        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16 than in float32."""
+        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16."""
         return self.device_type != "cpu"
 
     def scaler(self) -> torch.amp.GradScaler:
