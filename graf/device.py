@@ -8,7 +8,7 @@ import torch
 from graf.errors import GrafError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST_KEPT = 12 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
+LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
 
 
 def choose_device(name: str) -> torch.device:

@@ -180,6 +180,7 @@ def test_a_row_that_a_crash_cut_short_gets_its_end(tmp_path):
 
 def test_workers_are_counted_until_they_die():
     tree = ProcessTree()
+    tree.find_children()  # such as what multiprocessing leaves behind
     before = tree.read()["workers"]
     with subprocess.Popen(SLEEP, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
