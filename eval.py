@@ -34,9 +34,10 @@ from graf.evaluation.smoothness import nyquist_against_real, rotation_smoothness
 from graf.evaluation.sweep import write_sweep
 from graf.files import file_sha256, whole_file
 from graf.models.generator import Generator
-from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint
-from graf.training.checkpoint_files import FOLDERS, newest_checkpoint
+from graf.training.checkpoint import checkpoint_step, read_checkpoint
+from graf.training.checkpoint_files import FOLDERS
 from graf.training.export import SUFFIX, write_export
+from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 
 log = logging.getLogger("graf")
 
@@ -160,13 +161,7 @@ def find_checkpoint(args: argparse.Namespace) -> Path:
     """The checkpoint that the flags name. Raises GrafError where there is none."""
     if args.checkpoint:
         return Path(args.checkpoint)
-    run_dir = Path(args.run) if args.run else load_config(args.config, args.set).run_dir
-    checkpoint = newest_checkpoint(run_dir)
-    if checkpoint is None:
-        raise GrafError(
-            f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name one with --run"
-        )
-    return checkpoint
+    return trained_checkpoint(Path(args.run) if args.run else load_config(args.config, args.set).run_dir)
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:

@@ -21,7 +21,7 @@ from graf.training.checkpoint import NEWEST, restore, start_from
 from graf.training.checkpoint_files import newest_checkpoint, run_checkpoints
 from graf.training.distributed import Processes
 from graf.training.health import anomalies_named
-from graf.training.interruption import Interruption
+from graf.training.interruption import Interruption, requeue_at_start
 from graf.training.launch import processes_of_run
 from graf.training.logging import check_monitoring
 from graf.training.loop import train, train_step
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
+    requeue_at_start()
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
         config = load_config(args.config, overrides(args))

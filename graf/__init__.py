@@ -8,6 +8,6 @@ __version__ = "0.1.0"
 # step is many times as fast for it, alone as fast as before.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from graf.training.checkpoint import load_generator  # noqa: E402
+from graf.training.generator_loading import load_generator  # noqa: E402
 
 __all__ = ["load_generator"]

@@ -25,14 +25,13 @@ from graf.rays import camera_rays, full_grid
 from graf.training.checkpoint import (
     NEWEST,
     backup_name,
-    checkpoint_config,
     checkpoint_step,
-    load_generator,
     read_checkpoint,
     restore,
     save_checkpoint,
 )
 from graf.training.checkpoint_record import _HashingFile, read_record, record_path, write_record
+from graf.training.generator_loading import checkpoint_config, load_generator
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 
@@ -214,11 +213,17 @@ def test_a_checkpoint_knows_its_config_and_step(smoke, tmp_path):
 def test_a_record_tells_what_was_written(smoke, tmp_path):
     path, state = tmp_path / NEWEST, new_state(smoke())
     state.step, state.best = 41, {"value": 3.5, "step": 40, "terms": {"metric": "kid"}}
-    save_checkpoint(path, state, {"loss_d": 0.5, "loss_g": math.nan})
+    state.note_losses({"loss_d": 0.5, "loss_g": math.nan, "opacity": 0.1})
+    state.note_losses({"loss_d": 0.6})
+    save_checkpoint(path, state, {"loss_d": 0.6, "loss_g": math.nan})
     record = json.loads((tmp_path / "model.pt.json").read_text())
     assert record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert (record["size"], record["step"]) == (path.stat().st_size, 41)
-    assert record["metrics"] == {"best": state.best, "scalars": {"loss_d": 0.5, "loss_g": None}}
+    lowest = {"loss_d": {"value": 0.5, "step": 41}}
+    assert record["metrics"] == {"best": state.best, "lowest_losses": lowest, "scalars": {"loss_d": 0.6, "loss_g": None}}
+    resumed = new_state(smoke())
+    restore(path, resumed)
+    assert resumed.lowest_losses == lowest
     assert record["versions"]["torch"] == torch.__version__
     config_sha256 = record["config_sha256"]
     save_checkpoint(path, new_state(smoke("training.lr_g=0.01")))
@@ -359,7 +364,7 @@ def test_a_file_of_something_else_is_an_error_that_says_what(smoke, tmp_path, co
 
 def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
     assert refusal(tmp_path / "nothing.pt") == f"{tmp_path / 'nothing.pt'}: no such checkpoint"
-    assert refusal(tmp_path) == f"{tmp_path / NEWEST}: no such checkpoint"
+    assert refusal(tmp_path).startswith(f"{tmp_path}: no trained run here (model.pt is missing)")
 
 
 def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypatch):

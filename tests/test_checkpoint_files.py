@@ -207,6 +207,13 @@ def test_a_missing_newest_is_the_one_before(state, run_dir, caplog):
     assert "no model.pt, falling back" in caplog.text
 
 
+def test_a_generator_is_loaded_from_the_newest_that_is_whole(state, run_dir):
+    save_steps(state, 1, 2)
+    truncate(run_dir / NEWEST)
+    found = graf.load_generator(run_dir).state_dict()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in state.generator_ema.state_dict().items())
+
+
 def test_looking_alone_renames_nothing(state, run_dir):
     save_steps(state, 1, 2)
     truncate(run_dir / NEWEST)

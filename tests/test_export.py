@@ -14,8 +14,9 @@ import graf
 from graf.config import config_to_dict
 from graf.errors import CheckpointError
 from graf.models.generator import Generator
-from graf.training.checkpoint import checkpoint_config, checkpoint_step, read_checkpoint, restore, save_checkpoint, start_from
+from graf.training.checkpoint import checkpoint_step, read_checkpoint, restore, save_checkpoint, start_from
 from graf.training.export import write_export
+from graf.training.generator_loading import checkpoint_config
 from graf.training.state import TrainState
 
 CPU = torch.device("cpu")

@@ -15,8 +15,9 @@ from graf.errors import CheckpointError
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
 from graf.training.architecture import differences, infer_config, read_architecture
-from graf.training.checkpoint import checkpoint_config, read_checkpoint, restore, save_checkpoint, start_from
+from graf.training.checkpoint import read_checkpoint, restore, save_checkpoint, start_from
 from graf.training.foreign_checkpoints import recognise, step_of
+from graf.training.generator_loading import checkpoint_config
 from graf.training.partial_loading import load_partially, require_fit
 from graf.training.state import TrainState
 

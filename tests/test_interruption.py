@@ -7,10 +7,18 @@ import pytest
 
 from graf.data.workers import leave_interrupts_to_parent
 from graf.files import whole_file
-from graf.training.interruption import REQUEUE, SIGNALS, Interruption
+from graf.training.interruption import REQUEUE, SIGNALS, Interruption, requeue_at_start
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 STATUSES = [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", REQUEUE)]
+
+
+@pytest.fixture
+def restored_handlers():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("name", "status"), STATUSES)
@@ -63,11 +71,13 @@ def test_a_signal_outweighs_the_deadline():
     assert interruption.exit_status == 143
 
 
-def test_loader_workers_leave_every_signal_to_their_parent():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        leave_interrupts_to_parent(0)
-        assert all(signal.getsignal(number) is signal.SIG_IGN for number in SIGNALS)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_sigusr1_before_the_first_step_asks_for_another_start(restored_handlers):
+    requeue_at_start()
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert ended.value.code == REQUEUE
+
+
+def test_loader_workers_leave_every_signal_to_their_parent(restored_handlers):
+    leave_interrupts_to_parent(0)
+    assert all(signal.getsignal(number) is signal.SIG_IGN for number in SIGNALS)

@@ -34,7 +34,8 @@ from graf.files import file_sha256  # noqa: E402
 from graf.models.discriminator import Discriminator  # noqa: E402
 from graf.models.generator import Generator  # noqa: E402
 from graf.rays import cut_patch, sample_patch_grid  # noqa: E402
-from graf.training.checkpoint import NEWEST, checkpoint_config, checkpoint_step, generator_of, read_checkpoint  # noqa: E402
+from graf.training.checkpoint import checkpoint_step, read_checkpoint  # noqa: E402
+from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint  # noqa: E402
 from graf.training.interruption import Interruption  # noqa: E402
 from graf.training.losses import faded_blur  # noqa: E402
 
@@ -79,7 +80,7 @@ def main() -> int:
     if not args.list and not (args.layers and args.out):
         p.error("--layers and --out are needed; --list prints the layers")
     keep_freed_memory()
-    path = args.checkpoint / NEWEST if args.checkpoint.is_dir() else args.checkpoint
+    path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     dataset = build_dataset(config)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from graf.errors import GrafError
+from graf.config import read_yaml
+from graf.errors import ConfigError, GrafError
 from graf.evaluation.sanity import collapse_warning
 from graf.evaluation.tail import Tail
 from graf.memory.leak_report import LeakReport, duration
@@ -205,8 +204,8 @@ def _sample_sheets(folder: Path) -> list[tuple[float, int, tuple[Path, ...]]]:
 @functools.lru_cache(maxsize=4)
 def _max_steps(config: Path, _changed: float) -> int | None:
     try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        content = read_yaml(config)
+    except ConfigError:
         return None
     match content:
         case {"training": {"max_steps": int(steps)}}:

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graf.config import Config, config_to_dict, load_config
+from graf.config import Config, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.files import not_worth_a_run, stream_sha256, whole_file
-from graf.models.generator import Generator
-from graf.training.architecture import infer_config
 from graf.training.checkpoint_record import (
     Record,
     has_right_checksums,
@@ -23,7 +21,7 @@ from graf.training.checkpoint_record import (
     write_record,
 )
 from graf.training.export import SUFFIX, read_export
-from graf.training.foreign_checkpoints import recognise, step_of, stored_config
+from graf.training.foreign_checkpoints import recognise, step_of
 from graf.training.partial_loading import load_partially, require_fit
 from graf.training.state import TrainState
 
@@ -61,7 +59,7 @@ def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] 
     try:
         with whole_file(path) as temporary:
             sha256 = save_verified(content, temporary)
-            record = make_record(temporary, sha256, state.step, state.config, state.best, scalars or {})
+            record = make_record(temporary, sha256, state, scalars or {})
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
@@ -153,50 +151,6 @@ def start_from(path: Path, state: TrainState) -> None:
     for name in NETWORKS:
         if name not in reports:
             log.warning("%s: holds no %s, which starts afresh", path, name)
-
-
-def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
-    """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
-
-    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder. `config`: a Config or a YAML
-    file; by default the one inside the checkpoint, else `config.yaml` beside it, else what the weights' shapes tell. Raises
-    CheckpointError or ConfigError.
-    """
-    path = Path(checkpoint)
-    if path.is_dir():
-        path = path / NEWEST
-    content = read_checkpoint(path)
-    if not isinstance(config, Config):
-        config = load_config(config) if config is not None else checkpoint_config(path, content)
-    return generator_of(path, content, config, device)
-
-
-def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
-    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages.
-
-    partial: take the weights that fit, if they are half of the generator's parameters, and tell the others in the log.
-    """
-    found = recognise(content, path)
-    found.report_left_out(path)
-    generator, weights = Generator(config, found.n_classes), found.part("generator_ema", path)
-    if partial:
-        load_partially(generator, weights, path).tell(f"{path}: generator")
-    else:
-        require_fit({"generator_ema": generator}, found.parts, config, path)
-        generator.load_state_dict(weights)
-    return generator.to(device).eval().requires_grad_(False)
-
-
-def checkpoint_config(path: Path, content: dict) -> Config:
-    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else of the weights' shapes.
-
-    Raises CheckpointError where the shapes are of no architecture of ours, ConfigError for a config that cannot be taken.
-    """
-    found = recognise(content, path)
-    if (config := stored_config(found, path)) is not None:
-        return config
-    beside = path.parent / "config.yaml"
-    return load_config(beside) if beside.exists() else infer_config(found, path)
 
 
 def checkpoint_step(content: dict) -> int:

@@ -21,13 +21,14 @@ from typing import BinaryIO
 import torch
 
 import graf
-from graf.config import Config, config_to_dict
+from graf.config import config_to_dict
 from graf.files import file_sha256, whole_file
+from graf.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """saved: when, ISO 8601 in UTC; metrics: the best measurement so far and the last scalars, as far as there are any."""
+    """saved: when, ISO 8601 in UTC; metrics: the best measurement and the lowest losses so far, and the last scalars."""
 
     sha256: str
     size: int  # bytes
@@ -38,16 +39,16 @@ class Record:
     versions: dict[str, str]
 
 
-def make_record(file: Path, sha256: str, step: int, config: Config, best: dict | None, scalars: Mapping[str, float]) -> Record:
-    """The record of a checkpoint that has just been written to `file`."""
+def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str, float]) -> Record:
+    """The record of a checkpoint of the state that has just been written to `file`."""
     finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-    settings = json.dumps(config_to_dict(config), sort_keys=True)
+    settings = json.dumps(config_to_dict(state.config), sort_keys=True)
     return Record(
         sha256=sha256,
         size=file.stat().st_size,
-        step=step,
+        step=state.step,
         saved=iso_utc(time.time()),
-        metrics={"best": best, "scalars": finite},
+        metrics={"best": state.best, "lowest_losses": state.lowest_losses, "scalars": finite},
         config_sha256=hashlib.sha256(settings.encode()).hexdigest(),
         versions={"python": platform.python_version(), "torch": torch.__version__, "graf_ccsr": graf.__version__},
     )

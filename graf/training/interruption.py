@@ -51,3 +51,16 @@ class Interruption:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+
+
+def requeue_at_start() -> None:
+    """Until an Interruption is entered nothing is there to be saved: SIGUSR1 ends the process with REQUEUE.
+
+    Ctrl-C and SIGTERM do with 130 and 143 by themselves.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(REQUEUE)
+
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, end)

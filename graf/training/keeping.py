@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graf.console import progress
 from graf.data import Views
+from graf.files import not_worth_a_run
 from graf.memory.cleanup import clean_up
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
@@ -103,6 +104,7 @@ class Keeper:
 
     def _print(self, stats: dict[str, Tensor]) -> None:
         self.numbers = self.log.scalars(stats, self.state.step)
+        self.state.note_losses(self.numbers)
         self.watch.look(self.numbers, self.state.step)
         self.log.memory(self.monitor.latest(), self.state.step)
         shown = {name: f"{self.numbers[name]:.3f}" for name in ("loss_d", "loss_g", "opacity")}
@@ -110,7 +112,8 @@ class Keeper:
 
     def _snapshot(self) -> None:
         if self.memory_snapshot:
-            log.info("memory snapshot: %s", write_snapshot(self.run_dir / "memory", self.state.step))
+            with not_worth_a_run("memory snapshots"):
+                log.info("memory snapshot: %s", write_snapshot(self.run_dir / "memory", self.state.step))
 
 
 def due(step: int, every: int) -> bool:

@@ -3,6 +3,7 @@
 import bisect
 import copy
 import dataclasses
+import math
 import random
 
 import numpy as np
@@ -60,6 +61,7 @@ class TrainState:
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
+        self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
         self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
         self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # latents, cameras and patches
         self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
@@ -88,6 +90,13 @@ class TrainState:
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
+    def note_losses(self, scalars: dict[str, float]) -> None:
+        """Remember those of a step's losses that are the lowest of the run so far."""
+        for name, value in scalars.items():
+            lowest = self.lowest_losses.get(name, {"value": math.inf})
+            if name.startswith("loss") and value < lowest["value"]:
+                self.lowest_losses[name] = {"value": value, "step": self.step}
+
     def advance(self) -> None:
         """One step is done."""
         self.step += 1
@@ -114,6 +123,7 @@ class TrainState:
             "first_bad": self.first_bad,
             "rollbacks": self.rollbacks,
             "best": self.best,
+            "lowest_losses": self.lowest_losses,
             "data_fingerprint": self.data_fingerprint,
             "sizes": self.sizes.state_dict(),
             "rng": rng,
@@ -133,7 +143,8 @@ class TrainState:
             part.load_state_dict(saved[name])
         self.step, self.bad_steps = saved["step"], saved["bad_steps"]
         self.first_bad, self.rollbacks = saved.get("first_bad", ""), saved.get("rollbacks", 0)
-        self.best = saved.get("best")  # checkpoints of before they were kept have neither
+        self.best = saved.get("best")  # checkpoints of before they were kept have none of these
+        self.lowest_losses = saved.get("lowest_losses", {})
         self.data_fingerprint = saved.get("data_fingerprint", "")
         if "sizes" in saved:
             self.sizes.load_state_dict(saved["sizes"])
