@@ -15,8 +15,10 @@ from graf.models.radiance_field import (
     film_linear,
     mapping_network,
     positional_encoding,
+    recomputed,
     split_linear,
 )
+from tools.live_bytes import LiveBytes
 
 B, R, S = 2, 3, 4
 
@@ -104,8 +106,59 @@ def test_concat_field_is_grafs_plain_network(concat, depth, viewdirs, appearance
     inputs = field_inputs(config.z_dist.dim)
     density, colour = field(*inputs)
     assert (density.shape, colour.shape) == ((B, R, S), (B, R, S, 3))
-    for actual, expected in zip((density, colour), reference_concat(field, *inputs, config), strict=True):
+    reference = reference_concat(field, *inputs, config)
+    for actual, expected in zip((density, colour), reference, strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+    found, wanted = (gradients_of(field, *outputs) for outputs in ((density, colour), reference))
+    for actual, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def gradients_of(field, density, colour):
+    loss = density.square().sum() + colour.square().sum()
+    return torch.autograd.grad(loss, list(field.parameters()))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 6])
+def test_concat_field_keeps_points_and_the_output_of_all_layers_but_the_first_and_the_colours(concat, depth):
+    config = concat("nerf.multires=3", "nerf.netwidth=64")
+    field = build_field(config.nerf, config.z_dist, depth, 64)
+    points, directions, latents = torch.randn(B, 50, 40, 3), torch.randn(B, 50, 3), torch.randn(B, config.z_dist.dim)
+    with LiveBytes() as counter:
+        outputs = field(points, directions, latents)
+        a_sample = counter.live / (4 * points[..., 0].numel())
+        assert len(outputs) == 2
+    assert 64 * max(1, depth - 1) < a_sample < 64 * max(1, depth - 1) + 32  # and four numbers that are the outputs
+
+
+def test_what_is_recomputed_has_the_same_gradients_and_keeps_its_inputs():
+    x, weight = torch.randn(1000, 3), torch.randn(3, 1, requires_grad=True)
+
+    def function(x):
+        return (x.sin().exp() * 2).cos() @ weight
+
+    expected = torch.autograd.grad(function(x).sum(), weight)[0]
+    with LiveBytes() as counter:
+        y = recomputed(function, x)
+        assert counter.live == 4 * y.numel()
+    assert torch.equal(torch.autograd.grad(y.sum(), weight)[0], expected)
+
+
+@pytest.mark.parametrize("learning, calls", [(True, ["begun", "done", "begun"]), (False, ["begun", "done"])])
+def test_recomputing_ends_with_what_the_backward_pass_needs(learning, calls):
+    x, weight, found = torch.randn(4, 3), torch.randn(3, 2, requires_grad=True), []
+
+    def function(x):
+        found.append("begun")
+        y = x.exp() @ weight
+        found.append("done")
+        return y
+
+    with torch.set_grad_enabled(learning):
+        y = recomputed(function, x)
+    if learning:
+        y.sum().backward()
+    assert found == calls
 
 
 def test_official_names_and_shapes(concat):

@@ -28,7 +28,7 @@ from graf.models.rrdb import RRDBNet
 
 FLOAT = 4  # bytes
 PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its
-GAPS = {"cpu": 0.6, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
+GAPS = {"cpu": 0.3, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
 COMPOSITING = 18  # floats a sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
@@ -151,22 +151,17 @@ def _modulated_weights(config: Config, batch: int) -> int:
 
 
 def _field_a_sample(config: Config, depth: int, width: int) -> tuple[int, int]:
-    """As `_field`, of one sample. A layer keeps its activated output; three more are in flight where the density's and the
-    colour's gradients meet."""
+    """As `_field`, of one sample. A layer keeps its activated output, where that is not computed anew; some more are in flight
+    where the density's and the colour's gradients meet."""
     nerf, size = config.nerf, _activation_bytes(config)
-    encoded = encoding_width(nerf.multires)
+    inputs, layers, in_flight = 0, max(1, depth - 1), 4
     if nerf.conditioning == "film":
-        layers = depth + 1
-        inputs = encoded * size
+        layers, in_flight = depth + 1, 2
+        inputs = encoding_width(nerf.multires) * size
         if nerf.use_viewdirs:  # joined to each sample's features
             inputs += (width + encoding_width(nerf.multires_views)) * size
-    else:
-        layers = depth + (0.5 if nerf.use_viewdirs or config.z_dist.dim_appearance else 0)
-        readers = 2 if depth > 5 else 1
-        inputs = encoded * (FLOAT if size == FLOAT else size * readers)
-    in_flight = depth + 3
     kept = inputs + layers * width * size
-    return int(kept + COMPOSITING * FLOAT), int(inputs + in_flight * width * size + COMPOSITING_LEFT * FLOAT)
+    return int(kept + COMPOSITING * FLOAT), int(kept + in_flight * width * size + COMPOSITING_LEFT * FLOAT)
 
 
 def _refinement(config: Config, generator: Generator, batch: int) -> int:

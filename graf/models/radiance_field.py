@@ -6,11 +6,12 @@ What is constant over an image (latents) or a ray (view direction) is multiplied
 a layer that reads several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from graf.config import LatentConfig, NerfConfig
 
@@ -28,26 +29,39 @@ def encoding_width(n_frequencies: int) -> int:
 
 
 def split_linear(layer: nn.Linear, *inputs: Tensor) -> Tensor:
-    """layer(concatenation of the inputs), each broadcast to the others' leading dimensions only after its product."""
-    return _sum_of_products(layer.weight.split([x.shape[-1] for x in inputs], dim=1), layer.bias, inputs)
+    """layer(concatenation of the inputs), each broadcast to the first's leading dimensions only after its product."""
+    first, *others = layer.weight.split([x.shape[-1] for x in inputs], dim=1)
+    return _add_products(F.linear(inputs[0], first), inputs[1:], others, layer.bias)
 
 
 def folded_linear(layer: nn.Linear, before: nn.Linear, x: Tensor, *others: Tensor) -> Tensor:
     """split_linear(layer, before(x), *others) without making before(x): the two layers' weights are multiplied instead."""
     own, *columns = layer.weight.split([before.out_features, *(other.shape[-1] for other in others)], dim=1)
-    return _sum_of_products([own @ before.weight, *columns], own @ before.bias + layer.bias, (x, *others))
+    return _add_products(F.linear(x, own @ before.weight), others, columns, own @ before.bias + layer.bias)
 
 
-def _sum_of_products(weights: Sequence[Tensor], bias: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    total = F.linear(inputs[0], weights[0])
-    for x, weight in zip(inputs[1:-1], weights[1:-1], strict=True):
-        total = total + F.linear(x, weight)
-    return total + F.linear(inputs[-1], weights[-1], bias)
+def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor) -> Tensor:
+    """In place, for the total alone is sure to have numbers for each sample."""
+    for x, weight in zip(inputs[:-1], weights[:-1], strict=True):
+        total += F.linear(x, weight)
+    total += F.linear(inputs[-1], weights[-1], bias)
+    return total
+
+
+def recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """function(*inputs), of which nothing but the inputs is kept for the backward pass: that computes anew what it needs,
+    and so does not repeat what comes last, such as a product."""
+    if not torch.is_grad_enabled():
+        return function(*inputs)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 class ConcatField(nn.Module):
     """GRAF's conditional NeRF (Schwarz et al. 2020, fig. 3): the shape code beside the points, the appearance code beside
     the view direction. Its parameters have the official code's names and shapes.
+
+    What is cheap to compute from what is kept in any case is computed anew in the backward pass: encoded points and the first
+    layer from the points, the colour's narrow layer from the last one.
 
     Without view directions the appearance code enters their layer alone; without either, density and colour share a layer.
     """
@@ -75,12 +89,29 @@ class ConcatField(nn.Module):
 
         Returns raw density (B, R, S) and raw colour (B, R, S, 3), before their activations, in float32.
         """
-        encoded = positional_encoding(points, self.config.multires)  # (B, R, S, C)
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         shape = shape[:, None, None]  # (B, 1, 1, Z)
-        h = F.relu(split_linear(self.pts_linears[0], encoded, shape), inplace=True)
-        for i, layer in enumerate(self.pts_linears[1:]):
-            h = F.relu(split_linear(layer, encoded, shape, h) if i in self.skips else layer(h), inplace=True)
+
+        def encode(points: Tensor) -> Tensor:
+            return positional_encoding(points, self.config.multires)  # (B, R, S, C)
+
+        def first(points: Tensor) -> Tensor:
+            return F.relu(split_linear(self.pts_linears[0], encode(points), shape), inplace=True)
+
+        def second(points: Tensor) -> Tensor:
+            return self.pts_linears[1](first(points))
+
+        h = F.relu(recomputed(second, points), inplace=True) if len(self.pts_linears) > 1 else first(points)
+        for i, layer in enumerate(self.pts_linears[2:], start=1):
+            if i in self.skips:
+                of_points, *columns = layer.weight.split(
+                    [encoding_width(self.config.multires), self.shape_width, h.shape[-1]], dim=1
+                )
+                total = recomputed(lambda points, weight: F.linear(encode(points), weight), points, of_points)
+                h = _add_products(total, (shape, h), columns, layer.bias)
+            else:
+                h = layer(h)
+            h = F.relu(h, inplace=True)
         if not self.has_colour_layer:
             raw = self.output_linear(h).float()
             return raw[..., 3], raw[..., :3]
@@ -88,9 +119,12 @@ class ConcatField(nn.Module):
         beside = [appearance[:, None, None]]
         if self.config.use_viewdirs:
             beside.insert(0, positional_encoding(view_directions, self.config.multires_views)[:, :, None])  # (B, R, 1, C)
-        h = F.relu(folded_linear(self.views_linears[0], self.feature_linear, h, *beside), inplace=True)
-        colour = self.rgb_linear(h)
-        return density.float(), colour.float()
+
+        def colour_of(h: Tensor) -> Tensor:
+            h = folded_linear(self.views_linears[0], self.feature_linear, h, *beside)
+            return self.rgb_linear(F.relu(h, inplace=True))
+
+        return density.float(), recomputed(colour_of, h).float()
 
 
 class FilmField(nn.Module):
