@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from graf.config import Config
 
 PATCH_SIZES = (16, 32, 64, 128)
+SCALE_FACTORS = (2, 4, 8)  # that divide patches
+FEWEST_RAYS = 16  # of a patch
 LONGEST_NAME = 200  # bytes of a folder's name, below which files with longer names lie
 MOST_VIEW_CODES = 2**28  # numbers, 1 GB
 
@@ -31,6 +33,11 @@ def check_config(config: Config, where: str) -> None:
 def _patch_checks(config: Config) -> Iterator[Check]:
     rays, patch, scale = config.ray_sampler, config.patch_size, config.rendered_scale
     side = math.isqrt(rays.N_samples)
+    counts = [(p // scale) ** 2 for p in PATCH_SIZES]
+    yield (
+        config.ccsr.mode != "none" and config.ccsr.scale_factor not in SCALE_FACTORS,
+        f"ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found {config.ccsr.scale_factor}",
+    )
     yield (
         side**2 != rays.N_samples,
         f"ray_sampler.N_samples: must be a square number such as {side**2} or {(side + 1) ** 2}, found {rays.N_samples}",
@@ -38,7 +45,7 @@ def _patch_checks(config: Config) -> Iterator[Check]:
     yield (
         patch not in PATCH_SIZES,
         f"ray_sampler.N_samples: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
-        f"N_samples {', '.join(str((p // scale) ** 2) for p in PATCH_SIZES)}; found {rays.N_samples} (side {patch})",
+        f"N_samples {', '.join(str(n) for n in counts if n >= FEWEST_RAYS)}; found {rays.N_samples} (side {patch})",
     )
     yield (
         not 0 < rays.min_scale <= rays.max_scale,

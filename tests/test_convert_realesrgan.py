@@ -108,6 +108,26 @@ def test_what_is_something_else_is_refused(network, spoil, message):
         convert(*spoil(*ncnn_model(network)), where="tiny")
 
 
+def damaged_directory(content):
+    at = content.rindex(b"PK\x05\x06") + 16  # where the archive's last record says that its directory starts
+    return content[:at] + b"\xff\xff\xff\x00" + content[at + 4 :]
+
+
+def damaged_stream(content):
+    start = content.index(b".param") + 6  # behind the first file's name its compressed bytes begin
+    return content[:start] + bytes(20) + content[start + 20 :]
+
+
+@pytest.mark.parametrize("damage", [damaged_directory, damaged_stream])
+def test_a_damaged_wheel_is_one_message(network, tmp_path, damage):
+    with zipfile.ZipFile(tmp_path / "tiny.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("realesrgan-x4plus.param", ncnn_model(network)[0])
+        wheel.writestr("realesrgan-x4plus.bin", ncnn_model(network)[1])
+    (tmp_path / "tiny.whl").write_bytes(damage((tmp_path / "tiny.whl").read_bytes()))
+    with pytest.raises(GrafError, match=r"tiny\.whl: cannot be read"):
+        read_model(tmp_path / "tiny.whl", "realesrgan-x4plus")
+
+
 def test_errors_leave_with_status_2_and_no_file(tmp_path):
     (tmp_path / "photo.png").write_bytes(b"\x89PNG")
     for source in (tmp_path / "photo.png", tmp_path / "nowhere.whl"):

@@ -124,11 +124,35 @@ def test_another_size_is_refused_with_both_sizes(tmp_path, other, found):
     assert torch.equal(target.conv_last.bias, before)
 
 
-def test_one_missing_tensor_is_enough_to_refuse(tmp_path):
-    weights = network(0).state_dict()
-    del weights["body.1.rdb2.conv3.bias"]
-    with pytest.raises(CheckpointError, match=r"1 tensors do not match, as body\.1\.rdb2\.conv3\.bias"):
-        load_esrgan_weights(network(1), saved(tmp_path / "torn.pth", weights))
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ("body.1.rdb2.conv3.bias",),
+        ("conv_first.bias",),
+        ("conv_first.weight",),
+        ("conv_up2.weight",),
+        ("conv_up2.weight", "conv_up2.bias"),
+        ("conv_up1.weight", "conv_up1.bias", "conv_up2.weight", "conv_up2.bias"),
+    ],
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_missing_is_named_and_the_file_refused(tmp_path, layout, missing):
+    weights = {name: tensor for name, tensor in network(0).state_dict().items() if name not in missing}
+    target = network(1)
+    before = target.conv_last.weight.clone()
+    with pytest.raises(
+        CheckpointError, match=rf"torn\.pth.*{missing[0].replace('.', '[.]')}|the file is incomplete|known layout"
+    ):
+        load_esrgan_weights(target, saved(tmp_path / "torn.pth", LAYOUTS[layout](weights)))
+    assert torch.equal(target.conv_last.weight, before)
+
+
+def test_a_grey_input_and_wider_upsampling_are_of_no_other_scale_factor(tmp_path):
+    """Nor is a first convolution of 12 channels and other filters."""
+    other = {"conv_first.weight": torch.zeros(8, 1, 3, 3)}, {"conv_up1.weight": torch.zeros(16, 8, 3, 3)}
+    for replaced in (*other, {"conv_first.weight": torch.zeros(16, 12, 3, 3)}, {"conv_first.weight": torch.zeros(8, 12, 1, 1)}):
+        with pytest.raises(CheckpointError, match="1 tensors do not match"):
+            load_esrgan_weights(network(1), saved(tmp_path / "other.pth", network(0).state_dict() | replaced))
 
 
 @pytest.mark.parametrize("content", [{"layers.0.weight": torch.zeros(1)}, {"a": 3}, [torch.zeros(1)], {}])

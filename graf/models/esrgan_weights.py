@@ -19,7 +19,8 @@ log = logging.getLogger("graf")
 
 Weights = dict[str, Tensor]
 
-REPLACEABLE = ("conv_first.", "conv_up")  # what depends on the scale factor
+FIRST = "conv_first.weight"
+FIRST_CHANNELS = (3, 12, 48)  # that the first convolution takes, by scale factor
 NEW_TO_BASICSR = (
     ("RRDB_trunk.", "body."),
     (".RDB", ".rdb"),
@@ -32,18 +33,26 @@ NEW_TO_BASICSR = (
 def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
     """Copy the file's weights into the network, all of them but those that another scale factor replaces.
 
-    Those are the first convolution where it does not fit, and upsampling convolutions that only one of the two has; each is
-    named in the log. Raises CheckpointError for a file that cannot be read or that holds another network.
+    Those are the first convolution's weight where it takes other channels and, in the old architecture, upsampling
+    convolutions that only one of the two has; each is named in the log. Raises CheckpointError for a file that cannot be read,
+    is incomplete or holds another network, and where what it leaves as drawn at random is frozen.
     """
-    weights = to_basicsr(read_weights(Path(path)), path)
+    content = read_weights(Path(path))
+    weights = to_basicsr(content, path)
     own = network.state_dict()
-    first = weights.get("conv_first.weight")
+    first = weights.get(FIRST)
     if first is not None and first.shape[1:] == (3, 3, 3) and network.unshuffle > 1:
-        weights["conv_first.weight"] = fold_first_convolution(first, network.unshuffle)
+        weights[FIRST] = fold_first_convolution(first, network.unshuffle)
     taken = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
     left = sorted((weights.keys() | own.keys()) - taken.keys())
-    if not taken or not all(name.startswith(REPLACEABLE) for name in left):
+    if not taken or not _replaced(weights, own, upsamplings_vary="model.0.weight" in content).issuperset(left):
         raise CheckpointError(_mismatch(path, weights, own, left))
+    frozen = [name for name, parameter in network.named_parameters() if name in left and not parameter.requires_grad]
+    if frozen:
+        raise CheckpointError(
+            f"{path}: of another scale factor, which leaves {', '.join(frozen)} as drawn at random, and frozen; take weights "
+            "of this scale factor, or set ccsr.freeze_backbone: false"
+        )
     network.load_state_dict(taken, strict=False)
     log.info("%s: took %d of %d tensors", path, len(taken), len(weights))
     if left:
@@ -80,7 +89,7 @@ def to_basicsr(weights: Weights, path: Path | str) -> Weights:
     if "trunk_conv.weight" in weights:
         return {_replace_all(name, NEW_TO_BASICSR): tensor for name, tensor in weights.items()}
     if "model.0.weight" in weights:
-        return _from_old_architecture(weights)
+        return _from_old_architecture(weights, path)
     some = ", ".join(list(weights)[:3])
     raise CheckpointError(f"{path}: not weights of ESRGAN's RRDBNet in a known layout; its tensors are {some}, ...")
 
@@ -100,11 +109,28 @@ def _replace_all(name: str, replacements: tuple[tuple[str, str], ...]) -> str:
     return name
 
 
-def _from_old_architecture(weights: Weights) -> Weights:
+def _replaced(weights: Weights, own: Weights, upsamplings_vary: bool) -> set[str]:
+    """Names of what another scale factor replaces: a first convolution of as many filters for other channels and, where their
+    number varies, whole upsampling convolutions."""
+    names = set()
+    filters, _, *kernel = own[FIRST].shape
+    if FIRST in weights and weights[FIRST].shape in [(filters, channels, *kernel) for channels in FIRST_CHANNELS]:
+        names.add(FIRST)
+    for module in {name.rpartition(".")[0] for name in weights.keys() | own.keys() if name.startswith("conv_up")}:
+        both = {f"{module}.weight", f"{module}.bias"}
+        if upsamplings_vary and (both.isdisjoint(weights) or both.isdisjoint(own)):
+            names |= both
+    return names
+
+
+def _from_old_architecture(weights: Weights, path: Path | str) -> Weights:
     """model.0 is the first convolution, model.1.sub the trunk, behind it the others, numbered among layers without weights."""
     tail = sorted({int(number) for number in re.findall(r"^model\.(\d+)\.", "\n".join(weights), re.MULTILINE)} - {0, 1})
-    upsampling = [f"conv_up{i + 1}" for i in range(len(tail) - 2)]
-    names = {f"model.{i}.": f"{new}." for i, new in zip(tail, [*upsampling, "conv_hr", "conv_last"], strict=False)}
+    n = len(tail) - 2
+    if tail != [*range(3, 3 * n + 1, 3), 3 * n + 2, 3 * n + 4]:  # after each upsampling an activation and the next enlargement
+        raise CheckpointError(f"{path}: layers {tail} behind the trunk are not all of an RRDBNet's; the file is incomplete")
+    upsampling = [f"conv_up{i + 1}" for i in range(n)]
+    names = {f"model.{i}.": f"{new}." for i, new in zip(tail, [*upsampling, "conv_hr", "conv_last"], strict=True)}
     names["model.0."] = "conv_first."
     renamed = {}
     for name, tensor in weights.items():
@@ -116,12 +142,15 @@ def _from_old_architecture(weights: Weights) -> Weights:
 
 def _mismatch(path: Path | str, weights: Weights, own: Weights, left: list[str]) -> str:
     message = f"{path}: another network than the config's; {len(left)} tensors do not match, as {', '.join(left[:3])}"
-    return f"{message}. The file has {_size(weights)}, the config {_size(own)}"
+    found, expected = (
+        "num_rrdb_blocks {}, nf {}, gc {}".format(*(n or "?" for n in network_size(some))) for some in (weights, own)
+    )
+    return f"{message}. The file has {found}, the config {expected}"
 
 
-def _size(weights: Weights) -> str:
-    """The values of num_rrdb_blocks, nf and gc that the weights are of."""
+def network_size(weights: Weights) -> tuple[int, int, int]:
+    """The values of num_rrdb_blocks, nf and gc that weights under BasicSR's names are of; 0 for what they do not tell."""
     blocks = {name.split(".")[1] for name in weights if name.startswith("body.")}
     growth = weights.get("body.0.rdb1.conv1.weight")
-    gc, nf = growth.shape[:2] if growth is not None and growth.ndim == 4 else ("?", "?")
-    return f"num_rrdb_blocks {len(blocks)}, nf {nf}, gc {gc}"
+    gc, nf = growth.shape[:2] if growth is not None and growth.ndim == 4 else (0, 0)
+    return len(blocks), nf, gc

@@ -14,14 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from graf.camera import Labels
 from graf.config import Config, NerfConfig
 from graf.errors import GrafError
-from graf.memory.survival import surviving
+from graf.memory.survival import SMALLEST_CHUNK, surviving
 from graf.models.radiance_field import build_field
 from graf.models.refinement import Refinement
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
-SMALLEST_CHUNK = 100  # rays at a time
 EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
@@ -151,8 +150,10 @@ class Generator(nn.Module):
         )
 
     def _halve_chunk(self) -> bool:
+        if self.chunk // 2 < SMALLEST_CHUNK:
+            return False
         self.chunk //= 2
-        return self.chunk >= SMALLEST_CHUNK
+        return True
 
     def _render_frames(
         self, latents: Tensor, pose_c2w: Tensor, resolution: int | None, class_index: Tensor | None

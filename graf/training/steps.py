@@ -121,9 +121,8 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
     with state.amp.autocast():
         rendering = _render(state, draws)
         fake = rendering.images.float()
-        if config.ccsr.mode == "consistency":
-            restored = _restore(state, fake, draws)
-        judged = _judged(state, restored if config.judges_restored else fake, draws, rendering.low_images)
+        restored = _restore(state, fake, draws) if config.judges_restored else None
+        judged = _judged(state, fake if restored is None else restored, draws, rendering.low_images)
         scores = _scores(state, judged, labels)
         loss = generator_loss(scores.logits, config.training.gan_type)
         if rendering.coarse_images is not None:
@@ -135,6 +134,8 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         if config.ccsr.mode == "consistency":
             ccsr = config.ccsr
+            if ccsr.detach == "nerf" or restored is None:  # the field does not learn through its restored image either
+                restored = _restore(state, fake.detach() if ccsr.detach == "nerf" else fake, draws)
             stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
             loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
         if config.discriminator.label_loss == "MCE":
