@@ -6,9 +6,12 @@ import functools
 import json
 import logging
 import math
+import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from graf.camera import elevation_of_v, elevation_poses, rotation_poses, sweep_poses, view_azimuths
+from graf.camera import elevation_poses, middle_elevation, rotation_poses, sweep_poses, view_azimuths
 from graf.config import Config, load_config, override
 from graf.console import progress, run_script
 from graf.data import Views, build_dataset
@@ -16,12 +19,13 @@ from graf.device import choose_device, keep_freed_memory
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency
 from graf.evaluation.inversion import invert_files, labelled_poses
-from graf.evaluation.mesh import extract_mesh, write_mesh
-from graf.evaluation.metrics import measure_generator, summary
+from graf.evaluation.mesh import NoSurface, extract_mesh, write_mesh
+from graf.evaluation.metrics import measure_generator, merged, summary
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.report import write_report
-from graf.evaluation.sampling import sample_objects
+from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.sanity import sanity
 from graf.evaluation.sheets import (
     class_rows,
     interpolation_sheet,
@@ -37,15 +41,26 @@ from graf.models.generator import Generator
 from graf.training.checkpoint import checkpoint_step, read_checkpoint
 from graf.training.checkpoint_files import FOLDERS
 from graf.training.export import SUFFIX, write_export
+from graf.training.foreign_checkpoints import recognise
 from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 
 log = logging.getLogger("graf")
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 METRICS = ("fid", "kid", "prc")
+JOBS = (
+    *("metrics", "consistency", "sweep", "sheets", "neighbours"),
+    *("mesh", "reconstruction", "invert", "report", "export"),
+)
+TAKEN_BY = {  # flags that only some jobs look at
+    "truncation": ("metrics", "consistency", "sweep", "sheets", "mesh", "reconstruction"),
+    "resolution": ("sweep", "sheets", "reconstruction"),
+    "stage": ("sweep",),
+}
 VIDEO_FRAMES = 72
 VIEWS = 8
-CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES = 64, 4, 256
+CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
+METRICS_FILE = "metrics.json"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--azimuths", type=angles, help="degrees, such as 0,45,90; by default 8 over the config's range")
     p.add_argument("--elevations", type=heights, help="degrees above the horizon, such as 10,30; by default mid height")
     p.add_argument("--n_objects", type=positive, default=4, help="objects down the sheet")
-    p.add_argument("--truncation", type=share, default=1.0, help="scale of the objects' latents: less is more typical")
+    p.add_argument("--truncation", type=share, default=1.0, help="scale of the latents: less is more typical")
     p.add_argument(
         "--stage", choices=list(STAGES), default="refined", help="what CCSR made, the field's own rendering, or both"
     )
@@ -89,6 +104,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--out", help="folder of the results; by default eval/step_N in the run's folder")
     return p
+
+
+def with_signs(arguments: list[str]) -> list[str]:
+    """The arguments with degrees such as -10,30 joined to their flag, for argparse takes them for a flag themselves."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] in ("--azimuths", "--elevations") and re.match(r"-[\d.]", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def angles(text: str) -> list[float]:
@@ -138,7 +164,10 @@ def export_name(text: str) -> str:
 
 
 def main() -> int:
-    args = parser().parse_args()
+    args = parser().parse_args(with_signs(sys.argv[1:]))
+    if args.config and args.run:
+        raise GrafError("--config beside --run: each names the run; leave one out (a run has its config, which --set changes)")
+    refuse_unused(args)
     keep_freed_memory()
     checkpoint = find_checkpoint(args)
     content = read_checkpoint(checkpoint)
@@ -151,10 +180,25 @@ def main() -> int:
     run_dir = run_of(checkpoint, config)
     out = Path(args.out) if args.out else run_dir / "eval" / f"step_{step:08d}"
     log.info("%s, step %d: %d objects, seed %d", checkpoint, step, args.n_objects, args.seed)
-    evaluation = Evaluation(args, generator, checkpoint, step, run_dir, out)
+    averaged = recognise(content, checkpoint).averaged
+    evaluation = Evaluation(args, generator, checkpoint, step, averaged, run_dir, out)
     for file in evaluation.run():
         log.info("%s", file)
     return 0
+
+
+def refuse_unused(args: argparse.Namespace) -> None:
+    """Raises GrafError for a flag that nothing asked for takes."""
+    if args.dump_samples and not args.metrics:
+        raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
+    asked = [job for job in JOBS if getattr(args, job)] or ["sweep"]
+    for flag, jobs in TAKEN_BY.items():
+        if getattr(args, flag) != parser().get_default(flag) and not set(jobs) & set(asked):
+            raise GrafError(f"--{flag}: changes nothing of {flags(asked)}; it is for {flags(jobs)}")
+
+
+def flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)
 
 
 def find_checkpoint(args: argparse.Namespace) -> Path:
@@ -181,26 +225,14 @@ class Evaluation:
     generator: Generator
     checkpoint: Path
     step: int
+    averaged: bool
     run_dir: Path
     out: Path
 
     def run(self) -> list[Path]:
         """Do all that is asked for. Returns the files written."""
-        asked = {
-            self.measure: self.args.metrics or self.args.consistency,
-            self.sweep: self.args.sweep,
-            self.sheets: self.args.sheets,
-            self.neighbours: self.args.neighbours,
-            self.mesh: self.args.mesh,
-            self.reconstruction: self.args.reconstruction,
-            self.inversion: self.args.invert,
-            self.report: self.args.report,
-            self.export: self.args.export,
-        }
-        if self.args.dump_samples and not self.args.metrics:
-            raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
-        jobs = [job for job, wanted in asked.items() if wanted] or [self.sweep]
-        return [file for job in jobs for file in job()]
+        asked = [job for job in JOBS if getattr(self.args, job)] or ["sweep"]
+        return list(dict.fromkeys(file for job in asked for file in getattr(self, job)()))
 
     @functools.cached_property
     def dataset(self) -> Views:
@@ -213,7 +245,7 @@ class Evaluation:
     def sweep(self) -> list[Path]:
         args, data = self.args, self.generator.config.data
         azimuths = args.azimuths or view_azimuths(VIEWS, data).tolist()
-        elevations = args.elevations or [elevation_of_v((data.vmin + data.vmax) / 2)]
+        elevations = args.elevations or [middle_elevation(data)]
         trajectories = {
             "sweep": sweep_poses(azimuths, elevations, data),
             "rotation": rotation_poses(VIDEO_FRAMES, data),
@@ -227,41 +259,75 @@ class Evaluation:
             )
         total = args.n_objects * sum(map(len, trajectories.values()))
         with progress(total=total, desc="rendering", unit="image") as bar:
-            files, error = write_sweep(
+            files, errors = write_sweep(
                 self.generator, self.objects, trajectories, STAGES[args.stage], len(azimuths), self.out, args.resolution, bar
             )
         if self.generator.config.ccsr.mode == "refine":
-            log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", error)
+            exact, written = errors.values()
+            log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
+            log.info("the same of their files, in 8 bits: %.1e", written)
+            files.append(self.keep({"sweep": errors}))
         return files
 
-    def measure(self) -> list[Path]:
-        """metrics.json, with what is asked for of distances to the data and of consistency, each with its protocol."""
-        result = {
+    def metrics(self) -> list[Path]:
+        """Distances to the data, in metrics.json, with their protocol."""
+        args, config = self.args, self.generator.config
+        dump = Path(args.dump_samples) if args.dump_samples else None
+        with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
+            result = measure_generator(
+                self.generator,
+                self.dataset,
+                args.metrics,
+                args.seed,
+                self.run_dir / "cache",
+                dump,
+                bar,
+                truncation=args.truncation,
+            )
+        log.info("%s", summary(result))
+        return [self.keep(merged(self.kept(), result))]
+
+    def consistency(self) -> list[Path]:
+        """Whether objects are one and solid, in metrics.json."""
+        args, data = self.args, self.generator.config.data
+        result = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, args.seed, truncation=args.truncation)
+        result |= rotation_smoothness(self.generator, TURNED_OBJECTS, args.seed, truncation=args.truncation)
+        result |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, args.seed, args.truncation)
+        objects = sample_objects(self.generator, TURNED_OBJECTS, args.seed, args.truncation)
+        result |= sanity(render_views(self.generator, objects, rotation_poses(SANITY_VIEWS, data)), data.near, data.far)
+        for name, value in result.items():
+            log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
+        return [self.keep({"consistency": result})]
+
+    def kept(self) -> dict:
+        """What metrics.json says of this very checkpoint."""
+        try:
+            content = json.loads((self.out / METRICS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) and content.get("checkpoint_sha256") == self.checkpoint_sha256 else {}
+
+    def keep(self, result: dict) -> Path:
+        """Write a result into metrics.json, beside what that says of this checkpoint already."""
+        identity = {
             "step": self.step,
-            "ema": True,
+            "ema": self.averaged,
             "checkpoint": self.checkpoint.name,
-            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "checkpoint_sha256": self.checkpoint_sha256,
         }
-        if self.args.metrics:
-            dump = Path(self.args.dump_samples) if self.args.dump_samples else None
-            cache = self.run_dir / "cache"
-            with progress(total=self.generator.config.metrics.counts[1], desc="measuring", unit="image") as bar:
-                result |= measure_generator(self.generator, self.dataset, self.args.metrics, self.args.seed, cache, dump, bar)
-            log.info("%s", summary(result))
-        if self.args.consistency:
-            result["consistency"] = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, self.args.seed)
-            result["consistency"] |= rotation_smoothness(self.generator, TURNED_OBJECTS, self.args.seed)
-            result["consistency"] |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, self.args.seed)
-            for name, value in result["consistency"].items():
-                log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
-        return [write_json(self.out / "metrics.json", result)]
+        return write_json(self.out / METRICS_FILE, self.kept() | identity | result)
+
+    @functools.cached_property
+    def checkpoint_sha256(self) -> str:
+        return file_sha256(self.checkpoint)
 
     def sheets(self) -> list[Path]:
         pose, resolution = sheet_pose(self.generator.config.data), self.args.resolution
         corners = sample_objects(self.generator, 4, self.args.seed, self.args.truncation)
         files = interpolation_sheet(self.generator, corners, pose, self.out, resolution=resolution)
         files += interpolation_video(self.generator, corners, pose, self.out, resolution=resolution)
-        files += truncation_sheet(self.generator, self.objects, pose, self.out, resolution=resolution)
+        objects = sample_objects(self.generator, self.args.n_objects, self.args.seed)  # the sheet truncates them itself
+        files += truncation_sheet(self.generator, objects, pose, self.out, resolution=resolution)
         if self.generator.class_embedding is not None:
             files += class_rows(self.generator, self.objects[0], pose, self.out, resolution)
         return files
@@ -275,8 +341,17 @@ class Evaluation:
         files, resolution = [], self.args.mesh_resolution
         with progress(total=self.args.n_objects * resolution, desc="mesh", unit="slice") as bar:
             for i, (latent, class_index) in enumerate(zip(*self.objects, strict=True)):
-                surface = extract_mesh(self.generator, latent[None], class_index[None], resolution, self.args.mesh_level, bar)
+                try:
+                    surface = extract_mesh(
+                        self.generator, latent[None], class_index[None], resolution, self.args.mesh_level, bar
+                    )
+                except NoSurface as error:
+                    log.warning("object %d: %s", i, error)
+                    no_surface = error
+                    continue
                 files += write_mesh(surface, self.out / "mesh" / f"object_{i:02d}")
+        if not files:
+            raise no_surface
         return files
 
     def reconstruction(self) -> list[Path]:
@@ -286,14 +361,15 @@ class Evaluation:
             out, resolution = self.out / "reconstruction", self.args.resolution
             return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution, bar)
 
-    def inversion(self) -> list[Path]:
+    def invert(self) -> list[Path]:
         photographs = self.args.invert
         poses = labelled_poses(photographs, self.generator.config.data)
         with progress(desc="inversion", unit="rendering") as bar:
             return invert_files(self.generator, photographs, self.out / "inversion", poses, self.args.seed, bar)
 
     def report(self) -> list[Path]:
-        return [write_report(self.run_dir, self.run_dir / "report.html")]
+        points = self.generator.config.memory.max_metric_rows
+        return [write_report(self.run_dir, self.run_dir / "report.html", self.out, points)]
 
     def export(self) -> list[Path]:
         return [write_export(self.args.export, self.generator, self.step)]

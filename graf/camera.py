@@ -98,12 +98,22 @@ def view_azimuths(n: int, data: DataConfig) -> Tensor:
     return 360 * torch.linspace(data.umin, data.umax, n)
 
 
+def middle_poses(azimuth_deg: Tensor, data: DataConfig) -> Tensor:
+    """pose_c2w (..., 3, 4) from azimuth_deg (...), at the middle of the config's heights and distances."""
+    return poses_at(azimuth_deg, torch.full_like(azimuth_deg, (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+
+
+def middle_elevation(data: DataConfig) -> float:
+    """Degrees above the horizon of `middle_poses`."""
+    return elevation_of_v((data.vmin + data.vmax) / 2)
+
+
 def rotation_poses(n: int, data: DataConfig) -> Tensor:
     """pose_c2w (n, 3, 4) once around the object, or to and fro where umin..umax is a part of the circle; at mid height."""
     azimuth_deg = view_azimuths(n, data)
     if data.umax - data.umin < 1:
         azimuth_deg = 360 * _swing(n, data.umin, data.umax)
-    return poses_at(azimuth_deg, torch.full((n,), (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+    return middle_poses(azimuth_deg, data)
 
 
 def elevation_poses(n: int, data: DataConfig) -> Tensor:

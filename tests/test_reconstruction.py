@@ -58,7 +58,7 @@ def written(tmp_path, refine):
 
 def test_folder_holds_the_views_of_the_poses(written):
     generator, latents, pose_c2w, out, files = written
-    assert sorted(files) == sorted(out.iterdir())
+    assert sorted([*files, out / "made_from.json"]) == sorted(out.iterdir())
     assert sorted(file.name for file in (out / "sparse").iterdir()) == ["cameras.txt", "images.txt", "points3D.txt"]
     assert data_lines(out / "sparse" / "points3D.txt") == []
     pictures = sorted((out / "images").iterdir())
@@ -89,6 +89,18 @@ def test_a_camera_on_the_x_axis_by_hand(smoke):
     quaternion, translation = np.array(line[1:5], dtype=float), np.array(line[5:8], dtype=float)
     assert np.allclose(quaternion * np.sign(quaternion[0]), [0.5, 0.5, 0.5, -0.5], atol=1e-6)
     assert np.allclose(translation, [0, 0, 3], atol=1e-6)
+
+
+def test_pictures_that_are_there_are_kept_unless_of_another_object(written):
+    generator, latents, pose_c2w, out, _ = written
+    pictures = sorted((out / "images").iterdir())
+    made = [picture.read_bytes() for picture in pictures]
+    pictures[1].write_bytes(b"kept")
+    pictures[2].unlink()
+    write_reconstruction(generator, latents, NO_CLASS, pose_c2w, out, 24)
+    assert [picture.read_bytes() for picture in pictures] == [made[0], b"kept", *made[2:]]
+    write_reconstruction(generator, -latents, NO_CLASS, pose_c2w, out, 24)
+    assert all(picture.read_bytes() not in (b"kept", old) for picture, old in zip(pictures, made, strict=True))
 
 
 def test_a_point_is_at_the_pixel_of_its_ray_in_colmap_and_in_transforms(written):

@@ -105,6 +105,19 @@ def test_frames_of_a_set_are_those_in_which_something_is_seen(tool, tmp_path):
     assert json.loads((out / "settings.json").read_text())["meshes"] == {"sheet": "sheet.obj"}
 
 
+def test_an_elevation_from_which_nothing_is_seen_leaves_the_others_their_cameras(tool, tmp_path):
+    (tmp_path / "floor.obj").write_text("v -1 0 -1\nv 1 0 -1\nv 1 0 1\nv -1 0 1\nf 1 2 3 4\n")
+    out = tmp_path / "set"
+    flags = ("--views", 2, "--elevations", 0, 30, "--labels", "filename", "--out", out)
+    assert tool(tmp_path / "floor.obj", *flags) == 0
+    assert sorted(file.name for file in (out / "floor").iterdir()) == ["30_0000.png", "30_0180.png"]
+    data = load_config(out / "config.yaml").data
+    assert (data.v, data.vmin, data.vmax) == ((0.25,), 0.25, 0.25)
+    heights = build_dataset(load_config(out / "config.yaml")).labels.pose_c2w[:, 2, 3]
+    torch.testing.assert_close(heights, torch.full((2,), 3.6 / 2))  # radius times the sine of 30 degrees
+    assert tool(tmp_path / "floor.obj", *flags) == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -16,7 +16,7 @@ import torch
 from test_curves import LITE, result, write_rows
 
 from graf.errors import GrafError
-from graf.evaluation import html_pieces
+from graf.evaluation import html_pieces, report
 from graf.evaluation.outputs import write_video
 from graf.evaluation.report import write_report
 
@@ -129,23 +129,23 @@ def test_the_newest_comes_first_and_older_sheets_are_folded(measured):
     order = [name for name in page.captions if "sweep" in name or "samples" in name]
     assert order == [
         "eval/step_00000100/sweep_rgb.png",
-        "eval/step_00000020/sweep_rgb.png",
         "samples/00000100_depth.png",
         "samples/00000100_rgb.png",
         "samples/00000020_depth.png",
         "samples/00000020_rgb.png",
         "samples/00000009_depth.png",
         "samples/00000009_rgb.png",
+        "eval/step_00000020/sweep_rgb.png",
     ]
     text = (run / "report.html").read_text(encoding="utf-8")
     opened = re.findall(r"<details( open)?><summary>(.*?)</summary>", text)
     assert [(summary, bool(is_open)) for is_open, summary in opened if summary != "all terms"] == [
         ("step_00000100", True),
+        ("samples of 2 earlier steps", False),
         ("step_00000020", False),
-        ("2 earlier steps", False),
         ("config.yaml", False),
     ]
-    folded = text.partition("2 earlier steps")[2].partition("</details>")[0]
+    folded = text.partition("samples of 2 earlier steps")[2].partition("</details>")[0]
     assert "samples/00000020_rgb.png" in folded
     assert "samples/00000100_rgb.png" not in folded
 
@@ -190,6 +190,48 @@ def test_what_is_large_is_linked_and_said_to_be(run, monkeypatch):
     for link in page.links:
         assert (run / "pages" / unquote(link)).is_file()
     assert not [name for name in page.captions if "a #1" in name]
+
+
+def test_earlier_evaluations_take_no_room_from_what_is_new(run, monkeypatch):
+    monkeypatch.setattr(html_pieces, "MB", 1000)  # the page may have 64 kB
+    for i in range(9):
+        (run / "eval" / "step_00000020" / f"{i}.png").write_bytes(bytes(7900))
+    for name in ("samples/00000100_rgb.png", "videos/00000100_rotation.png"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(bytes(7900))
+    page = page_of(run)
+    assert {"samples/00000100_rgb.png", "samples/00000009_rgb.png", "videos/00000100_rotation.png"} <= set(page.captions)
+    assert "eval/step_00000020/8.png (7.90 MB): linked, not embedded (the page holds its 64 MB already)" in page.text
+
+
+def test_results_elsewhere_come_first(run, tmp_path):
+    out = tmp_path / "made just now"
+    put_png(out / "sweep_rgb.png", 33)
+    page = Page(write_report(run, run / "report.html", out).read_text(encoding="utf-8"))
+    assert page.captions[0] == (out / "sweep_rgb.png").as_posix()
+    assert content(page.media[0][1])[1] == (out / "sweep_rgb.png").read_bytes()
+    newest = run / "eval" / "step_00000020"
+    page = Page(write_report(run, run / "report.html", newest).read_text(encoding="utf-8"))
+    assert page.captions[0] == "eval/step_00000020/sweep_rgb.png" and page.captions.count(page.captions[0]) == 1
+    alone = tmp_path / "eval_of_a_file_from_elsewhere"
+    assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
+
+
+def test_memory_is_shown_as_a_curve_and_as_watched_from_outside(run):
+    rows = [json.dumps({"time": 1000.0 + i, "step": i, "phase": "train", "host_bytes": 2**30}) for i in range(300)]
+    leak = json.dumps({"time": 1500.0, "step": 9, "leak": {}})
+    (run / "memory.jsonl").write_text("\n".join([*rows, leak, '{"time": 1301, "host_b']))
+    put_png(run / "memory_report.png", 77)
+    page = page_of(run)
+    assert {"curves/memory.png", "memory_report.png"} <= set(page.captions)
+
+
+def test_curves_have_no_more_points_than_asked_for(run, monkeypatch):
+    write_rows(run, *({"step": i, "loss_d": 1.0 / i} for i in range(1, 1001)))
+    drawn = []
+    monkeypatch.setattr(report, "draw_history", lambda history, _: drawn.append(history) or [])
+    write_report(run, run / "report.html", max_points=100)
+    assert len(drawn[0].training["loss_d"].points) <= 100
 
 
 def test_json_that_cannot_be_read_and_json_of_all_sorts(run):

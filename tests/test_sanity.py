@@ -1,6 +1,7 @@
 """Signs of a collapse: opacity and depth of pictures that a reader can add up."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -63,6 +64,23 @@ def test_planes_are_named_whatever_their_opacity():
     for opacity in (0.4, 1.0):
         message = collapse_warning(sanity(pictures(3.6, opacity), NEAR, FAR))
         assert "varies 0.000 scene units" in message and f"mean opacity {opacity:.3f}" in message and "planes" in message
+
+
+def test_the_first_hundred_steps_are_fog_and_no_warning():
+    stats = sanity(pictures(3.6, 0.4), NEAR, FAR)
+    assert collapse_warning({"step": 99} | stats) is None
+    assert "planes" in collapse_warning({"step": 100} | stats)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+@pytest.mark.parametrize("name", ["mean_opacity", "depth_spread"])
+def test_what_is_not_finite_is_said_at_any_step(name, value):
+    stats = sanity(pictures(3.6, 0.4), NEAR, FAR) | {name: value}
+    assert "is not finite" in collapse_warning({"step": 1} | stats)
+
+
+def test_depths_that_are_no_number_are_said():
+    assert "is not finite" in collapse_warning(sanity(pictures(math.nan, 0.4), NEAR, FAR))
 
 
 def test_walls_are_named():

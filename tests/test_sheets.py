@@ -196,6 +196,14 @@ def test_rows_of_classes_have_the_same_latents(conditional, tmp_path):
     assert not torch.equal(shown[0], shown[1])
 
 
+def test_more_pictures_than_may_be_held_are_refused(smoke, tmp_path):
+    generator = Generator(smoke("memory.max_test_outputs=11")).eval()
+    pose, objects = sheets.sheet_pose(generator.config.data), sample_objects(generator, 2, seed=0)
+    with pytest.raises(GrafError, match=r"12 images, more than memory\.max_test_outputs 11; take fewer objects"):
+        sheets.truncation_sheet(generator, objects, pose, tmp_path, columns=6)
+    assert sheets.truncation_sheet(generator, objects, pose, tmp_path, columns=5)
+
+
 def test_a_model_without_classes_has_no_rows_of_them(generator, tmp_path):
     with pytest.raises(GrafError, match="this model knows none"):
         sheets.class_rows(generator, torch.zeros(2, 8), sheets.sheet_pose(generator.config.data), tmp_path)

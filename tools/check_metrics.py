@@ -9,6 +9,7 @@ import argparse
 import logging
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -28,6 +29,7 @@ from graf.evaluation.metrics import measure  # noqa: E402
 
 log = logging.getLogger("graf")
 
+FEWEST = 4  # images of each half
 ORDER = (  # each chain rises
     ("held out", "blur of 3", "blur of 5", "blur of 9"),
     ("held out", "noise of 0.05", "noise of 0.1", "noise of 0.2"),
@@ -55,28 +57,33 @@ def main() -> int:
 
 
 def distances(dataset: Views, n: int, config: MetricsConfig) -> dict:
-    """{"n": images of each half, "values": {damage: {"fid": ..., "kid": ...}}}. Raises GrafError for a set of under 8."""
+    """{"n": images of each half, "values": {damage: {"fid": ..., "kid": ...}}}. Raises GrafError for halves of under 4."""
+    if n < FEWEST:
+        raise GrafError(f"--n {n}: at least {FEWEST} images of each half are needed")
+    if len(dataset) < 2 * FEWEST:
+        raise GrafError(f"{len(dataset)} images: two halves of at least {FEWEST} are needed")
     n = min(n, len(dataset) // 2)
-    if n < 4:
-        raise GrafError(f"{len(dataset)} images: two halves of at least 4 are needed")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     reference, held_out = Part(dataset, order[:n]), Part(dataset, order[n : 2 * n])
     images = torch.stack([held_out[i]["image"] for i in range(n)])
     config = MetricsConfig(config.extractor, config.weights_path, "counts", n, n, config.batch_size)
     values = {}
     with tempfile.TemporaryDirectory() as cache:
-        for name, damaged in damages(images).items():
+        for name, damaged in damages(images):
             found = measure(damaged.split(config.batch_size), reference, config, Path(cache))
             values[name] = {key: found["values"][f"{key}_{found['extractor']}"] for key in ("fid", "kid")}
     return {"n": n, "values": values}
 
 
-def damages(images: Tensor) -> dict[str, Tensor]:
-    """The images (N, 3, H, W) in [-1, 1] and what is made of them, by name; noise is of images in [0, 1]."""
-    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
-    blurred = {f"blur of {k}": F.avg_pool2d(F.pad(images, (k // 2,) * 4, mode="replicate"), k, 1) for k in (3, 5, 9)}
-    noisy = {f"noise of {std}": (images + 2 * std * noise).clamp(-1, 1) for std in (0.05, 0.1, 0.2)}
-    return {"held out": images} | blurred | noisy | {"one repeated": images[:1].expand_as(images)}
+def damages(images: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The images (N, 3, H, W) in [-1, 1] and what is made of them, one at a time and named; noise is of images in [0, 1]."""
+    yield "held out", images
+    for k in (3, 5, 9):
+        yield f"blur of {k}", F.avg_pool2d(F.pad(images, (k // 2,) * 4, mode="replicate"), k, 1)
+    for std in (0.05, 0.1, 0.2):
+        noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+        yield f"noise of {std}", (images + 2 * std * noise).clamp(-1, 1)
+    yield "one repeated", images[:1].expand_as(images)
 
 
 def misranked(values: dict[str, dict[str, float]]) -> list[str]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -31,6 +31,7 @@ from graf.evaluation.metrics import measure_generator  # noqa: E402
 from graf.evaluation.sampling import render_views, sample_objects  # noqa: E402
 from graf.evaluation.sanity import sanity  # noqa: E402
 from graf.evaluation.sweep import low_resolution_error  # noqa: E402
+from graf.files import whole_file  # noqa: E402
 from graf.training.loop import train_step  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 
@@ -39,7 +40,7 @@ log = logging.getLogger("graf")
 CCSR = {  # name: what differs from the config; the discriminator sees the same pixels in all of them
     "refined, scale 2": ("ccsr.mode=refine", "ccsr.scale_factor=2"),
     "refined, scale 4": ("ccsr.mode=refine", "ccsr.scale_factor=4"),
-    "not refined": ("ccsr.mode=none",),
+    "not refined": ("ccsr.mode=none", "ccsr.pretrained_path=''"),
 }
 COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
@@ -56,6 +57,7 @@ COLUMNS = {  # of a row: its heading and format
 }
 SCALES = {"kid": 1000, "peak_bytes": 2**-30}
 WARPED_OBJECTS = 32
+DATA_ALONE = "data"  # of a process that only makes the data set
 
 
 def main() -> int:
@@ -72,17 +74,46 @@ def main() -> int:
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     args = parser.parse_args()
     variants = {"trained": ()} if args.what == "progress" else CCSR
+    configs = {name: variant_config(args, overrides) for name, overrides in variants.items()}  # faults are said now
+    if args.variant == DATA_ALONE:
+        build_dataset(next(iter(configs.values())))
+        return 0
     if args.variant:
         keep_freed_memory()
-        config = variant_config(args, variants[args.variant])
-        for row in measured_rows(config, sorted(args.minutes), choose_device(args.device)):
+        for row in measured_rows(configs[args.variant], sorted(args.minutes), choose_device(args.device)):
             log.info(json.dumps({"name": args.variant} | row))
         return 0
-    rows = [row for variant in variants for row in in_own_process(variant)]
-    print_table(rows)
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    return 0
+        check_writable(Path(args.json))
+    return write_table(list(variants), args.minutes, args.json)
+
+
+def write_table(variants: list[str], minutes: list[float], file: str | None) -> int:
+    """Print each row as it comes, and write all there are into the file. Returns the exit status of what failed, or 0.
+
+    A process does nothing but train until it has told its peak, so minute 0 is measured in another one, and toy cars are made
+    in another one.
+    """
+    if status := in_own_process(DATA_ALONE, minutes, lambda row: None):
+        return status
+    rows: list[dict] = []
+
+    def keep(row: dict) -> None:
+        rows.append(row)
+        print_row(row, first=len(rows) == 1)
+        if file:
+            with whole_file(file) as temporary:
+                temporary.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+    goals = [some for some in ([m for m in minutes if m <= 0], [m for m in minutes if m > 0]) if some]
+    return max([in_own_process(variant, some, keep) for variant in variants for some in goals])
+
+
+def check_writable(file: Path) -> None:
+    """Make the file's folder. Raises OSError where the file cannot be written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a"):
+        pass
 
 
 def variant_config(args: argparse.Namespace, overrides: tuple[str, ...]) -> Config:
@@ -96,18 +127,25 @@ def variant_config(args: argparse.Namespace, overrides: tuple[str, ...]) -> Conf
     return load_config(args.config, [*args.set, amp, *overrides, rays])
 
 
-def in_own_process(variant: str) -> list[dict]:
-    done = subprocess.run([sys.executable, *sys.argv, "--variant", variant], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], None]) -> int:
+    """Hand each row of a variant to `keep` as it comes. Returns the process's exit status, not below 0."""
+    command = [sys.executable, "-u", *sys.argv, "--variant", variant, "--minutes", *map(str, minutes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("{"):
+                keep(json.loads(line))
+    if process.returncode:
+        log.warning("%s: ended with status %d", variant, process.returncode)
+    return abs(process.returncode)
 
 
 def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
-    """A row at each of the minutes, of one training."""
+    """A row at each of the minutes, of one training. The peak of its memory is told where none of the minutes is 0."""
     dataset = build_dataset(config)
     idle = peak_memory_bytes(device)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
+    if config.ccsr.pretrained_path:
+        state.load_pretrained_backbone(config.ccsr.pretrained_path)
     batches = build_loader(dataset, config, device)
     trained, peak = 0.0, None
     with (
@@ -121,7 +159,7 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
                 seconds = time.perf_counter() - start
                 trained += seconds
                 bar.update(min(seconds, bar.total - bar.n))
-            if goal == minutes[0] > 0:
+            if goal == minutes[0] and trained:
                 peak = peak_memory_bytes(device) - idle  # before any measuring, which needs more
             speed = state.step * config.training.batch_size / trained if trained else 0.0
             yield {"minutes": goal, "step": state.step, "images_per_second": speed, "peak_bytes": peak} | quality(
@@ -146,16 +184,16 @@ def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
     }
 
 
-def print_table(rows: list[dict]) -> None:
-    log.info("FID and KID by %s; depth-warp error in 8-bit steps", rows[0]["extractor"])
-    log.info("| %s |", " | ".join(heading for heading, _ in COLUMNS.values()))
-    log.info("|%s", " --- |" * len(COLUMNS))
-    for row in rows:
-        cells = []
-        for name, (_, form) in COLUMNS.items():
-            value = row[name]
-            cells.append("" if value is None else form.format(value * SCALES.get(name, 1) if name in SCALES else value))
-        log.info("| %s |", " | ".join(cells))
+def print_row(row: dict, first: bool) -> None:
+    if first:
+        log.info("FID and KID by %s; depth-warp error in 8-bit steps", row["extractor"])
+        log.info("| %s |", " | ".join(heading for heading, _ in COLUMNS.values()))
+        log.info("|%s", " --- |" * len(COLUMNS))
+    cells = []
+    for name, (_, form) in COLUMNS.items():
+        value = row[name]
+        cells.append("" if value is None else form.format(value * SCALES.get(name, 1) if name in SCALES else value))
+    log.info("| %s |", " | ".join(cells))
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ def main() -> int:
     views = [view for views in rendered.values() for view in views]
     if arguments.labels == "transforms":
         write_transforms(arguments.out / TRANSFORMS, views, config)
+    else:
+        layer["data"] |= heights_of(elevations_seen(views, arguments.elevations))
     config_file = arguments.out / "config.yaml"
     write_licences(arguments.out / "LICENSES", list(rendered))
     write_config(config_file, layer, config, len(views))
@@ -115,8 +117,6 @@ def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
     seen = arguments.radius * math.sin(math.radians(arguments.fov) / 2)  # of a ball around the origin, its radius
     if seen < 0.95:
         log.warning("from --radius %g with --fov %g objects may be cut off", arguments.radius, arguments.fov)
-    elevations = sorted(set(arguments.elevations))
-    v = [round((1 - math.sin(math.radians(elevation))) / 2, 6) for elevation in elevations]
     return {
         "expname": arguments.out.resolve().name,
         "data": {
@@ -128,12 +128,22 @@ def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
             "radius": arguments.radius,
             "near": round(arguments.radius - 1, 6),
             "far": round(arguments.radius + 1, 6),
-            "v": v,
-            "vmin": min(v),
-            "vmax": max(v),
+            **heights_of(arguments.elevations),
         },
         "ray_sampler": patch_settings(arguments.resolution),
     }
+
+
+def heights_of(elevations: list[float]) -> dict[str, Any]:
+    """The data keys of cameras that stand at these elevations, in degrees."""
+    v = [round((1 - math.sin(math.radians(elevation))) / 2, 6) for elevation in sorted(set(elevations))]
+    return {"v": v, "vmin": min(v), "vmax": max(v)}
+
+
+def elevations_seen(views: list[View], elevations: list[float]) -> list[float]:
+    """Those of the elevations that images are named for: in training their rank among the names is their index in data.v."""
+    named = {Path(view.file).name.split("_")[0] for view in views}
+    return [elevation for elevation in elevations if f"{elevation:g}" in named]
 
 
 def config_of(layer: dict[str, Any]) -> Config:

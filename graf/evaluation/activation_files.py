@@ -11,7 +11,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -47,20 +47,23 @@ class ActivationWriter:
     """A context manager that writes the activations of about n_samples samples into a new folder.
 
     Its end writes the manifest; an error on the way removes what was written. estimated_bytes is known from the first batch on.
-    Raises GrafError where the folder is not empty.
+    A folder of the same source, layers (by the names that were asked for) and number of samples, that was left before its end,
+    is gone on with: of the samples, the first `taken` are done, or were left out, which is the caller's to count. Raises
+    GrafError for any other folder that is not empty.
     """
 
-    def __init__(self, folder: Path | str, n_samples: int, source: Source):
+    def __init__(self, folder: Path | str, n_samples: int, source: Source, layers: Sequence[str]):
         self.folder, self.n_samples, self.source = Path(folder), n_samples, source
-        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            kept = "holds activations already" if (self.folder / MANIFEST).exists() else "not an empty folder"
-            raise GrafError(f"{self.folder}: {kept}; nothing is written over, delete it or name another with --out")
-        self.samples = self.bytes = self.estimated_bytes = 0
+        self.asked = {"layers": list(layers), "samples": n_samples}
+        self.taken = self.samples = self.bytes = self.estimated_bytes = 0
         self._layers: dict[str, dict] = {}
         self._labels: dict[str, str] = {}
         self._rows: list[dict[str, Tensor]] = []  # of the next shard, batch by batch
         self._rows_bytes = 0
         self._shards: list[dict] = []
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            self._go_on()
+        self._kept = len(self._shards)  # of before: an error leaves them as they were
 
     def __enter__(self) -> "ActivationWriter":
         return self
@@ -70,10 +73,22 @@ class ActivationWriter:
             if error_type is None:
                 self._flush()
                 self._write_manifest()
+                self._kept = len(self._shards)
         finally:
-            if not (self.folder / MANIFEST).exists():
-                for shard in self._shards:
-                    (self.folder / shard["file"]).unlink(missing_ok=True)
+            for shard in self._shards[self._kept :]:
+                (self.folder / shard["file"]).unlink(missing_ok=True)
+
+    def _go_on(self) -> None:
+        held = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else {}
+        if held.get("complete", True) or held["source"] != dataclasses.asdict(self.source) or held["asked"] != self.asked:
+            kept = "not an empty folder"
+            if held:
+                kept = "holds activations already" if held.get("complete", True) else "holds part of other activations"
+            raise GrafError(f"{self.folder}: {kept}; nothing is written over, delete it or name another with --out")
+        self.taken, self.samples, self._shards = held["taken"], held["samples"], held["shards"]
+        self._layers, self._labels = held["layers"], held["labels"]
+        self.bytes = self.estimated_bytes = held["bytes"]
+        log.info("%s: goes on after the first %d of %d samples", self.folder, self.taken, self.n_samples)
 
     def add(self, activations: dict[str, Tensor], labels: dict[str, Tensor]) -> None:
         """Append n samples: activations (n, ...) float16 by name, labels (n,) by name, all on the CPU.
@@ -83,23 +98,25 @@ class ActivationWriter:
         rows = {f"activations/{name}": x for name, x in activations.items()}
         rows |= {f"labels/{name}": x for name, x in labels.items()}
         n, n_bytes = len(next(iter(rows.values()))), sum(x.nbytes for x in rows.values())
-        if not self._layers:
+        if not self._rows and len(self._shards) == self._kept:  # the first
             self._labels = {name: _dtype(x) for name, x in labels.items()}
-            self._reserve(n_bytes * self.n_samples // n)
+            self._reserve(n_bytes * (self.n_samples - self.taken) // n)
         for name, x in activations.items():
             self._describe(name, x)
         self._rows.append(rows)
-        self.samples, self.bytes, self._rows_bytes = self.samples + n, self.bytes + n_bytes, self._rows_bytes + n_bytes
+        self.taken, self.samples = self.taken + n, self.samples + n
+        self.bytes, self._rows_bytes = self.bytes + n_bytes, self._rows_bytes + n_bytes
         if self._rows_bytes >= SHARD_BYTES:
             self._flush()
 
     def _reserve(self, n_bytes: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.estimated_bytes, free = n_bytes, shutil.disk_usage(self.folder).free
-        log.info("%d samples will take about %s of %s free", self.n_samples, size(n_bytes), size(free))
+        self.estimated_bytes, free = self.bytes + n_bytes, shutil.disk_usage(self.folder).free
+        n = self.n_samples - self.taken
+        log.info("%d samples will take about %s of %s free", n, size(n_bytes), size(free))
         if free < n_bytes:
             raise GrafError(
-                f"{self.folder}: {self.n_samples} samples would take about {size(n_bytes)}, and {size(free)} are free; "
+                f"{self.folder}: {n} samples would take about {size(n_bytes)}, and {size(free)} are free; "
                 "ask for fewer samples or layers, or name a folder on another disk with --out"
             )
 
@@ -131,6 +148,9 @@ class ActivationWriter:
         manifest = {
             "format": FORMAT,
             "source": dataclasses.asdict(self.source),
+            "complete": self.taken >= self.n_samples,
+            "asked": self.asked,
+            "taken": self.taken,
             "samples": self.samples,
             "bytes": sum(shard["bytes"] for shard in self._shards),
             "layers": self._layers,
@@ -152,6 +172,9 @@ class CachedActivations(Dataset):
     def __init__(self, folder: Path | str, layer: str | None = None):
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
+        if not self.manifest.get("complete", True):
+            taken, asked = self.manifest["taken"], self.manifest["asked"]["samples"]
+            log.warning("%s: stopped after %d of %d samples; the command that made it goes on with it", folder, taken, asked)
         layers = list(self.manifest["layers"])
         if layer is None and len(layers) > 1:
             raise GrafError(f"{self.folder}: holds several layers, name one of {', '.join(layers)}")

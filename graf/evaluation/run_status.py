@@ -4,6 +4,7 @@ All times are seconds since 1970. A run may not have begun to write, be resumed 
 """
 
 import functools
+import json
 import math
 import os
 import re
@@ -104,7 +105,10 @@ class RunReader:
         return RunStatus(
             run_dir=self.run_dir,
             time=now,
-            step=max((tail.rows[-1]["step"] for tail in tails[:3] if tail.rows), default=told[-1][1] if told else 0),
+            step=max(
+                max((tail.rows[-1]["step"] for tail in tails[:3] if tail.rows), default=told[-1][1] if told else 0),
+                _saved_step(self.run_dir / "model.pt.json", changed(self._losses.path)),
+            ),
             max_steps=_max_steps(self.run_dir / "config.yaml", changed(self.run_dir / "config.yaml")),
             steps_per_s=speed(moments),
             phase=newest.get("phase"),
@@ -199,6 +203,15 @@ def _sample_sheets(folder: Path) -> list[tuple[float, int, tuple[Path, ...]]]:
         if match := SAMPLE.fullmatch(name):
             by_step.setdefault(int(match[1]), []).append(folder / name)
     return [(max(map(changed, paths)), step, tuple(paths)) for step, paths in by_step.items()]
+
+
+def _saved_step(record: Path, since: float) -> int:
+    """The step of the newest checkpoint, where that was written last: a run's last step may have no row. 0 where it was not."""
+    try:
+        step = json.loads(record.read_text(encoding="utf-8"))["step"] if changed(record) >= since else 0
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
+    return step if isinstance(step, int) else 0
 
 
 @functools.lru_cache(maxsize=4)

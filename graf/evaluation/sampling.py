@@ -46,11 +46,12 @@ def fresh_samples(
     seed: int,
     bar: tqdm | None = None,
     share: Callable = map,
+    truncation: float = 1.0,
 ) -> Iterator[Tensor]:
     """Batches of images (B, 3, H, W) in [-1, 1], n in all, of new latents and the labels that draw_labels(B, rng) gives.
 
-    The seed alone says which, not the batches' size. `share` is the built-in map, or that of a run's processes, which then
-    render a share of the batches each.
+    The seed alone says which, not the batches' size; truncation scales the latents, as in `sample_objects`. `share` is the
+    built-in map, or that of a run's processes, which then render a share of the batches each.
     """
 
     def render(drawn: tuple[Tensor, Labels]) -> Tensor:
@@ -59,16 +60,21 @@ def fresh_samples(
             bar.update(len(images))
         return images
 
-    yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed))
+    yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation))
 
 
 def _draw_in_batches(
-    generator: Generator, draw_labels: Callable[[int, torch.Generator], Labels], n: int, batch_size: int, seed: int
+    generator: Generator,
+    draw_labels: Callable[[int, torch.Generator], Labels],
+    n: int,
+    batch_size: int,
+    seed: int,
+    truncation: float,
 ) -> Iterator[tuple[Tensor, Labels]]:
     rng = torch.Generator().manual_seed(seed)
     for start in range(0, n, DRAWN_AT_ONCE):
         count = min(DRAWN_AT_ONCE, n - start)
-        labels, latents = draw_labels(count, rng), generator.sample_latents(count, rng)
+        labels, latents = draw_labels(count, rng), truncation * generator.sample_latents(count, rng)
         for first in range(0, count, batch_size):
             some = slice(first, first + batch_size)
             yield latents[some], labels[some]

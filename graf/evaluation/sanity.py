@@ -1,5 +1,7 @@
 """Has the field collapsed? A few numbers of a sheet of renderings that tell an object from nothing, a wall and a plane."""
 
+import math
+
 from torch import Tensor
 
 from graf.models.generator import Rendering
@@ -8,6 +10,7 @@ EMPTY, OPAQUE = 0.1, 0.9  # opacity up to which a pixel shows nothing, and from 
 NEARLY_ALL = 0.99  # share of the pixels that makes an image empty or full
 MANY = 0.5  # share of the images that makes a warning
 FLAT = 0.02  # depth spread, as a share of the depth range, under which pictures are planes; a toy car has 0.1
+FOG_STEPS = 100  # of training, in which a field is fog, which is flat too
 
 
 def sanity(rendering: Rendering, near: float, far: float) -> dict[str, float]:
@@ -36,11 +39,15 @@ def depth_spread(depth: Tensor, opacity: Tensor) -> Tensor:
     return (weights * (depth - mean) ** 2).sum(1).sqrt()
 
 
-def collapse_warning(stats: dict[str, float]) -> str | None:
+def collapse_warning(stats: dict[str, float | None]) -> str | None:
     """What has collapsed, with its evidence and what may help, from the numbers of `sanity`; None where nothing has.
 
-    A field is fog, which is flat too, before its first hundred steps or so.
+    Where the numbers name their `step` too, the first FOG_STEPS go without. In a log None stands for what is not finite.
     """
+    if any(stats[name] is None or not math.isfinite(stats[name]) for name in ("mean_opacity", "depth_spread")):
+        return "depth or opacity of the sample images is not finite: go back to an earlier checkpoint; lower training.lr_g"
+    if stats.get("step", FOG_STEPS) < FOG_STEPS:
+        return None
     opacity = f"mean opacity {stats['mean_opacity']:.3f}"
     if stats["empty_share"] >= MANY:
         return (

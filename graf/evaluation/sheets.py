@@ -37,7 +37,8 @@ def interpolation_sheet(
     """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
 
     objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, which is no code to walk along.
-    pose_c2w (3, 4). Raises GrafError for another number of objects.
+    pose_c2w (3, 4). Raises GrafError for another number of objects, and as all here for
+    more pictures than memory.max_test_outputs.
     """
     latents, classes = _corners(objects)
     files = []
@@ -175,7 +176,16 @@ def _corners(objects: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Tensor, resolution: int | None) -> Tensor:
-    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or a camera each (N, 3, 4)."""
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or a camera each (N, 3, 4).
+
+    Raises GrafError where they are more than memory.max_test_outputs.
+    """
+    most = generator.config.memory.max_test_outputs
+    if len(latents) > most:
+        raise GrafError(
+            f"a sheet or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects with "
+            "--n_objects, or raise it with --set"
+        )
     labels = Labels.of_poses(poses.expand(len(latents), -1, -1))
     batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, labels.pose_c2w, classes)), strict=True)
     pictures = [

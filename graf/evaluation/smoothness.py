@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from graf.camera import poses_at
+from graf.camera import Labels, middle_poses
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.evaluation.sampling import fresh_samples, render_views, sample_objects
@@ -12,14 +12,16 @@ from graf.models.generator import Generator
 FRAMES_AT_ONCE = 30
 
 
-def rotation_smoothness(generator: Generator, n_objects: int, seed: int, step_deg: float = 1.0) -> dict[str, float]:
+def rotation_smoothness(
+    generator: Generator, n_objects: int, seed: int, step_deg: float = 1.0, truncation: float = 1.0
+) -> dict[str, float]:
     """Differences between neighbouring frames of a turn in steps of step_deg, over the config's azimuths at mid height.
 
     A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest difference over the median one of
     the same object, for the object where that is worst: near 1 for an even turn, large where a frame jumps.
     """
     poses = turn(step_deg, generator.config.data)
-    latents, classes = sample_objects(generator, n_objects, seed)
+    latents, classes = sample_objects(generator, n_objects, seed, truncation)
     differences = []
     for latent, class_index in zip(latents.split(1), classes.split(1), strict=True):
         before, steps = None, []
@@ -41,7 +43,7 @@ def rotation_smoothness(generator: Generator, n_objects: int, seed: int, step_de
 def turn(step_deg: float, data: DataConfig) -> Tensor:
     """pose_c2w (V, 3, 4) from umin to umax in steps of step_deg, both ends included, at mid height."""
     azimuth_deg = torch.arange(360 * data.umin, 360 * data.umax + 1e-3, step_deg)
-    return poses_at(azimuth_deg, torch.full_like(azimuth_deg, (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+    return middle_poses(azimuth_deg, data)
 
 
 def popping(differences: Tensor) -> Tensor:
@@ -50,14 +52,16 @@ def popping(differences: Tensor) -> Tensor:
     return torch.where(largest > 0, largest / median.clamp_min(1e-12), 1.0)
 
 
-def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int) -> dict[str, float]:
+def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int, truncation: float = 1.0) -> dict[str, float]:
     """`nyquist_energy` of n fresh samples at the data's cameras, and of as many real images."""
     config = generator.config
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
-    fakes = fresh_samples(
-        generator, lambda count, rng: sample_labels(dataset, count, config.data, rng), n, config.metrics.batch_size, seed
-    )
+
+    def draw_labels(count: int, rng: torch.Generator) -> Labels:
+        return sample_labels(dataset, count, config.data, rng)
+
+    fakes = fresh_samples(generator, draw_labels, n, config.metrics.batch_size, seed, truncation=truncation)
     return {
         "nyquist_ppm_generated": nyquist_energy(torch.cat(list(fakes))),
         "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
@@ -65,11 +69,11 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
 
 
 def nyquist_energy(images: Tensor) -> float:
-    """Share of the variance of images (N, 3, H, W), H and W even, that alternates from pixel to pixel along x or y, in parts
-    per million: what a 2 x 2 checkerboard, or stripes a pixel wide, would raise."""
-    height, width = images.shape[-2:]
-    if height % 2 or width % 2:
-        raise ValueError(f"images of {height} x {width} pixels have no Nyquist frequency of their own; sides must be even")
+    """Share of the variance of images (N, 3, H, W) that alternates from pixel to pixel along x or y, in parts per million: what
+    a 2 x 2 checkerboard, or stripes a pixel wide, would raise. Of odd sides, which have no such frequency, the last row or
+    column is left out."""
+    height, width = (side - side % 2 for side in images.shape[-2:])
+    images = images[..., :height, :width]
     centred = images.double() - images.double().mean(dim=(-2, -1), keepdim=True)
     power = torch.fft.fft2(centred).abs().square().sum(dim=(0, 1))  # (H, W)
     row, column = height // 2, width // 2

@@ -4,6 +4,7 @@ Frames lie in `frames/<trajectory>/<kind>_<number>.png` of the results' folder, 
 beside them says what they show. Frames of something else are replaced.
 """
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -15,16 +16,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from graf.evaluation.outputs import picture, side_by_side, write_grid, write_image, write_video
-from graf.evaluation.sampling import render_views
+from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
+from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
 from graf.files import whole_file
 from graf.models.generator import Generator, Rendering, weights_hash
 
 log = logging.getLogger("graf")
 
-VIEWS_AT_ONCE = 8  # between two moments at which a sweep can be stopped without loss
 SHEET = "sweep"  # the trajectory that becomes a sheet; the others become videos
 Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
+Errors = dict[str, float]  # of `low_resolution_errors`
+NO_ERRORS = {"low_resolution_error": 0.0, "low_resolution_error_8bit": 0.0}
 
 
 def write_sweep(
@@ -36,16 +38,16 @@ def write_sweep(
     out: Path,
     resolution: int | None = None,
     bar: tqdm | None = None,
-) -> tuple[list[Path], float]:
+) -> tuple[list[Path], Errors]:
     """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of cameras (V, 3, 4) each.
 
-    kinds as `outputs.picture` knows them. Frames that are there already are kept. Returns the files, and the largest
-    |H x' - y| of the refined images, in units of images in [-1, 1]; 0 where nothing is refined.
+    kinds as `outputs.picture` knows them. Frames that are there already are kept. Returns the files, and the
+    largest of their `low_resolution_errors`.
     """
-    files, error = [], 0.0
+    files, errors = [], NO_ERRORS
     for name, poses in trajectories.items():
         frames = Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
-        error = max(error, frames.render(bar))
+        errors = largest(errors, frames.render(bar))
         for kind in kinds:
             pictures = frames.read(kind)
             if name == SHEET:
@@ -53,7 +55,7 @@ def write_sweep(
                 files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
             else:
                 files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
-    return files, error
+    return files, errors
 
 
 class Frames:
@@ -71,25 +73,25 @@ class Frames:
         self.folder, self.generator, self.objects = folder, generator, objects
         self.poses, self.kinds, self.resolution = poses, kinds, resolution
         self.manifest = folder / "made_from.json"
-        self.made_from = _digest(generator, objects, poses, resolution)
+        self.made_from = made_from(generator, objects, poses, resolution)
 
-    def render(self, bar: tqdm | None = None) -> float:
-        """Write the missing frames. Returns the largest |H x' - y| of all that the folder holds."""
-        error = self._start()
+    def render(self, bar: tqdm | None = None) -> Errors:
+        """Write the missing frames. Returns the largest `low_resolution_errors` of all that the folder holds."""
+        errors = self._start()
         missing = [i for i in range(len(self.poses)) if not all(self.path(kind, i).exists() for kind in self.kinds)]
         if bar is not None:
             bar.update(len(self.objects[0]) * (len(self.poses) - len(missing)))
-        for start in range(0, len(missing), VIEWS_AT_ONCE):
+        for start in range(0, len(missing), VIEWS_AT_ONCE):  # between two of which a sweep can be stopped without loss
             some = missing[start : start + VIEWS_AT_ONCE]
             rendering = render_views(self.generator, self.objects, self.poses[some], self.resolution, bar)
-            error = max(error, low_resolution_error(self.generator, rendering))
-            self._write_manifest(error)
+            errors = largest(errors, low_resolution_errors(self.generator, rendering))
+            self._write_manifest(errors)
             data = self.generator.config.data
             for kind in self.kinds:
                 frames = side_by_side(picture(rendering, kind, data.near, data.far), len(self.objects[0]))
                 for i, frame in zip(some, frames, strict=True):
                     write_image(self.path(kind, i), frame)
-        return error
+        return errors
 
     def read(self, kind: str) -> Tensor:
         """The frames (V, 3, H, N * W) uint8 of a kind."""
@@ -99,25 +101,36 @@ class Frames:
     def path(self, kind: str, index: int) -> Path:
         return self.folder / f"{kind}_{index:05d}.png"
 
-    def _start(self) -> float:
-        """The error of the frames that can be kept, once those of other objects or cameras are away."""
+    def _start(self) -> Errors:
+        """The errors of the frames that can be kept, once those of other objects or cameras are away."""
         if self.folder.exists():
             found = json.loads(self.manifest.read_text(encoding="utf-8")) if self.manifest.exists() else {}
-            if found.get("made_from") == self.made_from:
-                return found["low_resolution_error"]
+            if found.get("made_from") == self.made_from and found.keys() >= NO_ERRORS.keys():
+                return {name: found[name] for name in NO_ERRORS}
             log.info("%s: frames of other weights, objects or cameras are replaced", self.folder)
             shutil.rmtree(self.folder)
-        self._write_manifest(0.0)
-        return 0.0
+        self._write_manifest(NO_ERRORS)
+        return NO_ERRORS
 
-    def _write_manifest(self, error: float) -> None:
+    def _write_manifest(self, errors: Errors) -> None:
         with whole_file(self.manifest) as temporary:
-            content = {"made_from": self.made_from, "low_resolution_error": error}
+            content = {"made_from": self.made_from} | errors
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
+def low_resolution_errors(generator: Generator, rendering: Rendering) -> Errors:
+    """`low_resolution_error` of the images as computed, and as a file of 8 bits holds them: clamped and rounded."""
+    written = dataclasses.replace(rendering, images=as_uint8(rendering.images) / 127.5 - 1)
+    return dict(zip(NO_ERRORS, (low_resolution_error(generator, images) for images in (rendering, written)), strict=True))
+
+
+def largest(ours: Errors, theirs: Errors) -> Errors:
+    return {name: max(error, theirs[name]) for name, error in ours.items()}
+
+
 def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
-    """max |H x' - y| of refined images x' and the field's own renderings y; 0 where nothing is refined."""
+    """max |H x' - y| of refined images x' and the field's own renderings y, in units of images in [-1, 1]; 0 where nothing is
+    refined."""
     if rendering.low_images is None:
         return 0.0
     projection = generator.refinement.projection
@@ -125,7 +138,8 @@ def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
     return float((seen - rendering.low_images).abs().max())
 
 
-def _digest(generator: Generator, objects: Objects, poses: Tensor, resolution: int | None) -> str:
+def made_from(generator: Generator, objects: Objects, poses: Tensor, resolution: int | None) -> str:
+    """A digest of all that pictures depend on: they can be kept where it is the same."""
     digest = hashlib.sha256(weights_hash(generator).encode())
     digest.update(repr((generator.config.data, generator.config.nerf, generator.config.ccsr, resolution)).encode())
     for tensor in (*objects, poses):

@@ -1,6 +1,7 @@
 """eval.py as a user types it, on a run of configs/smoke.yaml."""
 
 import json
+import sys
 
 import imageio.v2 as imageio
 import pytest
@@ -8,8 +9,12 @@ import torch_fidelity
 import trimesh
 from command_line import SMOKE, run
 
+import eval as evaluation
 from graf.config import load_config
+from graf.console import run_script
 from graf.evaluation.extractors import choose_extractor
+from graf.evaluation.smoothness import rotation_smoothness
+from graf.training.generator_loading import load_generator
 
 LITE = "efficientnet-lite0"
 FEW = ["metrics.n_fake=10", f"metrics.extractor={LITE}"]
@@ -58,14 +63,67 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
     assert "not empty" in said
 
 
-def test_a_dump_without_metrics_is_refused(folder):
-    assert "--metrics" in run("eval.py", *SMOKE, "--dump_samples", "other", cwd=folder, status=2)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--dump_samples", "other"], "--dump_samples: writes the samples that --metrics measures"),
+        (["--metrics", "is"], "expected some of fid,kid,prc with commas; found 'is'"),
+        (["--truncation", "1.5"], "expected a number from 0 to 1, found '1.5'"),
+        (["--invert", "nowhere.png"], "nowhere.png"),
+        (["--run", "results/smoke"], "--config beside --run: each names the run"),
+        (["--metrics", "kid", "--resolution", "32"], "--resolution: changes nothing of --metrics; it is for --sweep"),
+        (["--consistency", "--stage", "nerf"], "--stage: changes nothing of --consistency; it is for --sweep"),
+        (["--report", "--truncation", "0.5"], "--truncation: changes nothing of --report"),
+    ],
+)
+def test_a_wrong_flag_is_said(folder, monkeypatch, capsys, wrong, message):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["eval.py", *SMOKE, *wrong])
+    with pytest.raises(SystemExit) as left:
+        run_script(evaluation.main)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--metrics", "is"], ["--truncation", "1.5"], ["--invert", "nowhere.png"]])
-def test_a_wrong_flag_is_said(folder, wrong):
-    said = run("eval.py", *SMOKE, *wrong, cwd=folder, status=2)
-    assert wrong[1] in said
+def test_degrees_may_begin_with_a_minus():
+    def parsed(*arguments):
+        return evaluation.parser().parse_args(evaluation.with_signs(arguments))
+
+    args = parsed("--azimuths", "-90,0", "--elevations", "-10", "--sweep")
+    assert (args.azimuths, args.elevations, args.sweep) == ([-90, 0], [-10], True)
+    assert parsed("--azimuths=-.5,1", "--elevations", "10,-30").elevations == [10, -30]
+    with pytest.raises(SystemExit):
+        parsed("--azimuths", "--sweep")
+
+
+def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
+    """Distances and consistency under one checkpoint in one file; those of another checkpoint go."""
+    monkeypatch.chdir(folder)
+
+    def measured(*flags):
+        arguments = evaluation.with_signs([*SMOKE, "--out", str(tmp_path), *flags])
+        monkeypatch.setattr(sys, "argv", ["eval.py", *arguments])
+        assert evaluation.main() == 0
+        return json.loads((tmp_path / "metrics.json").read_text())
+
+    kid = measured("--metrics", "kid", "--truncation", "0.5")
+    assert kid["truncation"] == 0.5
+    both = measured("--metrics", "prc", "--truncation", "0.5")
+    assert both["values"].keys() > kid["values"].keys()
+    assert measured("--metrics", "prc")["values"].keys() == both["values"].keys() - kid["values"].keys()
+    monkeypatch.setattr(evaluation, "multi_view_consistency", lambda *_, **__: {"pairs": 1})
+    monkeypatch.setattr(evaluation, "rotation_smoothness", lambda *_, **__: {})
+    found = measured("--consistency")
+    assert found["consistency"]["mean_opacity"] > 0
+    assert found["values"].keys() == both["values"].keys() - kid["values"].keys()
+    monkeypatch.setattr(evaluation, "multi_view_consistency", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measured("--metrics", "kid,prc", "--consistency")
+    after = json.loads((tmp_path / "metrics.json").read_text())
+    assert after["values"].keys() == both["values"].keys()
+    assert after["consistency"] == found["consistency"]
+    (tmp_path / "metrics.json").write_text(json.dumps(after | {"checkpoint_sha256": "another"}))
+    assert "consistency" not in measured("--metrics", "kid")
 
 
 def test_a_sweep_goes_on_where_it_was(folder, tmp_path):
@@ -94,8 +152,14 @@ def test_everything_there_is_to_look_at(folder, out):
     assert {"real_against_fake.png", "sweep_rgb.png", "rotation_depth.mp4"} <= names
     assert trimesh.load_mesh(out / "mesh" / "object_00.ply").is_watertight
     assert (out / "reconstruction" / "transforms.json").exists()
-    consistency = json.loads((out / "metrics.json").read_text())["consistency"]
-    assert consistency["popping"] >= 1
+    found = json.loads((out / "metrics.json").read_text())
+    consistency = found["consistency"]
+    assert consistency["popping"] == pytest.approx(
+        rotation_smoothness(load_generator(out.parents[1]), 4, 0, truncation=0.7)["popping"], rel=0.01
+    )
+    assert consistency["truncation"] == 0.7
+    assert 0 < consistency["mean_opacity"] < 1 and consistency["empty_share"] == 0
+    assert found["sweep"]["low_resolution_error"] < 1e-5 < found["sweep"]["low_resolution_error_8bit"]
     page = (folder / "results" / "smoke" / "report.html").read_text()
     assert "sweep_rgb.png" in page
     assert "data:image/png;base64," in page
