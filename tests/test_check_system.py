@@ -10,6 +10,7 @@ import torch
 from graf.config import CONFIG_DIR, load_config, override
 from graf.memory.limits import GB, MB
 from graf.memory.planner import estimate_step
+from graf.training import steps
 
 ROOT = Path(__file__).parents[1]
 SMOKE = CONFIG_DIR / "smoke.yaml"
@@ -39,18 +40,31 @@ def module(check):
 def test_a_small_config_fits_and_is_measured(check):
     status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "64")
     assert status == 0
-    assert "\nfits: " in text and "64.00 GB free on cpu" in text
+    assert "\nfits, " in text and "64.00 GB free on cpu" in text
     assert re.search(r"measured in 2 steps: [\d.]+ [GM]B over the idle process's [\d.]+ GB", text)
     for name in ("Python", "PyTorch", "CUDA", "driver", "cores", "memory", "disk", "ffmpeg", "extractor", "optimizers"):
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
 
 
 def test_what_it_advises_fits(check):
-    status, text = check("--device", "cpu", "--budget_gb", "1", "--no_step")
+    flags = ("--device", "cpu", "--budget_gb", "1", "--no_step", "--set", "training.micro_batch=8", "nerf.checkpoint_rays=0")
+    status, text = check(*flags)
     assert status == 1 and "does not fit" in text and "measured" not in text
     edits = re.search(r"--set (.+)", text)[1].split()
-    status, text = check("--device", "cpu", "--budget_gb", "1", "--no_step", "--set", *edits)
-    assert status == 0 and "\nfits: " in text
+    status, text = check(*flags, *edits)
+    assert status == 0 and "\nfits, " in text
+
+
+def test_a_batch_that_train_would_take_in_parts_is_judged_in_them(check):
+    status, text = check("--device", "cpu", "--budget_gb", "1", "--no_step", "--set", "nerf.netwidth=128")
+    assert status == 0 and re.search(r"\nfits, \d images? at a time.*: [\d.]+ GB needed, 1.00 GB free on cpu", text)
+    assert "fits, 8 images" not in text
+
+
+@pytest.mark.parametrize("flags", [(), ("--budget_gb", "8")])
+def test_the_budget_of_the_config_is_kept_to(check, flags):
+    status, text = check("--device", "cpu", "--no_step", *flags, "--set", "memory.budget_gb=0.5")
+    assert status == 1 and "0.50 GB free on cpu" in text
 
 
 def test_nothing_is_run_that_would_not_fit(check, module, monkeypatch):
@@ -59,13 +73,27 @@ def test_nothing_is_run_that_would_not_fit(check, module, monkeypatch):
     assert status == 1 and "measured: nothing" in text and "no setting makes it fit" in text
 
 
-def test_out_of_memory_in_the_step_is_a_verdict(check, module, monkeypatch):
+def test_out_of_memory_in_the_step_is_a_verdict(check, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("planted")
 
-    monkeypatch.setattr(module, "take_steps", fail)
+    monkeypatch.setattr(steps, "_render", fail)
     status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "8")
-    assert status == 1 and "out of memory" in text
+    assert status == 1 and "out of memory" in text and "planted" in text and "does not fit" in text
+
+
+def test_out_of_memory_that_smaller_parts_survive_is_no_fit(check, monkeypatch):
+    real, calls = steps._render, []
+
+    def fails_once(*given):
+        calls.append(1)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("planted")
+        return real(*given)
+
+    monkeypatch.setattr(steps, "_render", fails_once)
+    status, text = check("--config", str(SMOKE), "--device", "cpu", "--budget_gb", "8", "--set", "training.batch_size=4")
+    assert status == 1 and "out of memory, survived with 2 images at a time" in text and "does not fit" in text
 
 
 def test_a_step_that_takes_more_than_estimated_counts(check, module, monkeypatch):

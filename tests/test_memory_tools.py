@@ -287,7 +287,7 @@ def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, mo
     monkeypatch.setattr(program, "watch_command", lambda command, settings: started.append((command, settings)) or 3)
     images = tmp_path / "a: [strange] name"
     images.mkdir()
-    words = ["--data_dir", str(images), "--output_dir", str(tmp_path / "out"), "--max_steps", "9", "--set", "expname=try"]
+    words = ["--data_dir", str(images), "--output_dir", str(tmp_path / "runs #1"), "--max_steps", "9", "--set", "expname=try"]
     monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", *words, "--device", "cpu"])
     assert program.main() == 3
     ((command, settings),) = started
@@ -296,7 +296,7 @@ def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, mo
     config = load_config(command[3], command[5:-4])
     assert config.data.datadir == (str(images),)
     assert config.data.type == "images"
-    assert config.run_dir == settings.run_dir == settings.out == tmp_path / "out" / "try"
+    assert config.run_dir == settings.run_dir == settings.out == tmp_path / "runs #1" / "try"
     assert config.training.batch_size == 4  # configs/safe_training.yaml without --config
 
 
@@ -304,6 +304,15 @@ def test_training_without_its_images_is_an_error(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", "--data_dir", str(tmp_path / "missing")])
     with pytest.raises(GrafError, match="--data_dir"):
         tool("train_with_memory_monitoring").main()
+
+
+@pytest.mark.parametrize("interval_s", ["-1", "0", "nan"])
+def test_an_interval_that_is_none_is_an_error_before_training(tool, monkeypatch, interval_s):
+    program = tool("train_with_memory_monitoring")
+    monkeypatch.setattr(program, "watch_command", lambda *_: pytest.fail("a training was started"))
+    monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", "--interval_s", interval_s])
+    with pytest.raises(GrafError, match="--interval_s .*: expected more than 0 seconds"):
+        program.main()
 
 
 def test_its_test_is_the_self_test(tool, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graf.config import load_config
+from graf.config import load_config, override
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import GOOD_STEPS, SMALLEST_CHUNK, StepSizes, starting_sizes, with_sizes
 
@@ -19,7 +19,7 @@ def test_images_are_halved_first_then_rays_until_one_chunk_is_left():
     while sizes.shrink():
         seen.append((sizes.images, sizes.rays))
     assert seen == [(3, 0), (2, 0), (1, 0), (1, 512), (1, 256), (1, 128)]
-    assert sizes.rays == SMALLEST_CHUNK
+    assert sizes.rays // 2 < SMALLEST_CHUNK
 
 
 def test_after_enough_good_steps_they_grow_once():
@@ -54,6 +54,22 @@ def test_what_was_forced_is_restored_and_what_was_chosen_is_not():
     smaller = StepSizes(2, 0, 1024)  # the config has less than the 4 that were forced
     smaller.load_state_dict(forced.state_dict())
     assert smaller.images == 2
+
+
+def test_more_rays_than_an_image_has_are_halved_from_those_that_it_has():
+    sizes = StepSizes(1, 4096, 1024)
+    assert sizes.shrink() and sizes.rays == 512
+
+
+def test_rays_that_were_planned_are_no_more_after_a_resume():
+    forced = StepSizes(1, 1024, 1024)
+    forced.shrink()
+    planned = StepSizes(1, 256, 1024)
+    planned.load_state_dict(forced.state_dict())
+    assert planned.rays == 256
+    all_held = StepSizes(1, 0, 1024)
+    all_held.load_state_dict(forced.state_dict())
+    assert all_held.rays == 512
 
 
 @pytest.mark.parametrize(
@@ -93,4 +109,14 @@ def test_what_the_config_fixes_is_not_planned():
 def test_rays_are_chunked_where_one_image_does_not_fit():
     config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8"])
     sizes = starting_sizes(config, "cpu", budget_bytes=1)
-    assert (sizes.images, sizes.rays) == (1, SMALLEST_CHUNK)
+    assert (sizes.images, sizes.rays) == (1, 128)
+
+
+def test_rays_are_chunked_where_the_images_at_a_time_are_fixed():
+    config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8", "training.micro_batch=2"])
+    unlimited, smallest = (estimate_step(with_sizes(config, StepSizes(2, rays, 256))) for rays in (0, 128))
+    budget = (unlimited.total_bytes + smallest.total_bytes) // 2
+    sizes = starting_sizes(config, "cpu", budget)
+    assert sizes.images == 2 and 0 < sizes.rays < 2 * sizes.n_rays
+    assert estimate_step(with_sizes(config, sizes)).total_bytes <= budget
+    assert starting_sizes(override(config, ["nerf.checkpoint_rays=0"]), "cpu", budget).rays == 0

@@ -1,5 +1,6 @@
 """A step's gradient does not depend on the parts it is taken in, and an out-of-memory anywhere in it changes nothing."""
 
+import errno
 import logging
 
 import pytest
@@ -19,6 +20,10 @@ ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory"),
     RuntimeError(CPU_ALLOCATOR),
     RuntimeError("std::bad_alloc"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("unable to mmap 128 bytes from file: Cannot allocate memory (12)"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
     MemoryError(),
 ]
 UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
@@ -157,7 +162,9 @@ def test_what_out_of_memory_looks_like(error):
     assert is_out_of_memory(error)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("x"), OSError(errno.ENOSPC, "")]
+)
 def test_what_it_does_not_look_like_is_raised(error):
     assert not is_out_of_memory(error)
 
@@ -195,8 +202,31 @@ def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkey
     torch.testing.assert_close(generator.render(latents, labels.pose_c2w).images, expected)
     assert generator.chunk == 125
     monkeypatch.setattr(generator, "render_rays", lambda *_: (_ for _ in ()).throw(MemoryError))
-    with pytest.raises(OutOfMemory, match="rendering: out of memory"):
-        generator.render(latents, labels.pose_c2w)
+    for _ in range(2):
+        with pytest.raises(OutOfMemory, match="rendering: out of memory"):
+            generator.render(latents, labels.pose_c2w)
+    assert generator.chunk == 125
+
+
+def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
+    """As rendering does, whose batch of latents is halved where a chunk of rays cannot be."""
+    tried = []
+
+    def work():
+        tried.append(1)
+        if len(tried) < 3:
+            surviving(lambda: (_ for _ in ()).throw(MemoryError()), lambda: False, "rays")
+        return "done"
+
+    assert surviving(work, lambda: True, "images") == "done"
+    with pytest.raises(OutOfMemory, match="images: out of memory .rays: out of memory"):
+        tried.clear()
+        surviving(work, lambda: False, "images")
+
+
+def test_a_step_whose_smallest_part_is_too_large_is_not_taken_for_one_half_done():
+    with pytest.raises(OutOfMemory):
+        attempt(lambda: (_ for _ in ()).throw(OutOfMemory("step 0")))
 
 
 def test_fresh_samples_do_not_depend_on_their_batches(refine):

@@ -1,6 +1,8 @@
 """What this machine has, what a config needs, and whether it fits: python tools/check_system.py --config configs/default.yaml
 
-Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2: the config is faulty.
+What is judged is a step as train.py would begin to take it: in parts, where the config leaves that open (`auto`) and the
+whole batch is too much. Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2:
+the config is faulty.
 """
 
 import argparse
@@ -30,6 +32,8 @@ from graf.evaluation.extractors import INCEPTION, choose_extractor  # noqa: E402
 from graf.memory.advice import smallest_edits  # noqa: E402
 from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
+from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
+from graf.memory.survival import FAILURES, OutOfMemory, attempt  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 from graf.training.steps import discriminator_step, generator_step  # noqa: E402
 
@@ -42,16 +46,21 @@ def main() -> int:
     config = load_config(args.config, args.set)
     device = choose_device(args.device)
     log_rows("machine", machine(device) + storage(config) + programs(config.metrics))
-    estimate = estimate_step(config, device.type)
-    log_rows(f"estimate: {config.expname}, batches of {config.training.batch_size} (peak: {estimate.moment})", parts(estimate))
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
+    if config.memory.budget_gb:
+        budget = min(budget, int(config.memory.budget_gb * GB))
+    sizes = starting_sizes(config, device.type, budget)  # as train.py does
+    config = with_sizes(config, sizes)
+    estimate = estimate_step(config, device.type)
+    taken = f"batches of {config.training.batch_size}, {sizes} (peak: {estimate.moment})"
+    log_rows(f"estimate: {config.expname}, {taken}", parts(estimate))
     needed = estimate.total_bytes
     if not args.no_step:
         needed = max(needed, measure(config, device, estimate, budget))
     if needed <= budget and host_suffices(device):
-        log.info("\nfits: %s needed, %s free on %s", size(needed), size(budget), device)
+        log.info("\nfits, %s: %s needed, %s free on %s", sizes, size(needed), size(budget), device)
         return 0
-    log.info("\ndoes not fit: %s needed, %s free on %s", size(needed), size(budget), device)
+    log.info("\ndoes not fit, %s: %s needed, %s free on %s", sizes, size(needed), size(budget), device)
     log.info("%s", advice(config, budget, device, needed / estimate.total_bytes))
     return 1
 
@@ -161,18 +170,17 @@ def measure(config: Config, device: torch.device, estimate: Estimate, budget: in
         log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
         return 0
     idle = peak_memory_bytes(device)
-    try:
-        take_steps(config, device)
-    except torch.OutOfMemoryError:
-        log.info("\nmeasured: out of memory")
+    sizes, said = attempt(lambda: take_steps(config, device), (*FAILURES, OutOfMemory))
+    if said or sizes.smaller_than is not None:
+        log.info("\nmeasured: out of memory%s", f", survived with {sizes}" if not said else f" ({said})")
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def take_steps(config: Config, device: torch.device) -> None:
-    """Training steps on noise instead of photographs."""
+def take_steps(config: Config, device: torch.device) -> StepSizes:
+    """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in."""
     keep_freed_memory()
     state = TrainState(config, device)
     batch, width = config.training.batch_size, config.data.imsize
@@ -182,6 +190,7 @@ def take_steps(config: Config, device: torch.device) -> None:
         discriminator_step(state, images, labels[0], labels[1])
         generator_step(state, labels[2])
         state.advance()
+    return state.sizes
 
 
 def advice(config: Config, budget: int, device: torch.device, excess: float) -> str:

@@ -27,6 +27,8 @@ def main() -> int:
     if sys.argv[1:] == ["test"]:
         return self_test()
     arguments, rest = parser().parse_known_args()
+    if not arguments.interval_s > 0:
+        raise GrafError(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
     overrides = overrides_of(arguments)
     run_dir = load_config(arguments.config, overrides).run_dir
     command = [sys.executable, str(ROOT / "train.py"), "--config", arguments.config]
@@ -54,7 +56,7 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
             raise GrafError(f"--data_dir {arguments.data_dir}: no such folder; it is where the images lie")
         overrides += ["data.type=images", f"data.datadir={json.dumps(str(arguments.data_dir))}"]
     if arguments.output_dir is not None:
-        overrides.append(f"training.outdir={arguments.output_dir}")
+        overrides.append(f"training.outdir={json.dumps(str(arguments.output_dir))}")
     return overrides + arguments.set
 
 

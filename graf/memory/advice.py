@@ -1,5 +1,6 @@
 """The smallest edits of a config that make a training step fit into a budget."""
 
+import math
 from collections.abc import Iterator
 
 from graf.config import Config, override
@@ -59,7 +60,8 @@ def _ladders(config: Config) -> Iterator[list[str]]:
         yield [f"training.accumulation_steps={n}" for n in _doublings(2 * training.accumulation_steps, training.batch_size)]
     else:
         yield [f"training.micro_batch={n}" for n in _halvings(training.micro_batch, 1)]
-    yield [f"nerf.checkpoint_rays={n}" for n in RAYS_AT_ONCE]
+    held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
+    yield [f"nerf.checkpoint_rays={n}" for n in RAYS_AT_ONCE if n < held]
     yield [f"nerf.N_samples={n}" for n in _halvings(nerf.N_samples, SMALLEST_SAMPLES)]
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
         yield ["ccsr.backbone=light"]

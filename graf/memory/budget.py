@@ -1,6 +1,7 @@
 """The memory that a run may take, and the limit that turns taking more into an error which a step survives."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -16,19 +17,27 @@ log = logging.getLogger("graf")
 
 def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
     """What the process may hold at most on the device: memory.budget_gb, else what is free on the card, or what the machine or
-    the control group around the process has."""
+    the control group around the process has, shared with the other processes of the run there."""
     asked = int(memory.budget_gb * GB)
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return min(asked or free, free)
-    return min(asked or memory_limit(), memory_limit())
+        limit, _ = torch.cuda.mem_get_info(device)
+    else:
+        limit = memory_limit() // local_processes()
+    return min(asked or limit, limit)
+
+
+def local_processes() -> int:
+    """Processes of the run on this machine, as torchrun tells."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isdecimal() else 1
 
 
 def keep_to(memory: MemoryConfig, device: torch.device) -> None:
     """Have an allocation beyond the budget fail, before the system kills the process for it.
 
     On a card by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
-    below the machine's. Raises GrafError where the process, idle, takes more than memory.budget_gb already.
+    below the machine's. Beside a card the host's memory is watched, not limited: how much of it CUDA itself maps and takes is
+    not ours to say. Raises GrafError where the process, idle, takes more than memory.budget_gb already.
     """
     budget = budget_bytes(memory, device)
     if device.type == "cuda":

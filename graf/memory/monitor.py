@@ -36,9 +36,11 @@ class MemoryMonitor:
     Nothing that goes wrong in here reaches the training; the first fault of a kind is logged.
     """
 
-    def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0):
-        """Rows go to `path`. A budget in bytes is the limit that reports count down to; 0 for the system's."""
-        self.path, self.interval_s, self.device, self.budget_bytes = path, interval_s, device, budget_bytes
+    def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0, card_budget_bytes: int = 0):
+        """Rows go to `path`. The budgets, in bytes, of the host's memory and of the card's are the limits that reports count
+        down to; 0 for the system's."""
+        self.path, self.interval_s, self.device = path, interval_s, device
+        self.budget_bytes, self.card_budget_bytes = budget_bytes, card_budget_bytes
         self.reports: deque[LeakReport] = deque(maxlen=MAX_REPORTS)
         self._tree, self._card = ProcessTree(), Card(device)
         self._detectors: dict[str, LeakDetector] = {}
@@ -119,7 +121,8 @@ class MemoryMonitor:
 
     def _judge(self, source: str, resident_bytes: int) -> None:
         if source not in self._detectors:
-            self._detectors[source] = LeakDetector(source, self.budget_bytes or resident_bytes + self._room(source))
+            budget = self.card_budget_bytes if source == "device" else self.budget_bytes
+            self._detectors[source] = LeakDetector(source, budget or resident_bytes + self._room(source))
         report = self._detectors[source].add(self._step, time.monotonic(), resident_bytes, self._phase)
         if report is None:
             return

@@ -1,11 +1,12 @@
 """How much of a step is taken at a time: fewer images, then fewer rays, where memory does not suffice for more."""
 
 import dataclasses
+import math
 
 from graf.config import Config, override
 from graf.memory.planner import estimate_step
+from graf.memory.survival import SMALLEST_CHUNK
 
-SMALLEST_CHUNK = 128  # rays
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
 
 
@@ -25,15 +26,20 @@ class StepSizes:
 
     def shrink(self) -> bool:
         """Take half as many images at a time, or half as many rays of one; False where one chunk of one image is left."""
-        before = self.images, self.rays
-        if self.images > 1:
-            self.images = (self.images + 1) // 2
-        else:
-            rays = (self.rays or self.n_rays) // 2
-            if rays < min(SMALLEST_CHUNK, self.n_rays):
-                return False
-            self.rays = rays
-        self.smaller_than, self.good_steps = before, 0
+        if self.images == 1:
+            return self.shrink_rays()
+        self.smaller_than, self.good_steps = (self.images, self.rays), 0
+        self.images = (self.images + 1) // 2
+        return True
+
+    def shrink_rays(self) -> bool:
+        """Hold half as many rays of the images that are taken at a time; False where so few are not worth it."""
+        all_rays = self.images * self.n_rays
+        rays = min(self.rays or all_rays, all_rays) // 2
+        if rays < min(SMALLEST_CHUNK, self.n_rays):
+            return False
+        self.smaller_than, self.good_steps = (self.images, self.rays), 0
+        self.rays = rays
         return True
 
     def step_done(self) -> bool:
@@ -60,7 +66,9 @@ class StepSizes:
     def load_state_dict(self, saved: dict) -> None:
         """Go on with what an out-of-memory had made smaller, unless the config and this machine start with less."""
         self.good_steps, self.grown = saved["good_steps"], saved["grown"]
-        if saved["smaller_than"] is not None and saved["images"] <= self.images and saved["n_rays"] == self.n_rays:
+        if saved["smaller_than"] is None or saved["n_rays"] != self.n_rays:
+            return
+        if saved["images"] <= self.images and (saved["rays"] or math.inf) <= (self.rays or math.inf):
             self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
 
 
@@ -72,9 +80,12 @@ def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classe
     n_rays, chunk = config.ray_sampler.N_samples, config.nerf.checkpoint_rays
     sizes = StepSizes(config.images_at_once, 0 if chunk == "auto" else chunk, n_rays)
     open_images, open_rays = config.training.micro_batch == "auto", chunk == "auto"
-    while budget_bytes and (open_images if sizes.images > 1 else open_rays):
+    while budget_bytes:
         estimate = estimate_step(with_sizes(config, sizes), device_type, n_classes, n_elevations)
-        if estimate.total_bytes <= budget_bytes or not sizes.shrink():
+        if estimate.total_bytes <= budget_bytes:
+            break
+        fewer_images = open_images and sizes.images > 1
+        if not (sizes.shrink() if fewer_images else open_rays and sizes.shrink_rays()):
             break
     sizes.smaller_than = None  # planned, not forced: nothing to grow back to
     return sizes

@@ -1,17 +1,23 @@
 """Out-of-memory ends no run: the work is taken again in smaller pieces."""
 
+import errno
 import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
-from graf.errors import GrafError
+from graf.errors import CheckpointWriteError, GrafError
 from graf.memory.cleanup import clean_up
 
 log = logging.getLogger("graf")
 
-SIGNS = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory", "could not create a memory")
+SIGNS = (
+    *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
+    "could not create a memory",
+)
+FAILURES = (RuntimeError, MemoryError, OSError, CheckpointWriteError)  # among which are failed allocations
+SMALLEST_CHUNK = 100  # rays that are worth taking at a time
 T = TypeVar("T")
 
 
@@ -20,20 +26,30 @@ class OutOfMemory(GrafError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, or in Python itself."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError, OutOfMemory)):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, (RuntimeError, CheckpointWriteError)) and any(sign in str(error).lower() for sign in SIGNS)
 
 
-def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
-    """The work's result, or None and what was said where memory ran out; its tensors and graph are gone by then."""
+def attempt(work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES) -> tuple[T | None, str]:
+    """The work's result, or None and what was said where memory ran out; its tensors and graph are gone by then.
+
+    An error of another class than `failures` is raised: OutOfMemory, by default, is for who cannot take smaller pieces.
+    """
     try:
         return work(), ""
-    except (RuntimeError, MemoryError) as error:
+    except failures as error:
         if not is_out_of_memory(error):
             raise
-        return None, str(error).split("\n")[0] or type(error).__name__
+        return None, first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """What the error says, in one line; its class where it says nothing."""
+    return str(error).split("\n")[0] or type(error).__name__
 
 
 def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool) -> T:
@@ -43,7 +59,7 @@ def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agre
     whether this one failed. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
-        result, said = attempt(work)
+        result, said = attempt(work, (*FAILURES, OutOfMemory))  # what could not shrink any more may fit into a smaller whole
         failed = result is None
         if not agree(failed):
             return result

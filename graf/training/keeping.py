@@ -1,8 +1,8 @@
 """What a run keeps of itself while it trains, each at its cadence: rows, samples, videos, metrics and checkpoints."""
 
-import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from graf.files import not_worth_a_run
 from graf.memory.cleanup import clean_up
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
+from graf.memory.survival import OutOfMemory, attempt
 from graf.training.checkpoint import backup_name
 from graf.training.checkpoint_files import save, save_newest
 from graf.training.collapse import CollapseWatch
@@ -54,53 +55,73 @@ class Keeper:
         state, training = self.state, self.training
         self.bar.update()
         self.monitor.step_done(state.step)
+        if self.first and due(state.step, training.print_every):
+            self._print(stats)  # first, so that a checkpoint of the best, too, knows of the step's losses
         if due(state.step, training.fid_every):
-            with self.phase("metrics"):
-                result = evaluate(state, self.dataset)
-                if self.first:
-                    self.log.evaluation(result, state.step)
+            self._measure()
         if due(state.step, training.save_every_steps):
             state.require_same_everywhere()
         if self.first:
-            self._write(stats)
+            self._write()
         every = state.config.memory.empty_cache
         if isinstance(every, int) and due(state.step, every):
             clean_up()
 
     def finish(self) -> None:
-        """The last checkpoint, where there is none of this step."""
-        if self.first and self.saved_step < self.state.step:
-            save_newest(self.state, self.numbers)
-            self._snapshot()
+        """The last checkpoint, where there is none of this step. Raises OutOfMemory where memory does not suffice for it."""
+        if not self.first or self.saved_step == self.state.step:
+            return
+        if not self.during("checkpoint", self._save):
+            raise OutOfMemory(f"step {self.state.step}: no memory for a checkpoint; the one before it is as it was")
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """What is done between steps, told apart by the monitor; the memory that it took is given back."""
-        with self.monitor.phase(name):
-            yield
-            if self.state.config.memory.empty_cache == "phases":
+    def during(self, phase: str, work: Callable[[], None], attempt: Callable = attempt) -> bool:
+        """Do the work between two steps, told apart by the monitor, and give back the memory that it took.
+
+        Where memory runs out the work is begun anew, once, and then left: no run ends for it. Returns whether it is done.
+        """
+        with self.monitor.phase(phase):
+            said = _tried(work, attempt)
+            if said:
                 clean_up()
+                said = _tried(work, attempt)
+            if said:
+                log.warning("step %d: out of memory twice (%s); no %s this time", self.state.step, said, phase)
+            if said or self.state.config.memory.empty_cache == "phases":
+                clean_up()
+        return not said
 
-    def _write(self, stats: dict[str, Tensor]) -> None:
+    def _write(self) -> None:
         state, training, step = self.state, self.training, self.state.step
-        if due(step, training.print_every):
-            self._print(stats)
         if due(step, MEMORY_LINE_EVERY):
             log.info("step %d: %s", step, self.monitor.line())
         if due(step, training.save_every_steps) and not state.bad_steps:  # amid bad ones the last good checkpoint is worth more
-            with self.phase("checkpoint"):
-                save_newest(state, self.numbers)
-                self.saved_step = step
-            self._snapshot()
+            self.during("checkpoint", self._save)
         if due(step, training.backup_every):
-            with self.phase("checkpoint"):
-                save(self.run_dir / backup_name(step), state, self.numbers)
+            self.during("checkpoint", lambda: save(self.run_dir / backup_name(step), state, self.numbers))
         if due(step, training.sample_every) or (step <= EARLY_STEPS and due(step, -(-training.sample_every // 4))):
-            with self.phase("sample"):
-                self.log.scalars(write_samples(state), step)
+            self.during("sample", lambda: self.log.scalars(write_samples(state), step))
         if due(step, training.video_every):
-            with self.phase("video"):
-                write_rotation(state)
+            self.during("video", partial(write_rotation, state))
+
+    def _save(self) -> None:
+        save_newest(self.state, self.numbers)
+        self.saved_step = self.state.step
+        self._snapshot()
+
+    def _measure(self) -> None:
+        """By all processes together, which either all have the metrics or all go on without."""
+        state = self.state
+
+        def work() -> None:
+            result = evaluate(state, self.dataset)
+            if result:
+                self.log.evaluation(result, state.step)
+
+        try:
+            self.during("metrics", work, state.processes.attempt)
+        except Exception:  # the weights are whole; of many processes, another one's trouble may look like anything here
+            self.finish()
+            raise
 
     def _print(self, stats: dict[str, Tensor]) -> None:
         self.numbers = self.log.scalars(stats, self.state.step)
@@ -114,6 +135,14 @@ class Keeper:
         if self.memory_snapshot:
             with not_worth_a_run("memory snapshots"):
                 log.info("memory snapshot: %s", write_snapshot(self.run_dir / "memory", self.state.step))
+
+
+def _tried(work: Callable[[], None], attempt: Callable) -> str:
+    """What was said where memory ran out, empty where the work is done."""
+    try:
+        return attempt(work)[1]
+    except OutOfMemory as error:  # in the smallest pieces there are
+        return str(error)
 
 
 def due(step: int, every: int) -> bool:

@@ -1,10 +1,13 @@
 """The training loop: a step, and what is to be kept of it, until the end."""
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from graf.camera import Labels
@@ -13,7 +16,7 @@ from graf.evaluation.extractors import choose_extractor
 from graf.memory.budget import budget_bytes
 from graf.memory.cleanup import install_signal_handler
 from graf.memory.monitor import MemoryMonitor
-from graf.memory.survival import OutOfMemory
+from graf.memory.survival import OutOfMemory, first_line, is_out_of_memory
 from graf.training.checkpoint import restore
 from graf.training.checkpoint_files import newest_checkpoint
 from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
@@ -30,16 +33,39 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
 
     With `memory_snapshot`, what memory holds is written beside each checkpoint. After training.max_bad_steps steps in a row
     that were not finite the run is rolled back, once. Raises Derailed where that was no help, OutOfMemory where the smallest
-    part of a step is too large.
+    part of a step is too large, or memory ran out where nothing is there to be made smaller.
     """
     if state.config.training.fid_every and state.processes.first:
         choose_extractor(state.config.metrics)  # what is missing is said now, not after hours
     install_signal_handler()
-    while True:
-        try:
-            return _train_on(state, dataset, interruption, memory_snapshot)
-        except Derailed as error:
-            state.processes.in_turn(partial(_go_back, state, error))
+    with repeatable(state.device):
+        while True:
+            try:
+                return _train_on(state, dataset, interruption, memory_snapshot)
+            except Derailed as error:
+                state.processes.in_turn(partial(_go_back, state, error))
+
+
+@contextlib.contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On the CPU, what is computed inside depends on its inputs to the last bit, not on which thread is the faster.
+
+    Gradients of indexed tensors are otherwise added up in the order in which threads come to them, once there are 32768 of
+    them (a batch of 16 with the default view codes); and MKL may choose how many threads share a product until it is told.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(torch.get_num_threads())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a safeguard against reading it, which costs time
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled
 
 
 def _go_back(state: TrainState, trouble: Derailed) -> None:
@@ -55,18 +81,22 @@ def _train_on(state: TrainState, dataset: Views, interruption: Interruption, mem
     config, processes = state.config, state.processes
     state.require_same_everywhere()
     batches = build_loader(dataset, config, state.device, state.step, processes.rank, processes.world_size)
-    budget = budget_bytes(config.memory, state.device) if config.memory.budget_gb else 0
+    budgets = (budget_bytes(config.memory, torch.device("cpu")), budget_bytes(config.memory, state.device))
     rows, interval_s = (config.run_dir / "memory.jsonl", config.memory.interval_s) if processes.first else (Path(os.devnull), 0)
     no_room = None
     with (
-        MemoryMonitor(rows, interval_s, state.device, budget) as monitor,
+        MemoryMonitor(rows, interval_s, state.device, *(budgets if config.memory.budget_gb else ())) as monitor,
         Keeper(state, dataset, monitor, memory_snapshot) as keeper,
     ):
         try:
             while state.step < config.training.max_steps and not processes.to_end(interruption):
                 keeper.keep(train_step(state, dataset, *next(batches)))
-        except OutOfMemory as error:  # which left the weights as they were: they are saved
-            no_room = error
+                interruption.began = True
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            where = f"step {state.step}: out of memory ({first_line(error)})"  # the weights are whole: they are saved
+            no_room = error if isinstance(error, OutOfMemory) else OutOfMemory(where)
         finally:
             batches.close()
         keeper.finish()

@@ -3,7 +3,7 @@
 import logging
 import math
 
-from graf.camera import elevation_of_v, rotation_poses, sweep_poses, view_azimuths
+from graf.camera import middle_poses, rotation_poses, view_azimuths
 from graf.data import Views
 from graf.evaluation.metrics import comparable, measure_generator, summary
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
@@ -25,16 +25,16 @@ def write_samples(state: TrainState) -> dict[str, float]:
     Returns what they tell of silhouettes and depth, and warns where that is a collapse.
     """
     data = state.config.data
-    elevation = elevation_of_v((data.vmin + data.vmax) / 2)
-    poses = sweep_poses(view_azimuths(SHEET_VIEWS, data).tolist(), [elevation], data)
+    n_views = min(SHEET_VIEWS, state.config.memory.max_validation_outputs // SHEET_OBJECTS)
+    poses = middle_poses(view_azimuths(n_views, data), data)
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
     with not_worth_a_run("sample sheets"):
         for kind in KINDS:
             path = state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
-            write_grid(path, picture(rendering, kind, data.near, data.far), SHEET_VIEWS)
+            write_grid(path, picture(rendering, kind, data.near, data.far), n_views)
     stats = sanity(rendering, data.near, data.far)
-    if message := collapse_warning(stats):
+    if message := collapse_warning({"step": state.step} | stats):
         log.warning("step %d: %s", state.step, message)
     return stats
 
@@ -53,17 +53,25 @@ def write_rotation(state: TrainState) -> None:
 def evaluate(state: TrainState, dataset: Views) -> dict:
     """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
 
-    The run's random state is left untouched. Of a run's processes all render and the first measures; the others return {}.
+    The run's random state is left untouched. Of a run's processes all render and the first measures; the others return {}, and
+    so does the first where the run's cache cannot be written.
     """
     config, processes = state.config, state.processes
-    folder = config.run_dir / "cache"
-    result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), config.training.seed, folder, processes=processes)
-    if not processes.first:
+    folder, result = config.run_dir / "cache", {}
+    with not_worth_a_run("metrics"):
+        seed = config.training.seed
+        result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes)
+    if not result:
         return {}
     result |= {"step": state.step, "ema": True}
     log.info("step %d: %s", state.step, summary(result))
+    before = state.best
     if config.training.save_best != "none" and is_best(result, state):
-        save(config.run_dir / BEST, state)
+        try:
+            save(config.run_dir / BEST, state)
+        except Exception:
+            state.best = before  # there is no file of this one
+            raise
         log.info("step %d: the best %s so far; kept as %s", state.step, config.training.save_best.upper(), BEST)
     return result
 

@@ -1,0 +1,33 @@
+"""The planner's whole estimate, with its gaps and the process, against the memory that two shipped configs' steps take."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graf.config import CONFIG_DIR, load_config
+from graf.memory.planner import estimate_step
+
+ROOT = Path(__file__).parents[1]
+STEPS = """
+import sys
+import graf, torch
+sys.path.insert(0, "tools")
+from check_system import take_steps
+from graf.config import load_config
+from graf.device import peak_memory_bytes
+device = torch.device("cpu")
+take_steps(load_config(sys.argv[1], ["memory.budget_gb=0"]), device)
+print(peak_memory_bytes(device))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak of the resident set")
+@pytest.mark.parametrize("name", ["low_memory_1gb.yaml", "default.yaml"])
+def test_the_whole_estimate_is_near_the_peak_of_real_steps(name):
+    file = CONFIG_DIR / name
+    done = subprocess.run([sys.executable, "-c", STEPS, str(file)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    peak, estimate = int(done.stdout.split()[-1]), estimate_step(load_config(file)).total_bytes
+    assert 0.75 <= estimate / peak <= 1.25, f"{estimate / 2**20:.0f} MB estimated, {peak / 2**20:.0f} MB taken"
