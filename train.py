@@ -13,12 +13,12 @@ from graf.config import Config, config_to_dict, load_config
 from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader
 from graf.device import keep_freed_memory
-from graf.errors import CheckpointError, GrafError
+from graf.errors import CheckpointError, GrafError, RunFolderError
 from graf.evaluation.curves import draw_curves
 from graf.files import not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
 from graf.training.checkpoint import NEWEST, restore, start_from
-from graf.training.checkpoint_files import newest_checkpoint, run_checkpoints
+from graf.training.checkpoint_files import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.training.distributed import Processes
 from graf.training.health import anomalies_named
 from graf.training.interruption import Interruption, requeue_at_start
@@ -88,10 +88,13 @@ def run(
     """Build what the config says, continue where the run is, and train. Returns the exit status."""
     check_monitoring(config)
     keep_to(config.memory, device)
+    if processes.first and not args.dry_run:
+        remove_run_leftovers(config.run_dir)
     checkpoint = processes.from_first(
         lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
     )
     dataset = processes.in_turn(lambda: build_dataset(config))
+    processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     if args.partial:
         start_from(checkpoint, state)
@@ -117,11 +120,11 @@ def run(
     with interruption, checked:
         train(state, dataset, interruption, args.memory_snapshot)
     if state.step < config.training.max_steps:
-        log.warning("ended by %s at step %d; the same command continues from there", interruption.reason, state.step)
+        log.warning("ended by %s at step %d; --resume auto continues from there", interruption.reason, state.step)
         return interruption.exit_status
     if not processes.first:
         return 0
-    with not_worth_a_run("curves"):
+    with not_worth_a_run("curves"), contextlib.suppress(GrafError):  # where no row could be written there is nothing to draw
         draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
     log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
     return 0
@@ -180,12 +183,17 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
 
 
 def write_config(config: Config) -> None:
-    """config.yaml of the run's folder: every key, as it is trained with."""
+    """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
+    path = config.run_dir / "config.yaml"
     try:
-        with whole_file(config.run_dir / "config.yaml") as temporary:
+        with whole_file(path) as temporary:
             temporary.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
     except OSError as error:
-        raise GrafError(f"training.outdir: {config.run_dir} cannot be written ({error}); choose another folder") from None
+        if not path.exists():
+            raise RunFolderError(
+                f"training.outdir: {config.run_dir} cannot be written ({error}); choose another folder"
+            ) from None
+        log.warning("%s: cannot be written (%s); it stays as it was when the run was last started", path, error)
 
 
 def dry_run(state: TrainState, dataset: Views) -> None:

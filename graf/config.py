@@ -79,7 +79,7 @@ class CcsrConfig:
     mode: Literal["none", "refine", "consistency"] = key(
         "`refine`: the field is rendered at imsize / scale_factor and refined; `consistency`: both at imsize, pulled together"
     )
-    scale_factor: int = key("high-resolution pixels a low-resolution pixel, along a side", 2, 8)
+    scale_factor: int = key("high-resolution pixels a low-resolution pixel, along a side: 2, 4 or 8", 2, 8)
     kernel: Literal["box", "bilinear", "bicubic", "gaussian"] = key("the downsampling that a refined image is consistent with")
     num_views: int = key("azimuth bins of the view codes", 1, 3600)
     elevation_bins: int = key("elevation bins of the view codes, over vmin..vmax", 1, 360)
@@ -203,7 +203,7 @@ class MetricsConfig:
 @dataclass(frozen=True)
 class MemoryConfig:
     budget_gb: float = key(
-        "memory that the run keeps to, GB of 2^30 bytes, host and device each; 0 for what the system allows", 0, 1e6
+        "memory that the run keeps to, GB of 2^30 bytes, of the device that it trains on; 0 for what the system allows", 0, 1e6
     )
     empty_cache: Literal["phases", "never"] | int = key(
         "when freed memory goes back to the system: after samples, metrics and checkpoints, every so many steps, or never", 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.utils import ObjectWrapper
 
 from graf.errors import GrafError
 from graf.files import not_worth_a_run
-from graf.memory.survival import is_out_of_memory
+from graf.memory.survival import first_line, is_out_of_memory
 
 log = logging.getLogger("graf")
 
@@ -35,6 +37,32 @@ class _Lines:
 
     def flush(self) -> None:
         sys.stderr.flush()
+
+
+class _Lossy(ObjectWrapper):
+    """A stream of the terminal's that loses what cannot be written, to a full disk or a pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._wrapped.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wrapped.flush()
+
+
+@contextlib.contextmanager
+def _lossy_terminal() -> Iterator[None]:
+    """What is said is not worth a run: neither log lines nor progress bars end one, nor what libraries print."""
+    streams = sys.stdout, sys.stderr
+    with contextlib.redirect_stdout(_Lossy(sys.stdout)), contextlib.redirect_stderr(_Lossy(sys.stderr)):
+        yield
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:  # Python flushes once more, and would end with a status of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def progress(items: Iterable | None = None, **options: Any) -> tqdm:
@@ -67,8 +95,14 @@ def _lost_files_as_warnings() -> Iterator[None]:
 def run_script(main: Callable[[], int | None]) -> None:
     """Run a script's main: messages to the terminal, a GrafError to stderr with its exit status, mostly 2.
 
-    A file that cannot be read or written ends it with status 1, Ctrl-C with 130.
+    A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A terminal that cannot ends nothing.
     """
+    with _lossy_terminal():
+        status = _status_of(main)
+    sys.exit(status)
+
+
+def _status_of(main: Callable[[], int | None]) -> int | None:
     handler = _TqdmHandler()
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -78,20 +112,17 @@ def run_script(main: Callable[[], int | None]) -> None:
     except GrafError as error:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
         status = error.exit_status
-    except OSError as error:
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error.filename or 'a file'}: {error.strerror or error}\n")
-        status = 1
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except (OSError, MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            said, status = f"out of memory ({first_line(error)}); tools/check_system.py names edits that fit", 2
+        elif isinstance(error, OSError):
+            said, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
+        else:
             raise
-        said = str(error).split("\n")[0] or type(error).__name__
-        sys.stderr.write(
-            f"{Path(sys.argv[0]).name}: error: out of memory ({said}); tools/check_system.py names edits that fit\n"
-        )
-        status = 2
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {said}\n")
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         status = 130
     finally:
         log.removeHandler(handler)
-    sys.exit(status)
+    return status

@@ -11,6 +11,12 @@ class ConfigError(GrafError):
     """A config file, or an override of it, that cannot be taken as it is."""
 
 
+class RunFolderError(GrafError):
+    """A run's folder that cannot be written: nothing is wrong with the command, but with the disk."""
+
+    exit_status = 1
+
+
 class DataError(GrafError):
     """A data set that cannot be trained on as it is."""
 

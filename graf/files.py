@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 log = logging.getLogger("graf")
 
 _given_up: set[str] = set()  # kinds of files whose loss has been told
@@ -32,6 +34,15 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that `whole_file` could not, its process having been killed."""
+    for leftover in folder.glob(".*.partial*"):
+        pid = leftover.name.rpartition(".partial")[0].rpartition(".")[2]
+        if not pid.isdecimal() or not psutil.pid_exists(int(pid)):
+            with contextlib.suppress(OSError):
+                leftover.unlink()
 
 
 def sync_folder(folder: Path) -> None:

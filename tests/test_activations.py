@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from graf.camera import poses_at
+from graf.config import config_to_dict
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import activation_files
@@ -70,7 +71,7 @@ def samples():
 
 
 def cache(net, samples, folder, layers=("first", "output"), forward=None, **options) -> Path:
-    with ActivationWriter(folder, len(samples), SOURCE) as writer:
+    with ActivationWriter(folder, len(samples), SOURCE, layers) as writer:
         cache_activations(net, layers, samples, forward or (lambda batch: net(batch["x"])), writer, 4, **options)
     return folder
 
@@ -239,6 +240,32 @@ def test_what_is_stopped_keeps_what_there_is(net, samples, tmp_path):
         cache(net, samples, tmp_path / "b", stopped=lambda: True)
 
 
+def test_what_was_stopped_goes_on_to_the_same_activations(net, samples, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(activation_files, "SHARD_BYTES", 1)
+    whole, folder, answers = cache(net, samples, tmp_path / "whole"), tmp_path / "a", iter([False, True])
+    cache(net, samples, folder, stopped=lambda: next(answers))
+    CachedActivations(folder, "first")
+    assert "stopped after 4 of 10 samples" in caplog.text
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    for other in ({"layers": ("first",)}, {"samples": samples[:9]}):
+        with pytest.raises(GrafError, match="holds part of other activations"):
+            cache(**{"net": net, "samples": samples, "folder": folder} | other)
+
+    def fails_later(batch):
+        net(batch["x"])
+        if (batch["x"] == samples[9]["x"]).all(1).any():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache(net, samples, folder, forward=fails_later)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    cache(net, samples, folder)
+    assert json.loads((folder / "manifest.json").read_text()) == json.loads((whole / "manifest.json").read_text())
+    assert all((folder / file.name).read_bytes() == file.read_bytes() for file in whole.iterdir())
+    with pytest.raises(GrafError, match="holds activations already"):
+        cache(net, samples, folder)
+
+
 def test_a_data_set_needs_a_length_and_an_index(net, tmp_path):
     class Stream(IterableDataset):
         def __iter__(self):
@@ -380,7 +407,7 @@ def test_the_list_tells_names_and_shapes(run, checkpoint, tmp_path, network):
 
 def test_a_discriminator_in_training_is_shown_blurred_photographs_beside_their_downsampling(tool, refine, photographs, labels):
     state = TrainState(refine("discriminator.dual=true", "discriminator.blur_steps=10", "discriminator.blur_sigma=1.5"), CPU)
-    seen = tool.judged(photographs, labels, state.generator, 3, torch.Generator())
+    seen = tool.judged(photographs, labels, state.config, state.generator, 3, torch.Generator())
     blurred = gaussian_blur(photographs, [9, 9], [1.05, 1.05])  # 1.5 (1 - 3 / 10)
     low = state.generator.refinement.projection.downsample(photographs)
     torch.testing.assert_close(seen[:, :3], blurred, atol=1e-5, rtol=1e-5)
@@ -391,7 +418,7 @@ def test_a_discriminator_that_judges_restored_images_is_shown_them(tool, refine,
     state = TrainState(refine("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.N_samples=256"), CPU)
     latents = state.generator.sample_latents(4, torch.Generator().manual_seed(5))
     expected = state.generator.restore(photographs, latents, labels, full_grid(16))
-    seen = tool.judged(photographs, labels, state.generator, 3, torch.Generator().manual_seed(5))
+    seen = tool.judged(photographs, labels, state.config, state.generator, 3, torch.Generator().manual_seed(5))
     torch.testing.assert_close(seen, expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(seen, photographs, atol=1e-2)
 
@@ -414,5 +441,24 @@ def test_an_interruption_keeps_the_batches_that_are_done(run, tool, checkpoint, 
     assert len(CachedActivations(tmp_path / "a")) == 6
     monkeypatch.setattr(tool, "judged", judged)
     status, said = run(*flags)
+    assert status == 0
+    assert "goes on after the first 6 of 12 samples" in said
+    assert len(CachedActivations(tmp_path / "a")) == 12
+    status, said = run(*flags)
     assert status == 2
     assert "holds activations already" in said
+
+
+def test_a_discriminator_alone_is_taken(run, checkpoint, tmp_path):
+    """Without a run around it, and with the names that DataParallel gives."""
+    path, state = checkpoint()
+    weights = {f"module.{name}": tensor for name, tensor in state.discriminator.state_dict().items()}
+    path.unlink()
+    torch.save({"state_dict": weights}, tmp_path / "alone.pt")
+    (tmp_path / "config.yaml").write_text(json.dumps(config_to_dict(state.config)))
+    flags = ("--checkpoint", tmp_path / "alone.pt", "--layers", "main.0", "--num_samples", "3", "--out")
+    status, said = run(*flags, tmp_path / "a")
+    assert status == 0, said
+    status, said = run(*flags, tmp_path / "b", "--network", "generator")
+    assert status == 2
+    assert "holds no generator, only discriminator" in said

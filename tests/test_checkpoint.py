@@ -19,7 +19,7 @@ import yaml
 import graf
 from graf.camera import Labels, poses_at, sample_poses
 from graf.config import load_config
-from graf.errors import CheckpointError, CheckpointWriteError, ConfigError
+from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.training.checkpoint import (
@@ -215,6 +215,7 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     state.step, state.best = 41, {"value": 3.5, "step": 40, "terms": {"metric": "kid"}}
     state.note_losses({"loss_d": 0.5, "loss_g": math.nan, "opacity": 0.1})
     state.note_losses({"loss_d": 0.6})
+    state.note_losses({"loss_d": -math.inf})  # of a step that was skipped
     save_checkpoint(path, state, {"loss_d": 0.6, "loss_g": math.nan})
     record = json.loads((tmp_path / "model.pt.json").read_text())
     assert record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -225,6 +226,7 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     restore(path, resumed)
     assert resumed.lowest_losses == lowest
     assert record["versions"]["torch"] == torch.__version__
+    assert read_checkpoint(path)["versions"] == record["versions"]
     config_sha256 = record["config_sha256"]
     save_checkpoint(path, new_state(smoke("training.lr_g=0.01")))
     assert read_record(path).config_sha256 != config_sha256
@@ -277,6 +279,30 @@ def test_one_wrong_bit_is_damage_with_a_record_and_without(smoke, tmp_path, reco
     message = refusal(path, state)
     assert f"{path}: damaged" in message
     assert ("model.pt.json" if recorded else "check sums inside it") in message
+
+
+def test_a_wrong_bit_in_the_table_of_contents_is_no_traceback(smoke, tmp_path):
+    """Of zipfile's, which has errors of many kinds for it."""
+    path = tmp_path / NEWEST
+    save_checkpoint(path, new_state(smoke()))
+    record_path(path).unlink()
+    whole, found = path.read_bytes(), set()
+    entry = whole.rindex(b"PK\x01\x02")
+    for where in range(entry, entry + 60):
+        content = bytearray(whole)
+        content[where] ^= 0x81
+        path.write_bytes(content)
+        try:
+            read_checkpoint(path)
+        except DamagedCheckpointError as error:
+            found.add(str(error))
+    assert any("the check sums inside it" in message for message in found)
+
+
+def test_a_state_that_is_none_is_damage(tmp_path):
+    torch.save({"format": "graf_ccsr 1", "config": {}, "state": 5}, tmp_path / NEWEST)
+    with pytest.raises(DamagedCheckpointError, match="without its config or step"):
+        read_checkpoint(tmp_path / NEWEST)
 
 
 @pytest.mark.parametrize("record", ["none", "of another step", "no JSON"])

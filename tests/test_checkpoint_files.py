@@ -1,5 +1,6 @@
 """A run's checkpoints survive whatever befalls a disk: kills at any moment, damage, lack of space, removal."""
 
+import contextlib
 import errno
 import importlib
 import itertools
@@ -8,7 +9,9 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,11 +20,12 @@ import torch
 import graf.files
 from graf.config import load_config
 from graf.console import run_script
-from graf.errors import CheckpointError, CheckpointWriteError, ConfigError
-from graf.training import checkpoint_files, loop
+from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
+from graf.training import checkpoint_files, keeping, loop, samples
 from graf.training.checkpoint import BEST, NEWEST, backup_name, checkpoint_step, read_checkpoint, save_checkpoint
 from graf.training.checkpoint_files import newest_checkpoint, run_checkpoints, save, save_newest
 from graf.training.checkpoint_record import read_record, record_path
+from graf.training.distributed import Processes
 from graf.training.run_lock import run_lock
 from graf.training.state import TrainState
 
@@ -95,6 +99,16 @@ def test_after_going_back_in_steps_the_last_saved_are_the_newest(state, run_dir)
     assert [step_of(path) for path in run_checkpoints(run_dir)] == [4, 3, 9]
 
 
+def test_a_clock_that_is_set_back_does_not_make_the_newest_the_oldest(state, run_dir, monkeypatch):
+    now = time.time()
+    save_steps(state, 3, 4)
+    monkeypatch.setattr(time, "time", lambda: now - 7200)
+    save_steps(state, 5, 6, 7)
+    assert [step_of(path) for path in run_checkpoints(run_dir)] == [7, 6, 5]
+    saved = [read_record(path).saved for path in run_checkpoints(run_dir)]
+    assert saved == sorted(saved, reverse=True) and len(set(saved)) == 3
+
+
 def test_a_disk_without_hard_links_has_copies(state, run_dir, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "no hard links here")
@@ -104,11 +118,27 @@ def test_a_disk_without_hard_links_has_copies(state, run_dir, monkeypatch):
     assert [step_of(path) for path in run_checkpoints(run_dir)] == [2, 1]
 
 
-def test_what_a_killed_run_left_half_written_goes_with_the_next_save(state, run_dir):
-    run_dir.mkdir()
-    (run_dir / ".model.1234.partial.pt").write_bytes(b"half")
+def test_what_a_killed_run_left_half_written_makes_room_for_the_next_save(state, run_dir, monkeypatch):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    (run_dir / "backups").mkdir(parents=True)
+    left = [
+        f".model.{process.pid}.partial.pt",
+        f".config.{process.pid}.partial.yaml",
+        f"backups/.model.{process.pid}.partial.pt",
+    ]
+    for name in left:
+        (run_dir / name).write_bytes(b"half")
+    (run_dir / f".other.{os.getppid()}.partial.png").write_bytes(b"of a process that lives")
+    found = []
+    save = checkpoint_files.save_checkpoint
+    monkeypatch.setattr(
+        checkpoint_files,
+        "save_checkpoint",
+        lambda *given, **more: (found.extend(names(run_dir, "**/.*")), save(*given, **more)),
+    )
     save_steps(state, 1)
-    assert names(run_dir) == ["model.pt", "model.pt.json"]
+    assert found == [f".other.{os.getppid()}.partial.png"]
 
 
 # Kills -----------------------------------------------------------------------------------------------------------------
@@ -234,6 +264,26 @@ def test_where_all_are_damaged_there_is_one_error_and_all_stay(state, run_dir):
     assert names(run_dir, "**/*") == before
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(errno.EIO, "Input/output error"), RuntimeError("can't allocate memory")], ids=repr
+)
+def test_a_machine_in_trouble_damages_no_checkpoint(state, run_dir, monkeypatch, error):
+    save_steps(state, 1, 2)
+    before = names(run_dir, "**/*")
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", fails)
+    with pytest.raises(type(error)) as caught:
+        newest_checkpoint(run_dir, set_aside=True)
+    assert getattr(caught.value, "filename", None) in (None, str(run_dir / NEWEST))
+    assert names(run_dir, "**/*") == before
+    flip_a_bit(run_dir / NEWEST)  # such as one of a size, for which no memory suffices
+    with pytest.raises(DamagedCheckpointError):
+        read_checkpoint(run_dir / NEWEST)
+
+
 def test_no_run_is_no_checkpoint(tmp_path):
     assert newest_checkpoint(tmp_path / "nowhere") is None
 
@@ -263,10 +313,10 @@ def failing(n_times, error):
     """save_checkpoint that fails so many times."""
     left = iter(range(n_times))
 
-    def save_or_fail(path, state, scalars=None):
+    def save_or_fail(path, state, scalars=None, after=""):
         if next(left, None) is not None:
             raise CheckpointWriteError("as below") from error
-        save_checkpoint(path, state, scalars)
+        save_checkpoint(path, state, scalars, after)
 
     return save_or_fail
 
@@ -300,21 +350,23 @@ def test_the_first_save_has_none_before_it(state, monkeypatch, waits):
         save_newest(state, sleep=waits.append)
 
 
-@pytest.fixture
-def small_files():
-    """No file may grow beyond a size, as on a disk that is full."""
+@contextlib.contextmanager
+def small_files(size):
+    """No file may grow beyond a size, as on a disk that is full; nor may the file that pytest writes to, if it does to one."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_keeps_what_there_was(state, run_dir, small_files, waits):
+def test_a_full_disk_keeps_what_there_was(state, run_dir, waits):
     save_steps(state, 1, 2)
     before = {path: path.read_bytes() for path in run_checkpoints(run_dir)}
     state.step = 3
-    small_files(len(before[run_dir / NEWEST]) // 2)
-    with pytest.raises(CheckpointWriteError, match="File too large"):
+    with small_files(len(before[run_dir / NEWEST]) // 2), pytest.raises(CheckpointWriteError, match="File too large"):
         save_newest(state, sleep=waits.append)
     assert before.items() <= {path: path.read_bytes() for path in run_checkpoints(run_dir)}.items()
     assert not names(run_dir, ".*")
@@ -328,9 +380,9 @@ def test_a_folder_that_is_removed_is_made_again(state, run_dir, monkeypatch, wai
 
     verified, removals = checkpoint_files.save_checkpoint, iter([run_dir])
 
-    def remove_meanwhile(path, state, scalars=None):
+    def remove_meanwhile(path, state, scalars=None, after=""):
         shutil.rmtree(next(removals, run_dir / "nothing"), ignore_errors=True)
-        verified(path, state, scalars)
+        verified(path, state, scalars, after)
 
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", remove_meanwhile)
     state.step = 4
@@ -374,21 +426,42 @@ def train(tmp_path, cars, monkeypatch, capsys):
     return run
 
 
-def test_a_run_continues_from_before_the_damage_bit_for_bit(train, tmp_path):
-    run_dir = tmp_path / "results" / "smoke"
-    assert train(3)[0] == 0
-    straight = read_checkpoint(run_dir / NEWEST)["state"]["generator"]
+KINDS = {
+    "plain": (),
+    "workers, parts, consistency and metrics": (
+        "training.nworkers=2", "training.accumulation_steps=2", "ccsr.mode=consistency", "ray_sampler.N_samples=256",
+        "training.fid_every=2", "training.save_best=kid", "metrics.extractor=efficientnet-lite0", "metrics.n_real=8",
+        "metrics.n_fake=8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_continues_from_before_the_damage_bit_for_bit(train, tmp_path, kind):
+    run_dir, overrides = tmp_path / "results" / "smoke", KINDS[kind]
+    status, said = train(3, *overrides)
+    assert status == 0, said
+    straight = read_checkpoint(run_dir / NEWEST)["state"]
     shutil.rmtree(run_dir)
-    train(2)
-    flip_a_bit(run_dir / NEWEST)
-    status, said = train(3)
+    train(2, *overrides)
+    of_step_2 = [path for path in run_checkpoints(run_dir) if step_of(path) == 2]
+    assert len({str(read_checkpoint(path)["state"]["lowest_losses"]) for path in of_step_2}) == 1
+    for path in of_step_2:
+        flip_a_bit(path)
+    status, said = train(3, *overrides)
     assert status == 0
     assert "model.pt: damaged" in said
     assert "falling back to results/smoke/checkpoints/model_00000001.pt, step 1" in said
     assert (run_dir / "model.pt.damaged").exists()
-    continued = read_checkpoint(run_dir / NEWEST)["state"]["generator"]
-    assert all(torch.equal(continued[name], straight[name]) for name in straight)
-    assert [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
+    continued = read_checkpoint(run_dir / NEWEST)["state"]
+    for network in ("generator", "discriminator", "generator_ema"):
+        assert all(torch.equal(continued[network][name], straight[network][name]) for name in straight[network])
+    assert continued["lowest_losses"] == straight["lowest_losses"] and len(straight["lowest_losses"]) >= 2
+    assert continued["best"] == straight["best"]
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation" not in row] == [1, 2, 3]
+    assert [row["step"] for row in rows if "evaluation" in row] == ([2] if "training.fid_every=2" in overrides else [])
+    assert (straight["best"] is not None) == ("training.save_best=kid" in overrides)
     assert read_record(run_dir / NEWEST).metrics["scalars"].keys() >= {"loss_d", "loss_g"}
 
 
@@ -405,14 +478,53 @@ def test_two_trainings_never_share_a_folder(train, tmp_path):
     assert not (run_dir / "run.lock").exists()
 
 
-def test_a_full_disk_ends_a_run_with_status_1(train, tmp_path, small_files):
+@pytest.mark.parametrize("room", [20_000, 1_000])  # in the second the config does not find place either
+def test_a_full_disk_ends_a_run_with_status_1(train, tmp_path, room):
     train(1)
-    small_files(20_000)
-    status, said = train(2)
+    with small_files(room):
+        status, said = train(2)
     assert status == 1
     assert "train.py: error: results/smoke/model.pt: step 2 cannot be written ([Errno 27] File too large" in said
     assert "is intact" in said
+    assert ("config.yaml: cannot be written" in said) == (room == 1_000)
     assert "Traceback" not in said
+
+
+def test_a_disk_too_full_for_the_lock_ends_a_run_with_status_1(train, tmp_path):
+    with small_files(10):
+        status, said = train(1)
+    assert status == 1
+    assert "results/smoke: cannot be written ([Errno 27] File too large); make room" in said
+    assert not names(tmp_path / "results" / "smoke")
+
+
+def test_metrics_that_cannot_be_written_are_not_worth_a_run(train, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(graf.files, "_given_up", set())
+    monkeypatch.setattr(samples, "measure_generator", fails)
+    status, said = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
+    assert status == 0
+    assert said.count("metrics cannot be written ([Errno 13] Permission denied)") == 1
+    assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 2
+
+
+def test_metrics_that_fail_lose_no_step(train, tmp_path, monkeypatch):
+    def fails(*_):
+        raise GrafError("too few")
+
+    monkeypatch.setattr(keeping, "evaluate", fails)
+    status, _ = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
+    assert status == 2
+    assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 1
+
+
+def test_all_processes_must_have_the_same_photographs(train, monkeypatch):
+    compared = {}
+    monkeypatch.setattr(Processes, "require_same", lambda _, value, what: compared.update({what: value}))
+    train(1)
+    assert compared["the photographs"][0] == 8
 
 
 def test_a_run_outlives_the_removal_of_its_folder(train, tmp_path, monkeypatch):
@@ -443,14 +555,14 @@ def test_a_run_that_a_batch_system_ends_asks_to_be_started_again(train, tmp_path
     monkeypatch.setattr(loop, "train_step", signalled)
     status, said = train(5)
     assert status == 3
-    assert "ended by SIGUSR1 at step 1" in said
+    assert "ended by SIGUSR1 at step 1; --resume auto continues from there" in said
     assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 1
 
 
 def test_a_run_that_is_out_of_hours_asks_too(train):
     status, said = train(5, "training.max_hours=1e-9")
     assert status == 3
-    assert "ended by training.max_hours at step 0" in said
+    assert "ended by training.max_hours at step 1" in said  # or it would ask for ever
 
 
 def test_a_config_that_wants_to_run_code_is_refused_unrun(tmp_path):

@@ -270,7 +270,16 @@ def test_refined_patches_are_scale_factor_times_their_rays():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["ccsr.mode=consistency", "ccsr.scale_factor=3"], "ccsr.scale_factor: must divide data.imsize 64, found 3"),
+        (
+            ["ccsr.mode=consistency", "ccsr.scale_factor=3"],
+            "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 3",
+        ),
+        (
+            ["ccsr.scale_factor=6", "data.imsize=96"],
+            "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 6",
+        ),
+        (["ccsr.scale_factor=8"], "that is N_samples 16, 64, 256; found 1024"),
+        (["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"], "must divide data.imsize 66, found 4"),
         (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
         (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.N_samples=64"], "rrdb backbone takes 2 or 4, found 8"),
         (["ccsr.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),

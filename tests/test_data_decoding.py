@@ -131,6 +131,17 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
             read_image(tmp_path / name, DATA)
 
 
+def test_want_of_memory_is_not_the_files_fault(tmp_path, monkeypatch):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+
+    def fails(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", fails)
+    with pytest.raises(MemoryError):
+        read_image(tmp_path / "a.png", DATA)
+
+
 def test_a_format_whose_decoder_runs_programs_is_no_image(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png", "EPS")
     with pytest.raises(ValueError, match="not an image"):

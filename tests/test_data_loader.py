@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from graf.camera import Labels, poses_at
 from graf.config import load_config
 from graf.data import Views, build_loader, sample_labels
 from graf.data.loader import EndlessBatches
+from graf.data.workers import how_it_ended
 from graf.errors import DataError, GrafError
 
 N = 22
@@ -277,3 +279,9 @@ def test_workers_that_are_started_anew_each_epoch_do_not_change_the_batches():
         assert torch.equal(next(loader)[0], wanted)
     loader.close()
     assert len(seen) == 3  # steps 3 to 4, 5 to 9, 10
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_how_a_worker_ended_in_words():
+    codes = {0: "exit status 0", 1: "exit status 1", -signal.SIGKILL: "SIGKILL", -40: "signal 40"}
+    assert {code: how_it_ended(SimpleNamespace(exitcode=code)) for code in codes} == codes

@@ -117,6 +117,8 @@ def test_fine_network_and_average_come_under_our_names():
     assert {name.split(".")[0] for name in found.parts["generator"]} == {"field", "field_fine"}
     assert {name.split(".")[0] for name in found.parts["generator_ema"]} == {"field"}
     assert found.parts["generator"]["field_fine.alpha_linear.weight"].shape == (1, 6)
+    assert found.averaged
+    assert not recognise({"generator": graf_field(), "it": 3}, "x.pt").averaged
 
 
 @pytest.mark.parametrize(

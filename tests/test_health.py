@@ -184,6 +184,14 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
     assert state.sizes.images == 2
 
 
+def test_going_back_does_not_forget_what_the_best_file_is_of(build):
+    state = build()
+    save_newest(state)
+    state.best = {"value": 1.0, "step": 9, "terms": {}}
+    roll_back(state, Derailed("trouble"))
+    assert state.best["step"] == 9
+
+
 def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build):
     def drawn(n_rollbacks):
         restore(path, state)

@@ -53,6 +53,8 @@ def test_the_deadline_counts_from_the_start():
     now[0] += 1799.9
     assert not interruption.requested
     now[0] += 0.1  # 0.5 h = 1800 s
+    assert not interruption.requested  # before it has taken a step
+    interruption.began = True
     assert interruption.requested
     assert interruption.exit_status == REQUEUE
     assert interruption.reason == "training.max_hours"

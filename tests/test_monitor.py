@@ -145,6 +145,13 @@ def test_a_budget_is_the_limit_that_counts(few_objects, path, monkeypatch):
     assert monitor.reports[0].limit_bytes == 3 * GB
 
 
+def test_the_host_and_the_card_have_a_limit_each(path):
+    monitor = MemoryMonitor(path, 0, CPU, budget_bytes=3 * GB, card_budget_bytes=2 * GB)
+    for source in ("host", "workers", "device"):
+        monitor._judge(source, GB)
+    assert [detector.limit_bytes for detector in monitor._detectors.values()] == [3 * GB, 3 * GB, 2 * GB]
+
+
 def test_a_failing_disk_is_said_once(tmp_path, caplog):
     (tmp_path / "run").write_text("a file where the folder should be")
     monitor = MemoryMonitor(tmp_path / "run" / "memory.jsonl", 1, CPU)

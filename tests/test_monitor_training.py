@@ -196,6 +196,19 @@ def test_states_of_a_run(run, clock):
     assert reader.status().state == "running"
 
 
+def test_the_last_step_may_have_a_checkpoint_alone(run, clock):
+    """As with memory.interval_s 0 and training.max_steps between two rows."""
+    record = run / "model.pt.json"
+    record.write_text('{"step": 1000}')
+    os.utime(record, (clock.now + 5, clock.now + 5))
+    assert RunReader(run).status().state == "finished"
+    os.utime(record, (1, 1))  # the run went back to an earlier one, and has written since
+    assert RunReader(run).status().step == 400
+    for damaged in ('{"step": "x"}', "[]", "{", '{"size": 1}'):
+        record.write_text(damaged)
+        assert RunReader(run).status().step == 400
+
+
 def test_a_run_that_has_not_written_yet(tmp_path, program):
     reader = RunReader(tmp_path)
     status = reader.status()

@@ -39,7 +39,7 @@ def run(tool, monkeypatch, caplog, capsys):
 
 
 def write(folder: Path, activations: torch.Tensor, **labels: torch.Tensor) -> Path:
-    with ActivationWriter(folder, len(activations), SOURCE) as writer:
+    with ActivationWriter(folder, len(activations), SOURCE, ["layer"]) as writer:
         writer.add({"layer": activations.half()}, labels)
     return folder
 

@@ -1,6 +1,8 @@
 """One training a folder: the living are respected, the dead are not waited for."""
 
+import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import multiprocessing
@@ -8,11 +10,13 @@ import os
 import platform
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
-from graf.errors import GrafError
-from graf.training.run_lock import NAME, Holder, _this_process, run_lock
+from graf.errors import GrafError, RunFolderError
+from graf.training.run_lock import NAME, Holder, _started, _this_process, run_lock
 
 
 @pytest.fixture
@@ -77,6 +81,65 @@ def test_a_stale_lock_is_taken_over_and_said(lock_of, tmp_path, caplog, stale):
         assert Holder(**json.loads(path.read_text())) == me
         assert f"{path}: left by process" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_only_waits_to_be_reaped_is_dead(lock_of, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        zombie = psutil.Process(process.pid)
+        lock_of(pid=process.pid, started=_started(zombie))
+        with pytest.raises(GrafError, match="is training in this folder"), run_lock(tmp_path):
+            pass
+        process.stdin.close()
+        while zombie.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with run_lock(tmp_path):
+            pass
+
+
+def test_a_lock_is_whole_or_not_there(tmp_path, monkeypatch):
+    """However its writing ends; an empty one would have to be removed by hand."""
+    fsync = os.fsync
+    for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
+
+        def fails(descriptor, error=error):
+            assert not (tmp_path / NAME).exists()
+            raise error
+
+        monkeypatch.setattr(os, "fsync", fails)
+        with pytest.raises((KeyboardInterrupt, RunFolderError)), run_lock(tmp_path):
+            pass
+        assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_disk_without_links_has_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with run_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
+        with pytest.raises(GrafError, match="is training in this folder"), run_lock(tmp_path):
+            pass
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(RunFolderError), run_lock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("job", "restarts", "free"), [("7", "1", True), ("7", "", False), ("8", "1", False)])
+def test_a_job_that_slurm_started_again_elsewhere_goes_on(lock_of, tmp_path, monkeypatch, job, restarts, free):
+    lock_of(host="a node that died", slurm_job="7")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    with contextlib.nullcontext() if free else pytest.raises(GrafError, match="cannot be seen"), run_lock(tmp_path):
+        pass
+
+
+def test_a_process_of_another_container_cannot_be_seen(lock_of, tmp_path):
+    lock_of(pid=ended_pid(), namespace="pid:[1]")
+    with pytest.raises(GrafError, match="in another container on .* cannot be seen from this one"), run_lock(tmp_path):
+        pass
 
 
 def test_a_lock_of_another_machine_is_for_a_person_to_judge(lock_of, tmp_path):

@@ -1,8 +1,8 @@
 """A training survives its faults: the short form of tools/torture.py, and that the tool itself can tell."""
 
+import dataclasses
 import json
 import logging
-import os
 import random
 import subprocess
 import sys
@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from graf.config import load_config
+from graf.training import loop
+from graf.training.interruption import Interruption
 from graf.training.state import TrainState
 
 ROOT = Path(__file__).parent.parent
@@ -20,7 +24,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="li
 if sys.platform.startswith("linux"):
     import torture_faults
     from state_digests import digest
-    from torture import Fault, surviving
+    from torture import Fault, first_difference, keep_config, surviving
     from torture_run import NotSurvived, Subject
 
     from train import note_data
@@ -29,10 +33,6 @@ TINY = ["training.save_every_steps=3", "training.nworkers=1", "training.monitori
 SHORT = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--faults", "5", "--set", *TINY]
 
 
-@pytest.mark.skipif(
-    os.environ.get("GRAF_ALL_TESTS") != "1",
-    reason="starts many processes, which a loaded machine may end out of order: GRAF_ALL_TESTS=1 runs it",
-)
 def test_five_faults_are_survived_and_the_weights_are_the_same(tmp_path):
     """Killed at random, killed in a checkpoint, the newest truncated, a worker killed, the disk full."""
     command = [sys.executable, str(ROOT / "tools" / "torture.py"), *SHORT, "--json", "found.json"]
@@ -74,6 +74,37 @@ def test_the_step_is_that_of_the_last_whole_row(run):
     assert run.step() == 7
     (run.run_dir / "metrics.jsonl").unlink()
     assert run.step() == 0
+
+
+def test_the_first_step_that_differs_is_named_with_its_numbers(tmp_path):
+    def told(name, losses):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = [json.dumps({"step": step, "loss_g": loss, "opacity": 0.5}) for step, loss in losses.items()]
+        (folder / "metrics.jsonl").write_text("\n".join(rows))
+        return Subject([], folder, tmp_path)
+
+    one, other = told("one", {1: 0.5, 2: 0.25, 3: 0.125, 4: 1.0}), told("other", {1: 0.5, 3: 0.375, 4: 2.0})
+    assert first_difference(one, other) == "step 3 is the first to differ: loss_g 0.125 and 0.375"
+    assert first_difference(one, one) == "none of the 4 steps that both told of differs"
+
+
+def test_a_config_that_changes_meanwhile_does_not_change_the_run(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("training:\n  reg_every: 3\n  lr_g: 0.25\n")
+    config = load_config(own, ["training.batch_size=6"])
+    kept = keep_config(config, tmp_path)
+    own.write_text("training:\n  reg_every: 5\n")
+    assert load_config(kept) == config and config.training.reg_every == 3
+    assert set(yaml.safe_load(kept.read_text())["training"]) == {f.name for f in dataclasses.fields(config.training)}
+
+
+def test_a_training_on_the_cpu_adds_up_in_one_order(smoke, monkeypatch):
+    """Gradients of indexed maps, which threads otherwise add up as they come."""
+    asked = []
+    monkeypatch.setattr(loop, "_train_on", lambda *_: asked.append(torch.are_deterministic_algorithms_enabled()))
+    loop.train(TrainState(smoke("training.fid_every=0"), torch.device("cpu")), [], Interruption())
+    assert asked == [True] and not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_fault_is_not_survived_where_the_run_does_otherwise(run):

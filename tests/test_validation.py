@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -170,7 +171,42 @@ def test_names_of_files_stay_on_one_line(tmp_path):
 def test_a_transforms_file_without_an_end(tmp_path):
     put(tmp_path / "a.png")
     (tmp_path / "transforms.json").symlink_to("/dev/zero")
+    assert "outside the data" in faults_of(config(tmp_path))
+    (tmp_path / "transforms.json").unlink()
+    os.mkfifo(tmp_path / "transforms.json")
     assert "not readable as JSON (no file)" in faults_of(config(tmp_path))
+
+
+def test_links_cannot_leave_the_data(tmp_path):
+    put(tmp_path / "private" / "c.png")
+    put(tmp_path / "set" / "a.png")
+    put(tmp_path / "set" / "within" / "b.png")
+    (tmp_path / "set" / "more").symlink_to(tmp_path / "private")
+    (tmp_path / "set" / "all").symlink_to("/")
+    (tmp_path / "set" / "one.png").symlink_to(tmp_path / "private" / "c.png")
+    (tmp_path / "set" / "link").symlink_to("within")
+    (tmp_path / "set" / "same.png").symlink_to("a.png")
+    message = faults_of(config(tmp_path / "set"))
+    for name, target in (("more", "private"), ("all", "/"), ("one.png", "private/c.png")):
+        about = line_about(message, f"{tmp_path}/set/{name}:")
+        assert f"is a link to {tmp_path / target}, outside the data" in about
+        assert "name in data.datadir the folder" in about
+    assert message.startswith("3 faults")
+    (tmp_path / "set" / "all").unlink()
+    files = build_dataset(config(tmp_path / "set", tmp_path / "private")).files  # now it is of the data
+    assert [Path(file).name for file in files] == ["a.png", "one.png", "same.png", "b.png", "c.png"]
+
+
+def test_frames_cannot_leave_the_folder_by_a_link_or_by_windows_separators(tmp_path):
+    put(tmp_path / "private" / "x.png")
+    put(tmp_path / "set" / "a.png")
+    (tmp_path / "set" / "link").symlink_to(tmp_path / "private")
+    paths = ("a.png", "link/x.png", "..\\private\\x.png")
+    put_transforms(tmp_path / "set", [{"file_path": path, "transform_matrix": matrix(0.0)} for path in paths])
+    message = faults_of(config(tmp_path / "set"))
+    assert "leaves the folder" in line_about(message, "frame 1 ")
+    assert "leaves the folder" in line_about(message, "frame 2 ")
+    assert "frame 0 " not in message
 
 
 def test_images_without_transforms_where_others_have_them(tmp_path):

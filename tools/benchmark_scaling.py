@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from graf.console import run_script  # noqa: E402
 from graf.data.workers import available_cores  # noqa: E402
 from graf.device import keep_freed_memory  # noqa: E402
 from graf.training.distributed import Processes  # noqa: E402
+from graf.training.interruption import Interruption  # noqa: E402
 from graf.training.launch import processes_of_run  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 from graf.training.steps import discriminator_step, generator_step  # noqa: E402
@@ -42,8 +44,8 @@ class TimedProcesses(Processes):
 
     spent: list[float] = dataclasses.field(default_factory=list)
 
-    def any(self, flag: bool) -> bool:
-        return self._timed(super().any, flag)
+    def _word(self, word: int) -> int:
+        return self._timed(super()._word, word)
 
     def sum_(self, buffer: Tensor) -> Tensor:
         return self._timed(super().sum_, buffer)
@@ -103,17 +105,18 @@ def run_in(n: int) -> dict:
 def measure(config: Config, n_steps: int, device: torch.device, processes: TimedProcesses) -> dict:
     """Median seconds of a step on random photographs, and of what of it the processes spend on exchanges and waiting."""
     keep_freed_memory()
-    state = TrainState(config, device, processes=processes)
+    told_apart = 2 if config.discriminator.label_loss == "MCE" else 1  # classes, as the data would have
+    state = TrainState(config, device, n_classes=told_apart, processes=processes)
     batch, share, size = config.training.batch_size, processes.share_of(config.training.batch_size), config.data.imsize
     images = torch.rand(share, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
-    seconds, waited = [], []
+    seconds, waited, interruption = [], [], Interruption()
     for _ in range(WARM_UP_STEPS + n_steps):
         processes.together()
         processes.spent.clear()
         start = time.perf_counter()
+        processes.to_end(interruption)
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        discriminator_step(state, images, labels[0][processes.rows], labels[1])
-        generator_step(state, labels[2])
+        processes.attempt(partial(step, state, images, *labels))
         state.advance()
         _wait_for_card()
         seconds.append(time.perf_counter() - start)
@@ -126,6 +129,11 @@ def measure(config: Config, n_steps: int, device: torch.device, processes: Timed
         "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]),
         "seconds_of_exchanges": statistics.median(waited[WARM_UP_STEPS:]),
     }
+
+
+def step(state: TrainState, images: Tensor, real: Labels, fake_d: Labels, fake_g: Labels) -> dict[str, Tensor]:
+    """A step of both networks, as training takes it."""
+    return discriminator_step(state, images, real[state.processes.rows], fake_d) | generator_step(state, fake_g)
 
 
 def _wait_for_card() -> None:

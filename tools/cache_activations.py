@@ -4,7 +4,8 @@
     python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
     python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
 
-docs/activations.md tells what lies in the folder. Ctrl-C keeps the batches that are done.
+docs/activations.md tells what lies in the folder. Ctrl-C keeps the batches that are done; the same command goes on
+after them.
 """
 
 import argparse
@@ -20,12 +21,13 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.data import Dataset, Subset, default_collate  # noqa: E402
+from torch.utils.data import Dataset, default_collate  # noqa: E402
 
 from graf.camera import Labels  # noqa: E402
 from graf.config import Config, load_config, override  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset, sample_labels  # noqa: E402
+from graf.data.seeding import generator_of as numbered_generator  # noqa: E402
 from graf.device import choose_device, keep_freed_memory  # noqa: E402
 from graf.errors import CheckpointError, GrafError  # noqa: E402
 from graf.evaluation.activation_files import ActivationWriter, Source  # noqa: E402
@@ -35,9 +37,11 @@ from graf.models.discriminator import Discriminator  # noqa: E402
 from graf.models.generator import Generator  # noqa: E402
 from graf.rays import cut_patch, sample_patch_grid  # noqa: E402
 from graf.training.checkpoint import checkpoint_step, read_checkpoint  # noqa: E402
+from graf.training.foreign_checkpoints import recognise  # noqa: E402
 from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint  # noqa: E402
 from graf.training.interruption import Interruption  # noqa: E402
 from graf.training.losses import faded_blur  # noqa: E402
+from graf.training.partial_loading import require_fit  # noqa: E402
 
 log = logging.getLogger("graf")
 
@@ -49,6 +53,19 @@ class Subject:
     network: nn.Module
     samples: Dataset
     forward: Callable[[dict[str, Tensor]], object]
+
+
+class Photographs(Dataset):
+    """Some of a data set's samples by their indices, each with its `number` among them."""
+
+    def __init__(self, dataset: Views, indices: list[int]):
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return self.dataset[self.indices[number]] | {"number": torch.tensor(number)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -103,7 +120,8 @@ def write(subject: Subject, source: Source, args: argparse.Namespace) -> int:
     if n < args.num_samples:
         log.info("the data set has %d photographs, all are taken", n)
     layers = list(dict.fromkeys(args.layers))
-    writer, bar = ActivationWriter(args.out, n, source), progress(total=n, desc="activations", unit="sample")
+    writer = ActivationWriter(args.out, n, source, layers)
+    bar = progress(total=n, initial=writer.taken, desc="activations", unit="sample")
     with Interruption() as interruption, writer, bar:
         cache_activations(
             subject.network,
@@ -154,42 +172,42 @@ def check_resolution(config: Config, resolution: int | None) -> None:
 def photographs(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
     """The discriminator, and photographs drawn without replacement, each as training shows it with its largest patch."""
     device = choose_device(args.device)
-    generator = generator_of(path, content, config, device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
+    needed = config.judges_restored or config.discriminator.dual
+    generator = generator_of(path, content, config, device) if needed else None
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
-    step, rng = checkpoint_step(content), torch.Generator().manual_seed(args.seed)
+    step = checkpoint_step(content)
 
     def forward(batch: dict[str, Tensor]) -> object:
+        rng = numbered_generator(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
         images = batch["image"].to(device)
         labels = labels_of(batch)
         labels = labels and labels.to(device)
         cameras = labels or sample_labels(dataset, len(images), config.data, rng).to(device)
-        return discriminator(judged(images, cameras, generator, step, rng), labels)
+        return discriminator(judged(images, cameras, config, generator, step, rng), labels)
 
-    return Subject(discriminator, Subset(dataset, order[: args.num_samples].tolist()), forward)
+    return Subject(discriminator, Photographs(dataset, order[: args.num_samples].tolist()), forward)
 
 
 def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) -> Discriminator:
     """The checkpoint's discriminator in eval mode. Raises CheckpointError where it does not fit config or data."""
-    n_classes = content.get("n_classes", 1)
+    found = recognise(content, path)
+    weights, n_classes = found.part("discriminator", path), content.get("n_classes", found.n_classes)
     if config.discriminator.condition != "none" and len(dataset.class_names) > n_classes:
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
-    weights = content.get("state", content).get("discriminator")
-    if weights is None:
-        raise CheckpointError(f"{path}: holds no discriminator; try --network generator")
     network = Discriminator(config.discriminator, config.patch_size, n_classes, content.get("n_elevations", 1))
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{path}: its discriminator does not fit this config ({str(error).splitlines()[-1].strip()})"
-        ) from None
+    require_fit({"discriminator": network}, found.parts, config, path)
+    network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
 
 
-def judged(images: Tensor, cameras: Labels, generator: Generator, step: int, rng: torch.Generator) -> Tensor:
-    """What the discriminator of a step sees of photographs (B, 3, W, W): the whole frame, or its largest patch, centred."""
-    config = generator.config
+def judged(
+    images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
+) -> Tensor:
+    """What the discriminator of a step sees of photographs (B, 3, W, W): the whole frame, or its largest patch, centred.
+
+    The generator is needed where it restores them, or makes their small versions.
+    """
     sampler = dataclasses.replace(config.ray_sampler, random_scale=False, random_shift=False)
     grid = sample_patch_grid(len(images), config.patch_size, config.data.imsize, sampler, step, rng).to(images.device)
     patches = cut_patch(images, grid)

@@ -66,7 +66,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("expected one of: --pid N, --self_test, or a command behind --, such as -- python train.py")
     if arguments.clean_up and not command:
         parser.error("--clean_up works on a command that is started here, behind --")
-    if arguments.interval_s <= 0:
+    if not arguments.interval_s > 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
     return arguments, command
 

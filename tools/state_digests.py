@@ -17,7 +17,7 @@ from graf.console import log, run_script  # noqa: E402
 from graf.training.checkpoint import read_checkpoint  # noqa: E402
 from graf.training.state import SAVED  # noqa: E402
 
-PARTS = (*SAVED, "step", "bad_steps", "best", "rng")
+PARTS = (*SAVED, "step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
 def digests(checkpoint: Path) -> dict[str, str]:
     """The sha256 of each part of our checkpoint's state. Raises CheckpointError where the file cannot be read."""
     state = read_checkpoint(checkpoint)["state"]
-    return {name: digest(state[name]) for name in PARTS}
+    return {name: digest(state[name]) for name in PARTS if name in state}  # older ones have fewer
 
 
 def digest(value: Any) -> str:

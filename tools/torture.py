@@ -23,10 +23,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-from graf.config import load_config  # noqa: E402
+from graf.config import Config, config_to_dict, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from state_digests import digests  # noqa: E402
 from torture_faults import FAULTS, copy_images  # noqa: E402
@@ -67,6 +69,7 @@ def main() -> int:
         overrides = [*SMALL, *args.set, f"training.max_steps={n_steps}", "training.print_every=1"]
         log.info("%d faults in %d steps; of the config: %s", n_faults, n_steps, " ".join(overrides))
         source = load_config(args.config, [*overrides, f"data.datadir={folder / 'source'}"])
+        args.config = str(keep_config(source, folder))
         labels = apart(copy_images, source, folder)
         overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}"]
         result = torture(args, overrides, folder, n_faults, source.training.save_every_steps)
@@ -111,7 +114,29 @@ def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faul
     }
     log.info("%d faults, %d survived, at most %d of %d steps lost", *list(result.values())[:3], save_every)
     log.info("the final state is %s", f"ANOTHER: {', '.join(different)}" if different else "the same, bit for bit")
+    if different:
+        log.info("their rows: %s", first_difference(undisturbed, disturbed))
     return result
+
+
+def keep_config(config: Config, folder: Path) -> Path:
+    """All of the config in a file of the folder's, so that no start finds it changed."""
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
+    return file
+
+
+def first_difference(undisturbed: Subject, disturbed: Subject) -> str:
+    """The first step that two runs told of differently, and the numbers in which."""
+    rows, others = undisturbed.rows(), disturbed.rows()
+    for step in sorted(rows.keys() & others.keys()):
+        row, other = rows[step], others[step]
+        names = [
+            f"{name} {row.get(name)!r} and {other.get(name)!r}" for name in row | other if row.get(name) != other.get(name)
+        ]
+        if names:
+            return f"step {step} is the first to differ: {', '.join(names)}"
+    return f"none of the {len(rows.keys() & others.keys())} steps that both told of differs"
 
 
 def subject(config: str | None, overrides: list[str], folder: Path, name: str) -> Subject:

@@ -118,6 +118,11 @@ class Subject:
         told = re.search(r"continuing .* from step (\d+)", self.said())
         return int(told[1]) if told else 0 if "training on " in self.said() else None
 
+    def rows(self) -> dict[int, dict]:
+        """What it told of each step, by metrics.jsonl."""
+        rows = [json.loads(line) for line in self._rows.read_text(encoding="utf-8").splitlines()]
+        return {row["step"]: row for row in rows}
+
     def step(self) -> int:
         """The last step that it told of, 0 for none."""
         with contextlib.suppress(OSError):

@@ -31,7 +31,10 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
 
 
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) -> Image.Image:
-    """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does."""
+    """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does.
+
+    Raises MemoryError where memory runs out, which is not the file's fault.
+    """
     if not os.path.isfile(file):  # a pipe would be waited for
         raise ValueError("is not a file that can be read; replace it, remove it, or set data.on_bad_file: skip")
     try:
@@ -39,6 +42,8 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) ->
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return _on_background(_eight_bits(ImageOps.exif_transpose(image)), background)
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
         reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); replace it, remove it, or set data.on_bad_file: skip") from error

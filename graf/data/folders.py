@@ -51,8 +51,12 @@ class Item:
 def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
     """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
     folders, faults, seen = [], [], set()
-    for pattern in data.datadir:
-        roots = [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
+    roots_of = {
+        pattern: [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
+        for pattern in data.datadir
+    }
+    homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
+    for pattern, roots in roots_of.items():
         if not roots:
             faults.append(Fault(pattern, "no such folder; set data.datadir to the folder of your images"))
         for root in roots:
@@ -60,27 +64,39 @@ def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
                 faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
             taken_before = os.path.realpath(root) in seen
-            found = list(_walk(Path(root), data.labels in ("auto", "transforms"), seen, faults))
+            found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults))
             if not found and not taken_before:
                 faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it"))
             folders += found
     return folders, faults
 
 
-def _walk(root: Path, use_transforms: bool, seen: set[str], faults: list[Fault]) -> Iterator[Folder]:
+def _walk(root: Path, homes: list[str], use_transforms: bool, seen: set[str], faults: list[Fault]) -> Iterator[Folder]:
     def unreadable(error: OSError) -> None:
         faults.append(Fault(error.filename, f"the folder cannot be read ({error.strerror})"))
 
+    def stays(path: Path) -> bool:
+        if not path.is_symlink() or any(is_within(path, home) for home in homes):
+            return True
+        cure = "take the link out, or name in data.datadir the folder that it leads to"
+        faults.append(Fault(str(path), f"is a link to {os.path.realpath(path)}, outside the data; {cure}"))
+        return False
+
     for path, subfolders, names in os.walk(root, followlinks=True, onerror=unreadable):
-        visible = sorted(name for name in subfolders if not name.startswith("."))
-        subfolders[:] = [] if os.path.realpath(path) in seen else visible
-        has_transforms = use_transforms and TRANSFORMS in names
-        images = tuple(Path(path, name) for name in sorted(names) if is_image(name))
+        visible = [] if os.path.realpath(path) in seen else sorted(name for name in subfolders if not name.startswith("."))
+        subfolders[:] = [name for name in visible if stays(Path(path, name))]
+        has_transforms = use_transforms and TRANSFORMS in names and stays(Path(path, TRANSFORMS))
+        images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
         if has_transforms:
             subfolders.clear()
         if (images or has_transforms) and os.path.realpath(path) not in seen:
             yield Folder(Path(path), images, has_transforms)
         seen.add(os.path.realpath(path))
+
+
+def is_within(path: Path, folder: str | os.PathLike) -> bool:
+    """Whether a path, links followed, lies in a folder, or is it."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def is_image(name: str) -> bool:

@@ -9,6 +9,7 @@ takes the camera to the world, in the project's own convention: z up, looking al
 import json
 import logging
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS
 from graf.data.faults import Fault
-from graf.data.folders import TRANSFORMS, Folder, Item
+from graf.data.folders import TRANSFORMS, Folder, Item, is_within
 from graf.data.intrinsics import focal, unheeded
 from graf.rays import depth_bounds
 from graf.strict import one_line, shown
@@ -106,12 +107,15 @@ def _image_file(folder: Path, file_path: Any) -> Path:
     """The image of a frame, whose extension may be left out. Raises ValueError."""
     if not isinstance(file_path, str) or not file_path.strip() or "\0" in file_path:
         raise ValueError("file_path must name an image beside the file")
+    leaves = "file_path leaves the folder; move the image into it and name it relative to it"
     path = PurePosixPath(file_path)
-    if path.is_absolute() or ".." in path.parts or Path(file_path).is_absolute():
-        raise ValueError("file_path leaves the folder; move the image into it and name it relative to it")
+    if path.is_absolute() or ".." in re.split(r"[/\\]", file_path) or Path(file_path).is_absolute():
+        raise ValueError(leaves)
     suffixes = ["", *EXTENSIONS, *(extension.upper() for extension in EXTENSIONS)]
     for candidate in (folder / f"{path}{suffix}" for suffix in suffixes):
         if os.path.isfile(candidate):  # no error for a name that is too long
+            if not is_within(candidate, folder):  # by a link in it
+                raise ValueError(leaves)
             return candidate
     raise ValueError("the file of this frame is missing; restore it or take the frame out")
 

@@ -45,6 +45,8 @@ def ended(workers: Sequence[BaseProcess], within_s: float = 0.0) -> list[BasePro
 
 
 def how_it_ended(worker: BaseProcess) -> str:
-    """`SIGKILL`, or `exit status 1`."""
+    """`SIGKILL`, or `signal 40`, which has no name, or `exit status 1`."""
     code = worker.exitcode or 0
-    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    if code >= 0:
+        return f"exit status {code}"
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

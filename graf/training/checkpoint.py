@@ -14,10 +14,12 @@ from graf.files import not_worth_a_run, stream_sha256, whole_file
 from graf.training.checkpoint_record import (
     Record,
     has_right_checksums,
+    is_not_the_files,
     make_record,
     read_record,
     record_path,
     save_verified,
+    versions,
     write_record,
 )
 from graf.training.export import SUFFIX, read_export
@@ -44,9 +46,10 @@ def backup_name(step: int) -> str:
     return f"backups/model_{step:08d}.pt"
 
 
-def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] | None = None) -> None:
+def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
     """Write all that the run is, with its config, whole or not at all, and its record beside it, with `scalars` as the last.
 
+    after: when the newest of those before it was saved, by its record; this one's will say later, whatever the clock says.
     Raises CheckpointWriteError where it cannot be written; what the path held before is then as it was.
     """
     content = {
@@ -54,12 +57,13 @@ def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] 
         "config": config_to_dict(state.config),
         "n_classes": state.n_classes,
         "n_elevations": state.n_elevations,
+        "versions": versions(),
         "state": state.state_dict(),
     }
     try:
         with whole_file(path) as temporary:
             sha256 = save_verified(content, temporary)
-            record = make_record(temporary, sha256, state, scalars or {})
+            record = make_record(temporary, sha256, state, scalars or {}, after)
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
@@ -71,7 +75,8 @@ def read_checkpoint(path: Path | str) -> dict:
     """The content of a checkpoint file, on the CPU.
 
     Raises CheckpointError for what is missing or may not be read, DamagedCheckpointError for what is damaged or unsafe: its
-    bytes must be those of the record beside it, or without one, those that its own check sums are of.
+    bytes must be those of the record beside it, or without one, those that its own check sums are of. Raises OSError or what
+    else is meant where the disk or memory fails, which says nothing of the file.
     """
     path = Path(path)
     if path.suffix == SUFFIX:
@@ -92,10 +97,15 @@ def read_checkpoint(path: Path | str) -> dict:
             f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded"
         ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
+        if is_not_the_files(error) and (has_right_checksums(path) if record is None else record.sha256 == sha256):
+            if isinstance(error, OSError):
+                error.filename = str(path)
+            raise
         raise DamagedCheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
-    if content.get("format") == FORMAT and not ("config" in content and "step" in content.get("state", {})):
+    state = content.get("state")
+    if content.get("format") == FORMAT and not ("config" in content and isinstance(state, dict) and "step" in state):
         raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by train.py")
     _check_bytes(path, content, record, sha256)
     return content
@@ -133,7 +143,7 @@ def restore(path: Path, state: TrainState) -> None:
     try:
         _report_changes(content["config"], state.config)
         state.load_state_dict(content["state"])
-    except (KeyError, RuntimeError, ValueError) as error:
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
-from graf.files import whole_file
+from graf.files import remove_leftovers, whole_file
 from graf.training.checkpoint import BEST, NEWEST, checkpoint_step, read_checkpoint, save_checkpoint
 from graf.training.checkpoint_record import iso_utc, read_record, record_path, write_record
 from graf.training.state import TrainState
@@ -45,11 +45,12 @@ def save(path: Path, state: TrainState, scalars: Scalars = None, sleep: Callable
     Raises CheckpointWriteError, which names what went wrong and what there still is.
     """
     run_dir, retries = state.config.run_dir, state.config.training.save_retries
+    remove_run_leftovers(run_dir)
     for attempt in itertools.count(1):
         try:
             if path == run_dir / NEWEST:
                 _keep_previous(path)
-            save_checkpoint(path, state, scalars)
+            save_checkpoint(path, state, scalars, after=max(map(_saved, run_checkpoints(run_dir)), default=""))
             return
         except (OSError, CheckpointWriteError) as error:
             reason = error.__cause__ or error
@@ -121,13 +122,16 @@ def _keep_previous(newest: Path) -> None:
 
 
 def _remove_surplus(run_dir: Path, keep: int) -> None:
-    """Leave the newest of those in checkpoints/, which with model.pt are `keep`, and nothing half written by a killed run."""
+    """Leave the newest of those in checkpoints/, which with model.pt are `keep`."""
     older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
     for path in older[keep - 1 :]:
         _remove(path)
-    for folder in ("", *FOLDERS):
-        for leftover in (run_dir / folder).glob(".model*.partial.*"):
-            leftover.unlink(missing_ok=True)
+
+
+def remove_run_leftovers(run_dir: Path) -> None:
+    """Remove what a killed run left half written, which may be what a full disk is full of."""
+    for folder in (run_dir, *(run_dir / name for name in FOLDERS)):
+        remove_leftovers(folder)
 
 
 def _remove(checkpoint: Path) -> None:
@@ -158,4 +162,4 @@ def _what_there_is(run_dir: Path) -> str:
         return str(error)
     if path is None:
         return "the run has no checkpoint yet"
-    return f"the last good one, {path}, is intact, and the same command continues from it"
+    return f"the last good one, {path}, is intact, and --resume auto continues from it"

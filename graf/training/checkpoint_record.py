@@ -23,12 +23,14 @@ import torch
 import graf
 from graf.config import config_to_dict
 from graf.files import file_sha256, whole_file
+from graf.memory.survival import is_out_of_memory
 from graf.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """saved: when, ISO 8601 in UTC; metrics: the best measurement and the lowest losses so far, and the last scalars."""
+    """saved: when, ISO 8601 in UTC, and later than those before it even where the clock was set back; metrics: the best
+    measurement and the lowest losses so far, and the last scalars."""
 
     sha256: str
     size: int  # bytes
@@ -39,24 +41,37 @@ class Record:
     versions: dict[str, str]
 
 
-def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str, float]) -> Record:
-    """The record of a checkpoint of the state that has just been written to `file`."""
+def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str, float], after: str = "") -> Record:
+    """The record of a checkpoint of the state that has just been written to `file`, later than the time `after`."""
     finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
     settings = json.dumps(config_to_dict(state.config), sort_keys=True)
     return Record(
         sha256=sha256,
         size=file.stat().st_size,
         step=state.step,
-        saved=iso_utc(time.time()),
+        saved=max(iso_utc(time.time()), _next(after)),
         metrics={"best": state.best, "lowest_losses": state.lowest_losses, "scalars": finite},
         config_sha256=hashlib.sha256(settings.encode()).hexdigest(),
-        versions={"python": platform.python_version(), "torch": torch.__version__, "graf_ccsr": graf.__version__},
+        versions=versions(),
     )
+
+
+def versions() -> dict[str, str]:
+    """What writes a checkpoint."""
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "graf_ccsr": graf.__version__}
 
 
 def iso_utc(seconds: float) -> str:
     """Seconds since 1970 as ISO 8601; later times sort behind earlier."""
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
+
+
+def _next(time_utc: str) -> str:
+    """A microsecond later; empty where it is no time."""
+    try:
+        return iso_utc(datetime.datetime.fromisoformat(time_utc).timestamp() + 1e-6)
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def record_path(checkpoint: Path) -> Path:
@@ -102,13 +117,22 @@ def has_right_checksums(file: Path) -> bool:
 
     True of files without check sums, which torch wrote until 2020.
     """
-    if not zipfile.is_zipfile(file):
-        return True
     try:
+        if not zipfile.is_zipfile(file):
+            return True
         with zipfile.ZipFile(file) as archive:
             return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError):
+    except Exception as error:  # a damaged one can make zipfile raise nearly anything
+        if is_not_the_files(error):
+            raise
         return False
+
+
+def is_not_the_files(error: Exception) -> bool:
+    """Whether reading failed for want of memory or by the disk, rather than by what the file holds."""
+    if isinstance(error, OSError):
+        return error.errno not in (None, errno.EINVAL)  # as of an offset that a damaged file names
+    return is_out_of_memory(error)
 
 
 class _HashingFile:

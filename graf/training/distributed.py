@@ -127,7 +127,8 @@ class Processes:
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
         """The built-in map with the work dealt to all processes: the first is given all results, the others none.
 
-        All must have the same items. Where the first leaves off early, be it by closing its iterator, so do the others.
+        All must have the same items. Where one leaves off early, be it the first by closing its iterator, so do the others; the
+        first then raises OutOfMemoryElsewhere, as its results are not all.
         """
         if self.alone:
             yield from map(work, items)
@@ -137,13 +138,14 @@ class Processes:
             while some := list(islice(items, self.world_size)):
                 result = work(some[self.rank]) if self.rank < len(some) else None
                 if self.any(False):
+                    if self.first:
+                        raise OutOfMemoryElsewhere("in another process")
                     return
                 yield from self._gather(result)[: len(some)]
-        except AnotherProcessFailed:
+        except (AnotherProcessFailed, OutOfMemoryElsewhere):
             raise
         except (Exception, GeneratorExit):
-            if self.first:
-                self.any(True)
+            self.any(True)
             raise
         self.any(False)
 

@@ -44,7 +44,8 @@ class ForeignCheckpoint:
 
     kind: who wrote it, `weights` being a single network's; step: 0 where it does not say; parts: the weights of `generator`,
     `generator_ema` (each standing in for the other where there is but one) and `discriminator`, as far as it has them; config:
-    as it is stored, None without one; n_classes: that an embedding knows; left_out: other networks than ours, by name.
+    as it is stored, None without one; n_classes: that an embedding knows; left_out: other networks than ours, by name;
+    averaged: whether `generator_ema` is an average.
     """
 
     kind: Literal["ours", "graf", "graf_ccsr", "weights"]
@@ -53,6 +54,7 @@ class ForeignCheckpoint:
     config: dict | None = None
     n_classes: int = 1
     left_out: dict[str, Weights] = field(default_factory=dict)
+    averaged: bool = False
 
     @property
     def description(self) -> str:
@@ -81,10 +83,10 @@ def recognise(content: dict, path: Path | str) -> ForeignCheckpoint:
     networks = _networks(state)
     left_out = {"ccsr": networks["ccsr"]} if "ccsr" in networks else {}
     generator = _generator(networks, "")
-    average = next((weights for end in AVERAGES if (weights := _generator(networks, end))), generator)
+    average = next((weights for end in AVERAGES if (weights := _generator(networks, end))), None)
     parts = {
         "generator": generator or average,
-        "generator_ema": average,
+        "generator_ema": average or generator,
         "discriminator": _discriminator(networks.get("discriminator", {}), left_out),
     }
     parts = {name: weights for name, weights in parts.items() if weights}
@@ -95,7 +97,7 @@ def recognise(content: dict, path: Path | str) -> ForeignCheckpoint:
         )
     config = next((content[name] for name in CONFIG_NAMES if isinstance(content.get(name), dict)), None)
     kind = "ours" if ours else _kind(content, left_out)
-    return ForeignCheckpoint(kind, step_of(content), parts, config, _n_classes(parts), left_out)
+    return ForeignCheckpoint(kind, step_of(content), parts, config, _n_classes(parts), left_out, averaged=bool(average))
 
 
 def _kind(content: dict, left_out: dict) -> Literal["graf", "graf_ccsr", "weights"]:

@@ -90,19 +90,21 @@ def roll_back(state: TrainState, trouble: Derailed) -> None:
     """Go on from the run's last good checkpoint, once in a run, with other latents, cameras and noise than led to the trouble.
 
     Good is the newest that loads, has finite weights, and is not of a row of bad steps. What is reached is saved, so that a run
-    which is killed and started again knows of it. Raises the trouble where there is none, or the run was rolled back before.
+    which is killed and started again knows of it. The best measurement stays, for model_best.pt is of it. Raises the trouble
+    where there is none, or the run was rolled back before.
     """
     rollbacks = state.rollbacks + 1
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
     clean_up()
+    best = state.best
     path = _restore_last_good(state)
     if path is None:
         raise type(trouble)(f"{trouble}. There is no good checkpoint in {state.config.run_dir} to go back to") from None
     seed = generator_of(state.config.training.seed, state.step, rollbacks).initial_seed()
     state.draws.manual_seed(seed)
     state.noise.manual_seed(seed + 1)
-    state.rollbacks = rollbacks
+    state.rollbacks, state.best = rollbacks, best
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
     log.warning("%s", trouble)

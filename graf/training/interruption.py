@@ -14,11 +14,13 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 class Interruption:
     """While entered, the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
 
-    max_hours: counted from here on; 0 for no limit.
+    max_hours: counted from here on; 0 for no limit. It ends a run only once `began` is set, after a first step: one that was
+    too short for the start alone would ask to be started again for ever.
     """
 
     def __init__(self, max_hours: float = 0, clock: Callable[[], float] = time.monotonic):
         self.signal: int | None = None
+        self.began = False
         self._clock = clock
         self._deadline = clock() + 3600 * max_hours if max_hours else math.inf
 
@@ -33,7 +35,7 @@ class Interruption:
     @property
     def requested(self) -> bool:
         """Whether the run is to end after this step."""
-        return self.signal is not None or self._clock() >= self._deadline
+        return self.signal is not None or (self.began and self._clock() >= self._deadline)
 
     @property
     def reason(self) -> str:

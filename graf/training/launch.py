@@ -40,7 +40,19 @@ def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device
             yield processes, device
     finally:
         log.setLevel(level)
+        disconnect()
+
+
+def disconnect() -> None:
+    """Leave the other processes and wait for the threads that speak to them; that one of them is gone is no error any more.
+
+    A thread that still lets go of a message while Python is taken down would end this process by SIGABRT in the place of its
+    own exit status.
+    """
+    try:
         dist.destroy_process_group()
+    except RuntimeError as error:
+        log.debug("leaving the other processes: %s", error)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import math
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ class RunLog:
 
     def __init__(self, run_dir: Path, config: Config, step: int):
         self.path = run_dir / "metrics.jsonl"
-        _drop_rows_after(step, self.path)
+        with not_worth_a_run("rows of metrics.jsonl"):
+            _drop_rows_after(step, self.path)
         self.tensorboard = self.wandb = None
         if config.training.monitoring == "tensorboard":
-            self.tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1)
+            with not_worth_a_run("TensorBoard's events"):
+                self.tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1)
         elif config.training.monitoring == "wandb":
             self.wandb = _start_wandb(run_dir, config)
 
@@ -76,8 +79,8 @@ def _drop_rows_after(step: int, path: Path) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):  # a line that a crash cut short
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that a crash cut short, or a disk damaged
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
     with whole_file(path) as temporary:
@@ -87,4 +90,18 @@ def _drop_rows_after(step: int, path: Path) -> None:
 def _start_wandb(run_dir: Path, config: Config) -> Any:
     import wandb
 
-    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=config_to_dict(config), resume="allow")
+    settings = config_to_dict(config)
+    run_id = _run_id(run_dir)
+    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")
+
+
+def _run_id(run_dir: Path) -> str:
+    """A name of the run for a service that is to know it again when it is continued, kept in its folder."""
+    path = run_dir / "wandb_id.txt"
+    with contextlib.suppress(OSError, ValueError):
+        if run_id := path.read_text(encoding="utf-8").strip():
+            return run_id
+    run_id = uuid.uuid4().hex
+    with not_worth_a_run("wandb_id.txt"), whole_file(path) as temporary:
+        temporary.write_text(run_id, encoding="utf-8")
+    return run_id

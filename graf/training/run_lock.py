@@ -1,8 +1,9 @@
 """One training a folder: a lock file that says who has it.
 
-The file is made by O_EXCL, which is atomic on local disks and on network drives. Its existence is the lock, not an advisory
-lock of the system's, which some network drives do not pass on to other machines. What a killed run leaves behind is told by
-its process: on this machine it can be looked up, on another it cannot, and a person has to decide.
+The file is written under another name and linked to its own, which is atomic on local disks and on network drives. Its
+existence is the lock, not an advisory lock of the system's, which some network drives do not pass on to other machines. What a
+killed run leaves behind is told by its process: on this machine it can be looked up. On another, or in another container, it
+cannot, and a person has to decide, unless SLURM did: a job that it started again is not running anywhere else.
 """
 
 import contextlib
@@ -12,12 +13,13 @@ import logging
 import os
 import platform
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from graf.errors import GrafError
+from graf.errors import GrafError, RunFolderError
 from graf.files import whole_file
 
 try:
@@ -33,12 +35,19 @@ CLOCK_TOLERANCE_S = 1.0  # of what a system tells twice of a process's start
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A process. started: seconds since boot on Linux, since 1970 elsewhere, neither of which moves with the clock."""
+    """A process. started: seconds since boot on Linux, since 1970 elsewhere, neither of which moves with the clock.
+
+    namespace: within which its number is its own, of Linux's containers; slurm_job and slurm_restarts: the batch job that it
+    is of, and how often that was started again; empty and 0 where there is no such thing.
+    """
 
     pid: int
     host: str
     boot_id: str
     started: float
+    namespace: str = ""
+    slurm_job: str = ""
+    slurm_restarts: int = 0
 
 
 @contextlib.contextmanager
@@ -46,7 +55,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     """Hold the folder against other trainings while entered. A lock that a killed run on this machine left is taken over.
 
     The folder is made where it is missing, and removed again where it stays empty. Raises GrafError where another run has the
-    folder, or a process on another machine may have it, or the lock cannot be written.
+    folder, or a process on another machine may have it, RunFolderError where the lock cannot be written.
     """
     path, made = run_dir / NAME, not run_dir.exists()
     me = _this_process()
@@ -57,8 +66,8 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             if _read(path) == me:
                 break
     except OSError as error:
-        raise GrafError(
-            f"{run_dir}: cannot be written ({error}); choose another folder with --set training.outdir=..."
+        raise RunFolderError(
+            f"{run_dir}: cannot be written ({error}); make room, or choose another folder with --set training.outdir=..."
         ) from None
     try:
         yield
@@ -71,16 +80,35 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def _create(path: Path, me: Holder) -> bool:
-    """Make the lock file; False where there is one."""
+    """Make the lock file, whole or not at all; False where there is one."""
+    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        _write_new(temporary, me)
+        try:
+            os.link(temporary, path)
+        except (FileExistsError, FileNotFoundError):  # the latter where another run took it for a killed one's
+            return False
+        except OSError:  # a disk without links
+            _write_new(path, me)
     except FileExistsError:
         return False
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(dataclasses.asdict(me)))
-        file.flush()
-        os.fsync(descriptor)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return True
+
+
+def _write_new(path: Path, me: Holder) -> None:
+    """Raises FileExistsError where there is one; leaves none where it cannot be written."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(me)))
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink()
+        raise
 
 
 def _take_over(path: Path, me: Holder) -> None:
@@ -97,19 +125,24 @@ def _take_over(path: Path, me: Holder) -> None:
         holder = _read(path)
         if holder is None:
             raise GrafError(f"{path}: not a lock that can be read; delete the file if no training runs in this folder")
-        _refuse_if_alive(path, holder)
+        _refuse_if_alive(path, holder, me)
         with whole_file(path) as temporary:
             temporary.write_text(json.dumps(dataclasses.asdict(me)), encoding="utf-8")
         log.warning("%s: left by process %d, which is no more; taken over", path, holder.pid)
 
 
-def _refuse_if_alive(path: Path, holder: Holder) -> None:
-    if holder.host != platform.node():
+def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
+    if holder.slurm_job == me.slurm_job and holder.slurm_restarts < me.slurm_restarts:
+        return
+    contained = holder.boot_id == me.boot_id and holder.namespace != me.namespace
+    if holder.host != me.host or contained:
+        where = f"in another container on {holder.host}" if contained else f"on {holder.host}"
         raise GrafError(
-            f"{path}: process {holder.pid} on {holder.host} trains in this folder, or did until it was killed, which cannot be "
-            f"seen from {platform.node()}; if it has ended, delete that file, else name another folder with --set expname=..."
+            f"{path}: process {holder.pid} {where} trains in this folder, or did until it was killed, which cannot be seen "
+            f"from {'this one' if contained else me.host}; if it has ended, delete that file, else name another folder with "
+            "--set expname=..."
         )
-    if holder.boot_id == _boot_id() and _is_running(holder):
+    if holder.boot_id == me.boot_id and _is_running(holder):
         raise GrafError(
             f"{path}: process {holder.pid} on {holder.host} is training in this folder; wait for it or end it, or name another "
             "folder with --set expname=..."
@@ -117,9 +150,11 @@ def _refuse_if_alive(path: Path, holder: Holder) -> None:
 
 
 def _is_running(holder: Holder) -> bool:
-    """Whether the very process lives, not another that was given its number later."""
+    """Whether the very process lives, not another that was given its number later, nor one that only waits to be reaped."""
     try:
-        return abs(_started(psutil.Process(holder.pid)) - holder.started) <= CLOCK_TOLERANCE_S
+        process = psutil.Process(holder.pid)
+        same = abs(_started(process) - holder.started) <= CLOCK_TOLERANCE_S
+        return same and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:  # somebody's process has the number, and will not tell since when
@@ -131,18 +166,35 @@ def _read(path: Path) -> Holder | None:
         holder = Holder(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    kinds = {"pid": int, "host": str, "boot_id": str, "started": (int, float)}
+    kinds = {"pid": int, "host": str, "boot_id": str, "started": (int, float), "namespace": str, "slurm_job": str}
+    kinds |= {"slurm_restarts": int}
     return holder if all(isinstance(getattr(holder, name), kind) for name, kind in kinds.items()) else None
 
 
 def _this_process() -> Holder:
-    return Holder(os.getpid(), platform.node(), _boot_id(), _started(psutil.Process()))
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    return Holder(
+        os.getpid(),
+        platform.node(),
+        _boot_id(),
+        _started(psutil.Process()),
+        _namespace(),
+        os.environ.get("SLURM_JOB_ID", ""),
+        int(restarts) if restarts.isdecimal() else 0,
+    )
 
 
 def _started(process: psutil.Process) -> float:
     since_1970 = process.create_time()
     # On Linux psutil adds the time of boot, which moves whenever the clock is set.
     return since_1970 - psutil.boot_time() if sys.platform.startswith("linux") else since_1970
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _boot_id() -> str:

@@ -94,7 +94,7 @@ class TrainState:
         """Remember those of a step's losses that are the lowest of the run so far."""
         for name, value in scalars.items():
             lowest = self.lowest_losses.get(name, {"value": math.inf})
-            if name.startswith("loss") and value < lowest["value"]:
+            if name.startswith("loss") and math.isfinite(value) and value < lowest["value"]:
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
     def advance(self) -> None:
