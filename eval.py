@@ -20,7 +20,7 @@ from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency
 from graf.evaluation.inversion import invert_files, labelled_poses
 from graf.evaluation.mesh import NoSurface, extract_mesh, write_mesh
-from graf.evaluation.metrics import measure_generator, merged, summary
+from graf.evaluation.metrics import measure_generator, merged, rendering_sha256, summary
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.report import write_report
@@ -56,6 +56,11 @@ TAKEN_BY = {  # flags that only some jobs look at
     "truncation": ("metrics", "consistency", "sweep", "sheets", "mesh", "reconstruction"),
     "resolution": ("sweep", "sheets", "reconstruction"),
     "stage": ("sweep",),
+    "azimuths": ("sweep",),
+    "elevations": ("sweep",),
+    "n_objects": ("sweep", "sheets", "mesh"),
+    "mesh_resolution": ("mesh",),
+    "mesh_level": ("mesh",),
 }
 VIDEO_FRAMES = 72
 VIEWS = 8
@@ -175,6 +180,9 @@ def main() -> int:
         config = load_config(args.config, args.set)
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
+    if args.resolution and args.resolution % config.rendered_scale:
+        scale = config.rendered_scale
+        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
     run_dir = run_of(checkpoint, config)
@@ -263,10 +271,10 @@ class Evaluation:
                 self.generator, self.objects, trajectories, STAGES[args.stage], len(azimuths), self.out, args.resolution, bar
             )
         if self.generator.config.ccsr.mode == "refine":
-            exact, written = errors.values()
+            exact = errors["low_resolution_error"]
             log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
-            log.info("the same of their files, in 8 bits: %.1e", written)
-            files.append(self.keep({"sweep": errors}))
+            log.info("the same of their files, in 8 bits: %.1e", errors["low_resolution_error_8bit"])
+            files.append(self.keep({"sweep": errors | self.rendered_by}))
         return files
 
     def metrics(self) -> list[Path]:
@@ -297,7 +305,7 @@ class Evaluation:
         result |= sanity(render_views(self.generator, objects, rotation_poses(SANITY_VIEWS, data)), data.near, data.far)
         for name, value in result.items():
             log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
-        return [self.keep({"consistency": result})]
+        return [self.keep({"consistency": result | self.rendered_by})]
 
     def kept(self) -> dict:
         """What metrics.json says of this very checkpoint."""
@@ -305,7 +313,12 @@ class Evaluation:
             content = json.loads((self.out / METRICS_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return content if isinstance(content, dict) and content.get("checkpoint_sha256") == self.checkpoint_sha256 else {}
+        if not isinstance(content, dict) or content.get("checkpoint_sha256") != self.checkpoint_sha256:
+            return {}
+        for name in ("consistency", "sweep"):  # numbers of images that other settings drew are no part of this result
+            if name in content and not (isinstance(content[name], dict) and content[name].items() >= self.rendered_by.items()):
+                del content[name]
+        return content
 
     def keep(self, result: dict) -> Path:
         """Write a result into metrics.json, beside what that says of this checkpoint already."""
@@ -316,6 +329,10 @@ class Evaluation:
             "checkpoint_sha256": self.checkpoint_sha256,
         }
         return write_json(self.out / METRICS_FILE, self.kept() | identity | result)
+
+    @property
+    def rendered_by(self) -> dict[str, str]:
+        return {"rendering_sha256": rendering_sha256(self.generator.config)}
 
     @functools.cached_property
     def checkpoint_sha256(self) -> str:

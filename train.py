@@ -13,7 +13,7 @@ from graf.config import Config, config_to_dict, load_config
 from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader
 from graf.device import keep_freed_memory
-from graf.errors import CheckpointError, GrafError, RunFolderError
+from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.curves import draw_curves
 from graf.files import not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
@@ -124,8 +124,9 @@ def run(
         return interruption.exit_status
     if not processes.first:
         return 0
-    with not_worth_a_run("curves"), contextlib.suppress(GrafError):  # where no row could be written there is nothing to draw
-        draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
+    if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
+        with not_worth_a_run("curves"):
+            draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
     log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
     return 0
 

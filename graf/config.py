@@ -6,6 +6,7 @@ an unknown key, a wrong type and a value out of range are each one clear ConfigE
 
 import dataclasses
 import math
+import os
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,7 +283,8 @@ def override(config: Config, overrides: typing.Sequence[str]) -> Config:
 
 
 def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
-    """The file's own keys behind those of the files that it names in `inherit_from`, each with its name."""
+    """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
+    name."""
     from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
 
     raw = translate_ccsr(read_yaml(path))
@@ -295,7 +297,8 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
     if parent == "default.yaml":
         return [(raw, str(path))]
-    return [*_layers(path.parent / parent, (*seen, path.resolve())), (raw, str(path))]
+    home = CONFIG_DIR if not os.path.exists(path.parent / parent) and os.path.exists(CONFIG_DIR / parent) else path.parent
+    return [*_layers(home / parent, (*seen, path.resolve())), (raw, str(path))]
 
 
 def read_yaml(path: Path) -> dict:

@@ -30,6 +30,24 @@ def check_config(config: Config, where: str) -> None:
                 raise ConfigError(f"{where}: {message}")
 
 
+def patch_advice(config: Config) -> str | None:
+    """What to say where the discriminator always sees the whole image, but with fewer or more pixels than it has."""
+    rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
+    if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
+        return None
+    cures = [f"data.imsize={patch}"]
+    n_rays = (imsize // config.rendered_scale) ** 2
+    if imsize in PATCH_SIZES and n_rays >= FEWEST_RAYS:
+        cures.insert(0, f"ray_sampler.N_samples={n_rays}")
+    if patch < imsize:
+        scale = f"{patch / imsize:.4g}"
+        cures.append(f"ray_sampler.min_scale={scale} ray_sampler.random_scale=true ray_sampler.random_shift=true")
+    return (
+        f"the discriminator sees {patch} x {patch} pixels over the whole of images of {imsize} x {imsize}, "
+        f"which {'leaves details out' if patch < imsize else 'have no more'}; set {', or '.join(cures)}"
+    )
+
+
 def _patch_checks(config: Config) -> Iterator[Check]:
     rays, patch, scale = config.ray_sampler, config.patch_size, config.rendered_scale
     side = math.isqrt(rays.N_samples)

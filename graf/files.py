@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +13,7 @@ import psutil
 
 log = logging.getLogger("graf")
 
+ABANDONED_S = 3600  # after so long without a write, nobody writes a file any more
 _given_up: set[str] = set()  # kinds of files whose loss has been told
 
 
@@ -36,12 +38,18 @@ def whole_file(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that `whole_file` could not, its process having been killed."""
+def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:
+    """Remove the temporary files that `whole_file` could not, its process having been killed.
+
+    own: patterns of names that only the caller writes. Others stay for an hour after their last byte: they may be those of
+    a process on another machine, which cannot be seen from here.
+    """
     for leftover in folder.glob(".*.partial*"):
         pid = leftover.name.rpartition(".partial")[0].rpartition(".")[2]
-        if not pid.isdecimal() or not psutil.pid_exists(int(pid)):
-            with contextlib.suppress(OSError):
+        if pid.isdecimal() and psutil.pid_exists(int(pid)):
+            continue
+        with contextlib.suppress(OSError):
+            if any(map(leftover.match, own)) or time.time() - leftover.stat().st_mtime > ABANDONED_S:
                 leftover.unlink()
 
 

@@ -70,8 +70,8 @@ def samples():
     return [{"x": points[i], "class_index": torch.tensor(i % 3), "pose_c2w": poses[i]} for i in range(10)]
 
 
-def cache(net, samples, folder, layers=("first", "output"), forward=None, **options) -> Path:
-    with ActivationWriter(folder, len(samples), SOURCE, layers) as writer:
+def cache(net, samples, folder, layers=("first", "output"), forward=None, settings="", **options) -> Path:
+    with ActivationWriter(folder, len(samples), SOURCE, layers, settings) as writer:
         cache_activations(net, layers, samples, forward or (lambda batch: net(batch["x"])), writer, 4, **options)
     return folder
 
@@ -247,7 +247,7 @@ def test_what_was_stopped_goes_on_to_the_same_activations(net, samples, tmp_path
     CachedActivations(folder, "first")
     assert "stopped after 4 of 10 samples" in caplog.text
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    for other in ({"layers": ("first",)}, {"samples": samples[:9]}):
+    for other in ({"layers": ("first",)}, {"samples": samples[:9]}, {"settings": "others"}):
         with pytest.raises(GrafError, match="holds part of other activations"):
             cache(**{"net": net, "samples": samples, "folder": folder} | other)
 
@@ -440,6 +440,10 @@ def test_an_interruption_keeps_the_batches_that_are_done(run, tool, checkpoint, 
     assert "6 samples of main.0" in said
     assert len(CachedActivations(tmp_path / "a")) == 6
     monkeypatch.setattr(tool, "judged", judged)
+    for other in (("--batch_size", "4"), ("--resolution", "8"), ("--set", "discriminator.blur_sigma=0.7")):
+        status, said = run(*flags, *other)
+        assert status == 2
+        assert "holds part of other activations" in said
     status, said = run(*flags)
     assert status == 0
     assert "goes on after the first 6 of 12 samples" in said

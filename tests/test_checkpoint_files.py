@@ -21,7 +21,7 @@ import graf.files
 from graf.config import load_config
 from graf.console import run_script
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
-from graf.training import checkpoint_files, keeping, loop, samples
+from graf.training import checkpoint, checkpoint_files, keeping, loop, samples
 from graf.training.checkpoint import BEST, NEWEST, backup_name, checkpoint_step, read_checkpoint, save_checkpoint
 from graf.training.checkpoint_files import newest_checkpoint, run_checkpoints, save, save_newest
 from graf.training.checkpoint_record import read_record, record_path
@@ -267,20 +267,22 @@ def test_where_all_are_damaged_there_is_one_error_and_all_stay(state, run_dir):
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(errno.EIO, "Input/output error"), RuntimeError("can't allocate memory")], ids=repr
 )
-def test_a_machine_in_trouble_damages_no_checkpoint(state, run_dir, monkeypatch, error):
+@pytest.mark.parametrize("what", ["load", "stream_sha256"])
+def test_a_machine_in_trouble_damages_no_checkpoint(state, run_dir, monkeypatch, what, error):
     save_steps(state, 1, 2)
     before = names(run_dir, "**/*")
 
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(torch, "load", fails)
+    monkeypatch.setattr(torch if what == "load" else checkpoint, what, fails)
     with pytest.raises(type(error)) as caught:
         newest_checkpoint(run_dir, set_aside=True)
     assert getattr(caught.value, "filename", None) in (None, str(run_dir / NEWEST))
     assert names(run_dir, "**/*") == before
     flip_a_bit(run_dir / NEWEST)  # such as one of a size, for which no memory suffices
-    with pytest.raises(DamagedCheckpointError):
+    told = what == "load" and not isinstance(error, OSError)
+    with pytest.raises(DamagedCheckpointError if told else type(error)):
         read_checkpoint(run_dir / NEWEST)
 
 
@@ -498,15 +500,23 @@ def test_a_disk_too_full_for_the_lock_ends_a_run_with_status_1(train, tmp_path):
     assert not names(tmp_path / "results" / "smoke")
 
 
-def test_metrics_that_cannot_be_written_are_not_worth_a_run(train, tmp_path, monkeypatch):
-    def fails(*_, **__):
-        raise PermissionError(errno.EACCES, "Permission denied")
+def test_a_checkpoint_that_another_process_takes_away_is_passed_over(train, tmp_path):
+    train(1)
+    run_dir = tmp_path / "results" / "smoke"
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    (run_dir / "checkpoints" / "model_00000000.pt").symlink_to("gone")
+    assert run_checkpoints(run_dir)[0] == newest_checkpoint(run_dir) == run_dir / NEWEST
 
-    monkeypatch.setattr(graf.files, "_given_up", set())
+
+def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, "Input/output error", "photo.png")
+
     monkeypatch.setattr(samples, "measure_generator", fails)
     status, said = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
     assert status == 0
-    assert said.count("metrics cannot be written ([Errno 13] Permission denied)") == 1
+    for step in (1, 2):
+        assert f"step {step}: FID and KID cannot be measured ([Errno 5] Input/output error: 'photo.png')" in said
     assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 2
 
 

@@ -86,6 +86,13 @@ def test_inheritance_in_a_circle_is_an_error(tmp_path, parent):
     assert "inherit_from leads back" in message
 
 
+def test_inherit_from_looks_beside_the_file_and_then_in_configs(tmp_path):
+    path = written(tmp_path, "inherit_from: graf.yaml\nexpname: mine\n")
+    assert (load_config(path).nerf.netdepth, load_config(path).expname) == (8, "mine")
+    written(tmp_path, "nerf: {netdepth: 3}\n", "graf.yaml")
+    assert load_config(path).nerf.netdepth == 3
+
+
 def test_inherit_from_takes_a_name(tmp_path):
     assert "inherit_from must be the name of a config file, found 3" in refusal(path=written(tmp_path, "inherit_from: 3\n"))
 

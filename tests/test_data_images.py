@@ -17,7 +17,7 @@ SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
 
 def config(*datadirs, **overrides):
-    values = {"data.type": "images", "data.imsize": 8, "training.batch_size": 1, **overrides}
+    values = {"data.type": "images", "data.imsize": 8, "training.batch_size": 1, "ray_sampler.min_scale": 0.5, **overrides}
     folders = json.dumps([str(folder) for folder in datadirs])
     return load_config(
         None, ["discriminator.condition=none", f"data.datadir={folders}", *(f"{key}={value}" for key, value in values.items())]

@@ -1,6 +1,8 @@
 """What eval.py does of itself: which objects, folders and settings its jobs are given."""
 
+import dataclasses
 import importlib
+import json
 
 import pytest
 import torch
@@ -58,3 +60,15 @@ def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     evaluation.report()
     run = evaluation.run_dir
     assert given == [(run, run / "report.html", evaluation.out, 123)]
+
+
+def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(evaluation, smoke):
+    evaluation.checkpoint.write_bytes(b"weights")
+    names = ("consistency", "sweep")
+    evaluation.keep({"values": {}} | {name: {"error": 1.0} | evaluation.rendered_by for name in names})
+    assert all(evaluation.kept()[name]["error"] == 1.0 for name in names)
+    other = dataclasses.replace(evaluation, generator=Generator(smoke("nerf.N_samples_render=9")).eval())
+    other.keep({"sweep": {"error": 2.0} | other.rendered_by})
+    content = json.loads((evaluation.out / "metrics.json").read_text())
+    assert content["sweep"]["error"] == 2.0
+    assert "consistency" not in content and "values" in content

@@ -6,11 +6,12 @@ import logging
 import os
 import shutil
 import stat
+import time
 
 import pytest
 
 import graf.files
-from graf.files import file_sha256, not_worth_a_run, whole_file
+from graf.files import file_sha256, not_worth_a_run, remove_leftovers, whole_file
 
 
 def test_the_file_appears_with_its_content_and_alone(tmp_path):
@@ -88,6 +89,23 @@ def test_a_folder_removed_meanwhile_is_an_os_error_and_made_again_by_the_next_tr
     with whole_file(path) as temporary:
         temporary.write_text("all")
     assert path.read_text() == "all"
+
+
+def test_what_another_machine_may_be_writing_is_left_for_an_hour(tmp_path, monkeypatch):
+    monkeypatch.setattr(graf.files.psutil, "pid_exists", lambda pid: pid == 7)
+    for name in (
+        ".clip.5.partial.mp4",
+        ".clip.6.partial.mp4",
+        ".clip.7.partial.mp4",
+        ".model.5.partial.pt",
+        ".model.7.partial.pt",
+    ):
+        (tmp_path / name).write_bytes(b"half")
+    for name in (".clip.6.partial.mp4", ".clip.7.partial.mp4"):
+        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    remove_leftovers(tmp_path, own=(".model*.pt",))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".clip.5.partial.mp4", ".clip.7.partial.mp4", ".model.7.partial.pt"]
 
 
 def test_sha256_is_that_of_the_bytes(tmp_path):

@@ -326,13 +326,14 @@ def test_a_name_tells_azimuth_and_the_rank_of_the_elevation_in_its_folder(tmp_pa
     with caplog.at_level(logging.WARNING, logger="graf"):
         assert labelled_poses([tmp_path / "0.5_0090.png"], data) is None  # which of the two is not known
     assert "1 elevations, data.v 2" in caplog.text and "searched for" in caplog.text
+    assert '--set "data.v=[0.45]"' in caplog.text
 
 
 def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
     assert labelled_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 
 
-def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine):
+def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine, caplog):
     data = refine().data
     files = [put(tmp_path / "images" / "car" / f"{i:03d}.png") for i in range(3)]
     poses = poses_at(torch.tensor([10.0, 70.0, 130.0]), torch.full((3,), 0.4), RADIUS)
@@ -343,10 +344,21 @@ def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, r
     content = {"camera_angle_x": math.radians(data.fov), "frames": frames[:2]}
     (tmp_path / "transforms.json").write_text(json.dumps(content))
     torch.testing.assert_close(labelled_poses([files[1], files[0]], data), poses[[1, 0]])
+    assert not caplog.records
     assert labelled_poses(files, data) is None  # the third has none
+    assert f"{files[2]}: its camera is not taken, {tmp_path}/transforms.json has no frame of it" in caplog.text
     assert labelled_poses(files[:2], dataclasses.replace(data, labels="filename")) is None
     (tmp_path / "transforms.json").write_text(json.dumps(content | {"camera_angle_x": math.radians(data.fov + 10)}))
     assert labelled_poses(files[:2], data) is None  # framed otherwise than the model's images
+    assert f"transforms.json tells a field of view of {data.fov + 10:.2f} degrees, data.fov is {data.fov:g}" in caplog.text
+    frames[1]["transform_matrix"][0][0] = 9.0
+    (tmp_path / "transforms.json").write_text(json.dumps(content))
+    assert labelled_poses(files[:2], data) is None
+    assert f"{files[1]}: in transforms.json: the columns of transform_matrix are not orthonormal" in caplog.text
+    (tmp_path / "transforms.json").write_text("{")
+    assert labelled_poses(files[:2], data) is None
+    assert f"{tmp_path}/transforms.json: not readable as JSON" in caplog.text
+    assert len(caplog.records) == 4
 
 
 @pytest.mark.parametrize("posed", [True, False])

@@ -162,6 +162,23 @@ def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatc
     assert saved_step(state) == 2
 
 
+@pytest.mark.parametrize(
+    ("error", "bad_steps", "saves"),
+    [(AssertionError(), 0, 1), (AssertionError(), 3, 0), (CheckpointWriteError("model_best.pt: no space left"), 0, 0)],
+)
+def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, caplog, error, bad_steps, saves):
+    """On a disk where it cannot be written either; nor is it tried twice, nor worth anything amid bad steps."""
+    state = build("training.save_every_steps=0")
+    calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
+    failing(monkeypatch, "evaluate", 1, error)
+    with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
+        state.step, state.bad_steps = 2, bad_steps
+        with pytest.raises(type(error)) as caught:
+            keeper._measure()
+    assert caught.value is error
+    assert len(calls) == caplog.text.count("model.pt: no space left") == saves
+
+
 def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
     held, real = [], samples.render_views
     monkeypatch.setattr(samples, "render_views", lambda *given: held.append(real(*given)) or held[-1])
@@ -169,14 +186,12 @@ def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
     assert len(held[0].images) == 8
 
 
-@pytest.mark.parametrize(("budget_gb", "told"), [(2, [6 << 30, 2 << 30]), (0, [])])
-def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch, budget_gb, told):
-    state, given = build(f"memory.budget_gb={budget_gb}"), []
-    sizes = iter((6 << 30, 2 << 30))
-    monkeypatch.setattr(loop, "budget_bytes", lambda *_: next(sizes))
+def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
+    state, given = build(), []
+    monkeypatch.setattr(loop, "watched_budgets", lambda *_: (6 << 30, 2 << 30))
     monkeypatch.setattr(loop, "MemoryMonitor", lambda *a: given.extend(a[3:]) or monitor_of(state))
     train(state, Grey(), Interruption())
-    assert given == told
+    assert given == [6 << 30, 2 << 30]
 
 
 def monitor_of(state):

@@ -351,14 +351,25 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     assert fresh.best == state.best
 
 
-def test_a_cache_that_cannot_be_written_is_told_when_all_processes_are_through(smoke, tmp_path, monkeypatch):
+FULL, LOADING = PermissionError("cache"), MemoryError()
+
+
+@pytest.mark.parametrize(
+    ("failures", "flags", "words"),
+    [
+        ((FULL,), (False,), ["any False"]),  # one flag a word: whether the processes agree that memory ran out
+        ((LOADING, FULL), (True, False), ["any True", "any False"]),  # before a sample is drawn
+        ((FULL, FULL), (True, False), ["any False", "any False"]),  # in another process
+    ],
+)
+def test_a_first_process_that_fails_before_the_samples_keeps_in_step(smoke, tmp_path, monkeypatch, failures, flags, words):
     """Or the others would wait for the first one's next word."""
-    done = []
+    done, failures, flags = [], iter(failures), iter(flags)
 
     class Told(Processes):
         def any(self, flag):
             done.append(f"any {flag}")
-            return flag
+            return next(flags)
 
         def map(self, work, items):
             done.append("map")
@@ -368,10 +379,31 @@ def test_a_cache_that_cannot_be_written_is_told_when_all_processes_are_through(s
                 done.append("map is over")
 
     def fails(*_):
-        raise PermissionError("cache")
+        raise next(failures)
 
     monkeypatch.setattr(metrics, "measure", fails)
     config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
     with pytest.raises(PermissionError, match="cache"):
-        measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told())
-    assert done == ["map", "map is over", "any False"]
+        measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told(0, 2))
+    assert done == [said for word in words for said in ("map", "map is over", word)]
+
+
+def test_an_error_of_an_attempt_that_was_repeated_is_forgotten(smoke, tmp_path, monkeypatch):
+    failures, flags = iter((FULL,)), iter((True, False))
+
+    class Told(Processes):
+        def any(self, flag):
+            return next(flags)
+
+        def map(self, work, items):
+            return map(work, items)
+
+    def measures(*_):
+        for error in failures:
+            raise error
+        return {"values": {}}
+
+    monkeypatch.setattr(metrics, "measure", measures)
+    config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
+    result = measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told(0, 2))
+    assert result["values"] == {}

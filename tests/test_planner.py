@@ -16,12 +16,18 @@ from graf.training.state import TrainState
 from tools.live_bytes import LiveBytes, counted_peak
 
 TOLERANCE = 0.15
+RESTORED = (
+    *("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.N_samples=256"),
+    *("nerf.N_samples=2", "nerf.netdepth=2", "ccsr.width=128", "ccsr.depth=4"),
+)
 OTHERS = {  # what no shipped config does, or seldom
     "fine network": ("nerf.N_importance=8",),
     "mixed precision": ("training.use_amp=true",),
     "view directions": ("nerf.use_viewdirs=true",),
     "heavy backbone": ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=2", "ccsr.nf=16", "ccsr.gc=8"),
     "consistency": ("ccsr.mode=consistency", "ray_sampler.N_samples=256"),
+    "restored twice": (*RESTORED, "ccsr.detach=nerf"),
+    "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.N_importance=2"),
     "instance norm": ("discriminator.norm=instance", "discriminator.spectral_norm=true"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.N_samples=2", "ccsr.width=32"),

@@ -142,6 +142,15 @@ def test_a_process_of_another_container_cannot_be_seen(lock_of, tmp_path):
         pass
 
 
+def test_a_lock_that_was_written_before_containers_were_told_apart_is_judged_by_its_process(lock_of, tmp_path):
+    lock_of(pid=ended_pid(), namespace="")
+    with run_lock(tmp_path):
+        pass
+    lock_of(namespace="")
+    with pytest.raises(GrafError, match="is training in this folder"), run_lock(tmp_path):
+        pass
+
+
 def test_a_lock_of_another_machine_is_for_a_person_to_judge(lock_of, tmp_path):
     path = lock_of(host="elsewhere", pid=ended_pid())
     before = path.read_text()

@@ -43,7 +43,7 @@ def test_files_are_clamped_and_rounded(generator):
     assert errors["low_resolution_error_8bit"] == pytest.approx(0.2, abs=1 / 255)
 
 
-def test_errors_of_frames_that_are_kept_count_still(generator, tmp_path):
+def test_errors_of_frames_that_are_kept_count_still(generator, tmp_path, caplog):
     objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.tensor([0.0, 90.0]), generator.config.data)
     frames = Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None)
     errors = frames.render()
@@ -53,4 +53,6 @@ def test_errors_of_frames_that_are_kept_count_still(generator, tmp_path):
     content = json.loads(manifest.read_text())
     del content["low_resolution_error_8bit"]
     manifest.write_text(json.dumps(content))  # as it was before files were looked at
+    caplog.set_level("INFO", logger="graf")
     assert Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None).render() == errors
+    assert "frames whose errors are not all known are replaced" in caplog.text

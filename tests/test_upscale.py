@@ -60,3 +60,9 @@ def test_weights_of_another_scale_factor_would_draw_pictures_at_random(tmp_path)
     torch.save(RRDBNet(2, 1, 8, 4).state_dict(), tmp_path / "x2.pth")
     with pytest.raises(CheckpointError, match=r"leaves conv_first\.weight as drawn at random"):
         load_network(str(tmp_path / "x2.pth"), 4)
+
+
+def test_weights_of_another_network_are_told(tmp_path):
+    torch.save({"conv_body.weight": torch.zeros(3), "conv_first.weight": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(CheckpointError, match=r"other\.pth: not an RRDBNet"):
+        load_network(str(tmp_path / "other.pth"), 4)

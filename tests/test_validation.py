@@ -187,14 +187,35 @@ def test_links_cannot_leave_the_data(tmp_path):
     (tmp_path / "set" / "link").symlink_to("within")
     (tmp_path / "set" / "same.png").symlink_to("a.png")
     message = faults_of(config(tmp_path / "set"))
-    for name, target in (("more", "private"), ("all", "/"), ("one.png", "private/c.png")):
+    for name, link in (("more", f"to {tmp_path}/private"), ("all", "to /"), ("one.png", f"into {tmp_path}/private")):
         about = line_about(message, f"{tmp_path}/set/{name}:")
-        assert f"is a link to {tmp_path / target}, outside the data" in about
+        assert f"is a link {link}, outside the data" in about
         assert "name in data.datadir the folder" in about
+    assert "put a copy of the file in its place" in about
     assert message.startswith("3 faults")
     (tmp_path / "set" / "all").unlink()
     files = build_dataset(config(tmp_path / "set", tmp_path / "private")).files  # now it is of the data
     assert [Path(file).name for file in files] == ["a.png", "one.png", "same.png", "b.png", "c.png"]
+
+
+def test_links_to_images_elsewhere_are_faulty_images(tmp_path):
+    for name in "abcdef":
+        put(tmp_path / "pool" / f"{name}.png")
+    put(tmp_path / "set" / "own.png")
+    for name in "abcdef":
+        (tmp_path / "set" / f"{name}.png").symlink_to(tmp_path / "pool" / f"{name}.png")
+    assert "... and 3 more with the same fault" in faults_of(config(tmp_path / "set"))
+    files = build_dataset(config(tmp_path / "set", **{"data.on_bad_file": "skip", "training.batch_size": 1})).files
+    assert [Path(file).name for file in files] == ["own.png"]
+
+
+def test_images_that_a_transforms_json_stands_in_for_may_be_links(tmp_path):
+    put(tmp_path / "pool" / "a.png")
+    put(tmp_path / "set" / "images" / "b.png")
+    (tmp_path / "set" / "a.png").symlink_to(tmp_path / "pool" / "a.png")
+    put_transforms(tmp_path / "set", [{"file_path": "images/b.png", "transform_matrix": matrix(0.0)}])
+    files = build_dataset(config(tmp_path / "set", **{"training.batch_size": 1})).files
+    assert [Path(file).name for file in files] == ["b.png"]
 
 
 def test_frames_cannot_leave_the_folder_by_a_link_or_by_windows_separators(tmp_path):
@@ -248,6 +269,58 @@ def test_skipping_leaves_the_faulty_images_out_and_says_so(tmp_path, caplog):
     assert torch.equal(dataset.labels.elevation_index, torch.zeros(2, dtype=torch.long))
     assert "left out 2 faulty images" in caplog.text
     assert "0_0010.png" in caplog.text and "nameless.png" in caplog.text
+
+
+def test_what_is_skipped_is_not_to_be_skipped_again(tmp_path, caplog):
+    for name in ("0_0000.png", "0_0010.png"):
+        put(tmp_path / name, size=(64, 64))
+    truncate(tmp_path / "0_0010.png")
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        dataset = build_dataset(config(tmp_path, **{"data.on_bad_file": "skip"}))
+    assert "replace or remove it" in caplog.text and "or set data.on_bad_file" not in caplog.text
+    truncate(tmp_path / "0_0000.png")
+    with pytest.raises(DataError, match="replace or remove it$"):
+        dataset.read(0)
+
+
+@pytest.mark.parametrize(("v", "warned"), [("[0.5, 0.4]", False), ("[0.5, 0.4, 0.3]", True)])
+def test_elevations_are_told_and_warned_of_where_they_are_fewer(tmp_path, caplog, v, warned):
+    for name in ("0.5_0000.png", "0.3_0090.png"):
+        put(tmp_path / name, size=(64, 64))
+    with caplog.at_level(logging.INFO, logger="graf"):
+        build_dataset(config(tmp_path, **{"data.v": v}))
+    assert "elevations: 0.3 -> v 0.5, 0.5 -> v 0.4" in caplog.messages
+    assert ('--set "data.v=[0.5,0.4]"' in caplog.text) == warned
+
+
+def test_one_fault_where_there_are_no_images(tmp_path):
+    put(tmp_path / "heic" / "a.png").rename(tmp_path / "heic" / "a.HEIC")
+    for folder, problem in (("nowhere", "no such folder"), ("heic", "no images")):
+        message = faults_of(config(tmp_path / folder, **{"discriminator.condition": "class_and_pose"}))
+        assert problem in message and len(message.splitlines()) == 1
+
+
+def test_names_without_cameras_learn_how_to_name_them(tmp_path):
+    put(tmp_path / "chair_090.png")
+    line = line_about(faults_of(config(tmp_path, **{"discriminator.condition": "class"})), "discriminator.condition")
+    assert "<elevation>_<azimuth>.png, transforms.json" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"data.imsize": 32, "ray_sampler.N_samples": 256}, None),
+        ({"data.imsize": 64, "ray_sampler.N_samples": 256}, "leaves details out; set ray_sampler.N_samples=1024, or "),
+        ({"data.imsize": 16, "ray_sampler.N_samples": 256}, "have no more; set ray_sampler.N_samples=64, or data.imsize=32"),
+        ({"data.imsize": 256, "ray_sampler.N_samples": 1024}, "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
+        ({"data.imsize": 64, "ray_sampler.N_samples": 256, "ray_sampler.min_scale": 0.5}, None),
+    ],
+)  # fmt: skip
+def test_a_patch_of_other_pixels_than_the_image_is_warned_of(tmp_path, caplog, settings, said):
+    put(tmp_path / "0_0000.png", size=(64, 64))
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        build_dataset(config(tmp_path, **{"data.v": "[0.5]", "ray_sampler.min_scale": 1} | settings))
+    assert (said in caplog.text) if said else not caplog.records
 
 
 def test_skipping_forgives_no_empty_set_and_no_missing_folder(tmp_path):

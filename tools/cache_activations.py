@@ -10,6 +10,7 @@ after them.
 
 import argparse
 import dataclasses
+import hashlib
 import logging
 import sys
 from collections.abc import Callable
@@ -107,20 +108,21 @@ def main() -> int:
             list_layers(subject)
             return 0
         source = Source(args.network, path.name, file_sha256(path), checkpoint_step(content), dataset.fingerprint, args.seed)
-        return write(subject, source, args)
+        return write(subject, source, config, args)
     except torch.OutOfMemoryError:
         raise GrafError(
             "the device's memory is full; try a smaller --batch_size, --resolution or --set nerf.N_samples_render"
         ) from None
 
 
-def write(subject: Subject, source: Source, args: argparse.Namespace) -> int:
+def write(subject: Subject, source: Source, config: Config, args: argparse.Namespace) -> int:
     """Cache the activations; the exit status, 0 or that of an interruption."""
     n = len(subject.samples)
     if n < args.num_samples:
         log.info("the data set has %d photographs, all are taken", n)
     layers = list(dict.fromkeys(args.layers))
-    writer = ActivationWriter(args.out, n, source, layers)
+    settings = hashlib.sha256(repr((config, args.resolution, args.batch_size)).encode()).hexdigest()
+    writer = ActivationWriter(args.out, n, source, layers, settings)
     bar = progress(total=n, initial=writer.taken, desc="activations", unit="sample")
     with Interruption() as interruption, writer, bar:
         cache_activations(

@@ -30,6 +30,7 @@ from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # n
 from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.extractors import INCEPTION, choose_extractor  # noqa: E402
 from graf.memory.advice import smallest_edits  # noqa: E402
+from graf.memory.budget import budget_bytes  # noqa: E402
 from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
@@ -49,7 +50,8 @@ def main() -> int:
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
-    sizes = starting_sizes(config, device.type, budget)  # as train.py does
+    planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
+    sizes = starting_sizes(config, device.type, planned)
     config = with_sizes(config, sizes)
     estimate = estimate_step(config, device.type)
     taken = f"batches of {config.training.batch_size}, {sizes} (peak: {estimate.moment})"

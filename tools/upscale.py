@@ -21,7 +21,7 @@ from torchvision.transforms.functional import pil_to_tensor  # noqa: E402
 
 from graf.console import run_script  # noqa: E402
 from graf.data.decoding import open_rgb  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
+from graf.errors import CheckpointError, GrafError  # noqa: E402
 from graf.evaluation.outputs import as_uint8, write_grid  # noqa: E402
 from graf.models.esrgan_weights import load_esrgan_weights, network_size, read_weights, to_basicsr  # noqa: E402
 from graf.models.projection import ConsistencyEnforcingModule  # noqa: E402
@@ -51,7 +51,9 @@ def main() -> None:
 def load_network(path: str, scale: int) -> RRDBNet:
     """The network of a file of weights, of the size that they are of. Raises CheckpointError."""
     n_blocks, nf, gc = network_size(to_basicsr(read_weights(Path(path)), path))
-    network = RRDBNet(scale, n_blocks, nf or 1, gc or 1).eval().requires_grad_(False)
+    if not nf or not gc:
+        raise CheckpointError(f"{path}: not an RRDBNet; expected weights of ESRGAN or Real-ESRGAN")
+    network = RRDBNet(scale, n_blocks, nf, gc).eval().requires_grad_(False)
     load_esrgan_weights(network, path)
     return network
 

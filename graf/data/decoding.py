@@ -21,7 +21,7 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
 
     Raises ValueError with what is wrong and what to do.
     """
-    image = open_rgb(file, data.background)
+    image = open_rgb(file, data.background, can_skip=data.on_bad_file == "error")
     side = square_side(*image.size, data.center_crop)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
@@ -30,13 +30,14 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) -> Image.Image:
+def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:
     """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does.
 
-    Raises MemoryError where memory runs out, which is not the file's fault.
+    Raises MemoryError where memory runs out, which is not the file's fault. can_skip: data.on_bad_file is advised.
     """
+    cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # a pipe would be waited for
-        raise ValueError("is not a file that can be read; replace it, remove it, or set data.on_bad_file: skip")
+        raise ValueError(f"is not a file that can be read; {cure}")
     try:
         with Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
@@ -46,7 +47,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) ->
         raise
     except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
         reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else one_line(str(error))
-        raise ValueError(f"cannot be read ({reason}); replace it, remove it, or set data.on_bad_file: skip") from error
+        raise ValueError(f"cannot be read ({reason}); {cure}") from error
 
 
 def square_side(width: int, height: int, center_crop: int) -> int:

@@ -78,17 +78,25 @@ def _walk(root: Path, homes: list[str], use_transforms: bool, seen: set[str], fa
     def stays(path: Path) -> bool:
         if not path.is_symlink() or any(is_within(path, home) for home in homes):
             return True
-        cure = "take the link out, or name in data.datadir the folder that it leads to"
-        faults.append(Fault(str(path), f"is a link to {os.path.realpath(path)}, outside the data; {cure}"))
+        target = os.path.realpath(path)
+        if os.path.isdir(path):
+            cure = "take the link out, or name in data.datadir the folder that it leads to"
+            faults.append(Fault(str(path), f"is a link to {target}, outside the data; {cure}"))
+        else:  # in the same words for all that lead into one folder: many are counted
+            cure = "put a copy of the file in its place, or name in data.datadir the folders of which all images are wanted"
+            problem = f"is a link into {os.path.dirname(target)}, outside the data; {cure}"
+            faults.append(Fault(str(path), problem, of_image=is_image(path.name)))
         return False
 
     for path, subfolders, names in os.walk(root, followlinks=True, onerror=unreadable):
         visible = [] if os.path.realpath(path) in seen else sorted(name for name in subfolders if not name.startswith("."))
         subfolders[:] = [name for name in visible if stays(Path(path, name))]
         has_transforms = use_transforms and TRANSFORMS in names and stays(Path(path, TRANSFORMS))
-        images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
-        if has_transforms:
+        images = ()
+        if has_transforms:  # which names the images, and those below it too
             subfolders.clear()
+        else:
+            images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
         if (images or has_transforms) and os.path.realpath(path) not in seen:
             yield Folder(Path(path), images, has_transforms)
         seen.add(os.path.realpath(path))
@@ -112,10 +120,21 @@ def label_source(data: DataConfig, folders: list[Folder]) -> str:
     return "filename" if any(LABEL.fullmatch(file.stem) for folder in folders for file in folder.images) else "none"
 
 
+def elevation_prefixes(folders: list[Folder]) -> list[float]:
+    """The elevations that file names begin with, rising: their places are the indices into data.v."""
+    matches = (LABEL.fullmatch(file.stem) for folder in folders for file in folder.images)
+    return sorted({float(match[1]) for match in matches if match})
+
+
+def v_cure(v: tuple[float, ...], n: int) -> str:
+    """The flag that gives data.v n values, those that it has at first."""
+    return f'--set "data.v=[{",".join(f"{value:g}" for value in v[:n])}]"'
+
+
 def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
     """The images with the cameras that their names tell, at the middle of data.radius; a fault for each that tells none."""
     files = [(file, index, LABEL.fullmatch(file.stem)) for index, folder in enumerate(folders) for file in folder.images]
-    prefixes = sorted({float(match[1]) for _, _, match in files if match})
+    prefixes = elevation_prefixes(folders)
     items, faults = [], []
     for file, class_index, match in files:
         problem = _label_problem(match, prefixes, data)

@@ -9,7 +9,7 @@ from graf.config import Config, DataConfig
 from graf.console import progress
 from graf.data.decoding import open_rgb, square_side
 from graf.data.faults import Fault, describe
-from graf.data.folders import Folder, Item, find_folders, items_by_name, label_source
+from graf.data.folders import Folder, Item, elevation_prefixes, find_folders, items_by_name, label_source, v_cure
 from graf.data.transforms import items_by_transforms
 from graf.data.workers import available_cores
 from graf.errors import DataError
@@ -49,7 +49,20 @@ def survey_images(config: Config) -> Survey:
     if data.on_bad_file == "skip" and items and not sound:
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     raise_or_skip(faults, data)
+    if source == "filename":
+        tell_elevations(elevation_prefixes(folders), data.v)
     return Survey(sound, folders, source)
+
+
+def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
+    """Log which polar position each elevation of the file names was given, and warn where data.v has further values."""
+    pairs = ", ".join(f"{prefix:g} -> v {value:g}" for prefix, value in zip(prefixes, v, strict=False))
+    log.info("elevations: %s", pairs)
+    if len(prefixes) < len(v):  # more are faults of those images
+        log.warning(
+            "the names tell %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
+            *(len(prefixes), len(v), pairs, v_cure(v, len(prefixes))),
+        )
 
 
 def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = True) -> list[Fault]:
@@ -65,8 +78,8 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
         cure = "set data.hflip: false, or data.labels: none to train without cameras"
         faults.append(Fault("data.hflip", f"a mirrored photograph would need a mirrored camera; {cure}"))
     for key, value in (("condition", config.discriminator.condition), ("label_loss", config.discriminator.label_loss)):
-        if value != "none" and not posed:
-            cure = "set it to none, or give the images cameras (data.labels)"
+        if value != "none" and not posed and n_images:
+            cure = "set it to none, or give the images cameras (data.labels): names <elevation>_<azimuth>.png, transforms.json"
             faults.append(Fault(f"discriminator.{key}", f"{value} needs labels, and these images have no cameras; {cure}"))
     if uses_radius and not data.near <= data.radius[1] <= data.far:
         margin = min((data.far - data.near) / 2, 0.9 * data.radius[1])
@@ -86,7 +99,7 @@ def check_images(items: list[Item], data: DataConfig) -> list[Fault]:
 def check_image(item: Item, data: DataConfig) -> Fault | None:
     """The fault of one image file, None where it is sound."""
     try:
-        image = open_rgb(item.file, data.background)
+        image = open_rgb(item.file, data.background, can_skip=data.on_bad_file == "error")
         side = square_side(*image.size, data.center_crop)
     except ValueError as error:
         return Fault(str(item.file), str(error), of_image=True)

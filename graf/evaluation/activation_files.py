@@ -47,14 +47,14 @@ class ActivationWriter:
     """A context manager that writes the activations of about n_samples samples into a new folder.
 
     Its end writes the manifest; an error on the way removes what was written. estimated_bytes is known from the first batch on.
-    A folder of the same source, layers (by the names that were asked for) and number of samples, that was left before its end,
-    is gone on with: of the samples, the first `taken` are done, or were left out, which is the caller's to count. Raises
-    GrafError for any other folder that is not empty.
+    A folder of the same source, layers (by the names that were asked for), number of samples and settings, that was left before
+    its end, is gone on with: of the samples, the first `taken` are done, or were left out, which is the caller's to count.
+    settings is a digest of what else the activations depend on. Raises GrafError for any other folder that is not empty.
     """
 
-    def __init__(self, folder: Path | str, n_samples: int, source: Source, layers: Sequence[str]):
+    def __init__(self, folder: Path | str, n_samples: int, source: Source, layers: Sequence[str], settings: str = ""):
         self.folder, self.n_samples, self.source = Path(folder), n_samples, source
-        self.asked = {"layers": list(layers), "samples": n_samples}
+        self.asked = {"layers": list(layers), "samples": n_samples, "settings": settings}
         self.taken = self.samples = self.bytes = self.estimated_bytes = 0
         self._layers: dict[str, dict] = {}
         self._labels: dict[str, str] = {}

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from graf.camera import Labels, azimuth_and_v, elevation_of_v, focal_length, poses_at, rotation_poses, view_azimuths
 from graf.config import Config, DataConfig
 from graf.data.decoding import open_rgb, read_image, square_side
-from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name
+from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_cure
 from graf.data.transforms import items_by_transforms
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
@@ -145,8 +145,8 @@ def labelled_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | No
     if n_known < len(data.v):
         log.warning(
             "%s: the names tell %d elevations, data.v %d, so that it is not known which they are; the cameras are searched for "
-            "(put the photographs among those of a whole set to have theirs)",
-            *(paths[0].parent, n_known, len(data.v)),
+            "(to have theirs put the photographs among those of a whole set; if these are all of it, say what each is: %s)",
+            *(paths[0].parent, n_known, len(data.v), v_cure(data.v, n_known)),
         )
         return None
     poses = {item.file: item.pose_c2w for item in items}
@@ -158,15 +158,25 @@ def _poses_by_transforms(paths: list[Path], data: DataConfig) -> Tensor | None:
     homes = [next((folder for folder in path.parents if (folder / TRANSFORMS).is_file()), None) for path in paths]
     if None in homes:
         return None
-    items, _ = items_by_transforms([Folder(home, (), has_transforms=True) for home in dict.fromkeys(homes)], data)
+    items, faults = items_by_transforms([Folder(home, (), has_transforms=True) for home in dict.fromkeys(homes)], data)
     wanted = focal_length(data.fov, 1)
-    poses = {
-        item.file.resolve(): item.pose_c2w
-        for item in items
-        if item.pose_c2w is not None and (item.focal is None or math.isclose(item.focal, wanted, rel_tol=FOCAL_TOLERANCE))
-    }
-    found = [poses.get(path.resolve()) for path in paths]
-    return None if any(pose is None for pose in found) else torch.stack(found)
+    found = {item.file.resolve(): item for item in items}
+    poses = []
+    for path, home in zip(paths, homes, strict=True):
+        item = found.get(path.resolve())
+        if item is None or item.pose_c2w is None:
+            about = {path.resolve()} if items else {path.resolve(), (home / TRANSFORMS).resolve()}
+            told = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
+            reason = told[0] if told else f"{home / TRANSFORMS} has no frame of it"
+        elif item.focal is not None and not math.isclose(item.focal, wanted, rel_tol=FOCAL_TOLERANCE):
+            fov = math.degrees(2 * math.atan(0.5 / item.focal))
+            reason = f"{home / TRANSFORMS} tells a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
+        else:
+            poses.append(item.pose_c2w)
+            continue
+        log.warning("%s: its camera is not taken, %s", path, reason)
+        return None
+    return torch.stack(poses)
 
 
 def invert(

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from graf.camera import Labels
-from graf.config import MetricsConfig
+from graf.config import Config, MetricsConfig
 from graf.data import Views, sample_labels
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor
@@ -81,6 +81,7 @@ def measure_generator(
     unwritten: list[OSError] = []  # such as of the cache: raised when all processes are through
 
     def work() -> dict:
+        unwritten.clear()
         if bar is not None:
             bar.reset()
         samples = fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map, truncation)
@@ -92,11 +93,12 @@ def measure_generator(
             settings = dataclasses.replace(config.metrics, batch_size=batch_size)
             try:
                 return measure(fakes, dataset, settings, cache_dir, cuda, names)
-            except OSError as error:
-                if is_out_of_memory(error):
+            except Exception as error:
+                if not processes.alone:  # the others wait for the first one's samples, before they can hear that all is over
+                    next(samples, None)
+                if not isinstance(error, OSError) or is_out_of_memory(error):
                     raise
                 unwritten.append(error)
-                next(samples, None)  # the other processes wait for the first ones, before they can hear that all is over
                 return {}
 
     def shrink() -> bool:
@@ -117,8 +119,13 @@ def measure_generator(
         "sample_seed": seed,
         "truncation": truncation,
         "generator_sha256": weights_hash(generator),
-        "rendering_sha256": hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest(),
+        "rendering_sha256": rendering_sha256(config),
     }
+
+
+def rendering_sha256(config: Config) -> str:
+    """A digest of the settings that the images of given weights depend on."""
+    return hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest()
 
 
 def measure(

@@ -127,10 +127,10 @@ def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
         yield from _files(paths, embedder)
 
 
-def _draw_memory(log: Path, file: Path, max_points: int) -> list[Path]:
+def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
     times, series = [], {name: [] for name in MEMORY}
-    for line in log.open(encoding="utf-8", errors="replace") if log.is_file() else ():
+    for line in rows_file.open(encoding="utf-8", errors="replace") if rows_file.is_file() else ():
         with contextlib.suppress(ValueError):  # a line that a crash cut short
             match json.loads(line):
                 case {"time": int() | float() as when, "phase": str(), **values}:

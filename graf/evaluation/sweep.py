@@ -105,9 +105,11 @@ class Frames:
         """The errors of the frames that can be kept, once those of other objects or cameras are away."""
         if self.folder.exists():
             found = json.loads(self.manifest.read_text(encoding="utf-8")) if self.manifest.exists() else {}
-            if found.get("made_from") == self.made_from and found.keys() >= NO_ERRORS.keys():
+            same = found.get("made_from") == self.made_from
+            if same and found.keys() >= NO_ERRORS.keys():
                 return {name: found[name] for name in NO_ERRORS}
-            log.info("%s: frames of other weights, objects or cameras are replaced", self.folder)
+            reason = "whose errors are not all known" if same else "of other weights, settings, objects or cameras"
+            log.info("%s: frames %s are replaced", self.folder, reason)
             shutil.rmtree(self.folder)
         self._write_manifest(NO_ERRORS)
         return NO_ERRORS
@@ -121,7 +123,7 @@ class Frames:
 def low_resolution_errors(generator: Generator, rendering: Rendering) -> Errors:
     """`low_resolution_error` of the images as computed, and as a file of 8 bits holds them: clamped and rounded."""
     written = dataclasses.replace(rendering, images=as_uint8(rendering.images) / 127.5 - 1)
-    return dict(zip(NO_ERRORS, (low_resolution_error(generator, images) for images in (rendering, written)), strict=True))
+    return dict(zip(NO_ERRORS, (low_resolution_error(generator, shown) for shown in (rendering, written)), strict=True))
 
 
 def largest(ours: Errors, theirs: Errors) -> Errors:

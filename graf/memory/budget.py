@@ -17,13 +17,19 @@ log = logging.getLogger("graf")
 
 def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
     """What the process may hold at most on the device: memory.budget_gb, else what is free on the card, or what the machine or
-    the control group around the process has, shared with the other processes of the run there."""
+    the control group around the process has. A card is the process's own; the host's is shared by the run's processes there."""
     asked = int(memory.budget_gb * GB)
     if device.type == "cuda":
         limit, _ = torch.cuda.mem_get_info(device)
-    else:
-        limit = memory_limit() // local_processes()
-    return min(asked or limit, limit)
+        return min(asked or limit, limit)
+    limit = memory_limit()
+    return min(asked or limit, limit) // local_processes()
+
+
+def watched_budgets(memory: MemoryConfig, device: torch.device) -> tuple[int, int]:
+    """What memory.budget_gb leaves the process on the host and on the card, for the monitor; 0 where it names nothing."""
+    budget = budget_bytes(memory, device) if memory.budget_gb else 0
+    return (0, budget) if device.type == "cuda" else (budget, 0)
 
 
 def local_processes() -> int:
@@ -47,11 +53,15 @@ def keep_to(memory: MemoryConfig, device: torch.device) -> None:
         return
     resident = psutil.Process().memory_info().rss
     if memory.budget_gb and budget <= resident:
+        n = local_processes()
+        where = "" if n == 1 else f" in the {n} processes here"
         raise GrafError(
-            f"memory.budget_gb: {memory.budget_gb:g} GB is less than the {resident / GB:.2f} GB that Python and its libraries "
-            "take without training; raise it"
+            f"memory.budget_gb: {memory.budget_gb:g} GB is less than the {n * resident / GB:.2f} GB that Python and its "
+            f"libraries take{where} without training; raise it"
         )
-    if sys.platform.startswith("linux") and budget < psutil.virtual_memory().total:
+    total = psutil.virtual_memory().total
+    named = memory.budget_gb or memory_limit() < total  # a share of the whole machine is no limit
+    if sys.platform.startswith("linux") and named and budget < total:
         import resource
 
         limit = _data_bytes() + budget - resident

@@ -176,6 +176,8 @@ def _refinement(config: Config, generator: Generator, batch: int) -> int:
     kept = of_backbone(network, side) * batch * size
     if config.ccsr.mode == "refine" and config.nerf.N_importance > 0:
         kept *= 2  # the coarse rendering is refined too
+    if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
+        kept *= 1 + (config.nerf.N_importance > 0) + (config.ccsr.detach == "nerf")
     if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:
         kept += 2 * batch * PERCEPTION_BYTES * size // FLOAT
     return kept

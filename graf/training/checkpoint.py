@@ -81,7 +81,7 @@ def read_checkpoint(path: Path | str) -> dict:
     path = Path(path)
     if path.suffix == SUFFIX:
         return read_export(path)
-    record = read_record(path)
+    record, sha256 = read_record(path), None
     try:
         with open(path, "rb") as file, torch.serialization.safe_globals(NUMPY_NUMBERS):
             sha256 = stream_sha256(file) if record is not None else None
@@ -97,10 +97,12 @@ def read_checkpoint(path: Path | str) -> dict:
             f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded"
         ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
-        if is_not_the_files(error) and (has_right_checksums(path) if record is None else record.sha256 == sha256):
+        if is_not_the_files(error):
             if isinstance(error, OSError):
                 error.filename = str(path)
-            raise
+                raise
+            if has_right_checksums(path) if record is None else sha256 in (None, record.sha256):  # None: it had no memory
+                raise
         raise DamagedCheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")

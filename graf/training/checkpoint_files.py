@@ -131,7 +131,7 @@ def _remove_surplus(run_dir: Path, keep: int) -> None:
 def remove_run_leftovers(run_dir: Path) -> None:
     """Remove what a killed run left half written, which may be what a full disk is full of."""
     for folder in (run_dir, *(run_dir / name for name in FOLDERS)):
-        remove_leftovers(folder)
+        remove_leftovers(folder, own=(".model*.pt", ".model*.json", ".config*.yaml"))  # the lock's holder writes these
 
 
 def _remove(checkpoint: Path) -> None:
@@ -150,9 +150,12 @@ def _set_aside(checkpoint: Path) -> Path:
 
 
 def _saved(checkpoint: Path) -> str:
-    """When it was written, by its record, which outlives copies of the folder, else by the file."""
+    """When it was written, by its record, which outlives copies of the folder, else by the file; "" where that is gone."""
     record = read_record(checkpoint)
-    return iso_utc(checkpoint.stat().st_mtime) if record is None else record.saved
+    try:
+        return iso_utc(checkpoint.stat().st_mtime) if record is None else record.saved
+    except FileNotFoundError:  # a run that goes on has taken it away meanwhile
+        return ""
 
 
 def _what_there_is(run_dir: Path) -> str:

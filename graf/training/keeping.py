@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graf.console import progress
 from graf.data import Views
+from graf.errors import CheckpointWriteError, GrafError
 from graf.files import not_worth_a_run
 from graf.memory.cleanup import clean_up
 from graf.memory.monitor import MemoryMonitor
@@ -74,16 +75,16 @@ class Keeper:
         if not self.during("checkpoint", self._save):
             raise OutOfMemory(f"step {self.state.step}: no memory for a checkpoint; the one before it is as it was")
 
-    def during(self, phase: str, work: Callable[[], None], attempt: Callable = attempt) -> bool:
+    def during(self, phase: str, work: Callable[[], None], attempt_work: Callable = attempt) -> bool:
         """Do the work between two steps, told apart by the monitor, and give back the memory that it took.
 
         Where memory runs out the work is begun anew, once, and then left: no run ends for it. Returns whether it is done.
         """
         with self.monitor.phase(phase):
-            said = _tried(work, attempt)
+            said = _tried(work, attempt_work)
             if said:
                 clean_up()
-                said = _tried(work, attempt)
+                said = _tried(work, attempt_work)
             if said:
                 log.warning("step %d: out of memory twice (%s); no %s this time", self.state.step, said, phase)
             if said or self.state.config.memory.empty_cache == "phases":
@@ -119,8 +120,14 @@ class Keeper:
 
         try:
             self.during("metrics", work, state.processes.attempt)
-        except Exception:  # the weights are whole; of many processes, another one's trouble may look like anything here
-            self.finish()
+        except (
+            Exception
+        ) as error:  # the weights are whole; of many processes, another one's trouble may look like anything here
+            if not state.bad_steps and not isinstance(error, CheckpointWriteError):
+                try:
+                    self.finish()
+                except GrafError as trouble:
+                    log.warning("%s", trouble)
             raise
 
     def _print(self, stats: dict[str, Tensor]) -> None:
@@ -137,10 +144,10 @@ class Keeper:
                 log.info("memory snapshot: %s", write_snapshot(self.run_dir / "memory", self.state.step))
 
 
-def _tried(work: Callable[[], None], attempt: Callable) -> str:
+def _tried(work: Callable[[], None], attempt_work: Callable) -> str:
     """What was said where memory ran out, empty where the work is done."""
     try:
-        return attempt(work)[1]
+        return attempt_work(work)[1]
     except OutOfMemory as error:  # in the smallest pieces there are
         return str(error)
 

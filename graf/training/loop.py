@@ -13,7 +13,7 @@ from torch import Tensor
 from graf.camera import Labels
 from graf.data import Views, build_loader, sample_labels
 from graf.evaluation.extractors import choose_extractor
-from graf.memory.budget import budget_bytes
+from graf.memory.budget import watched_budgets
 from graf.memory.cleanup import install_signal_handler
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.survival import OutOfMemory, first_line, is_out_of_memory
@@ -81,11 +81,10 @@ def _train_on(state: TrainState, dataset: Views, interruption: Interruption, mem
     config, processes = state.config, state.processes
     state.require_same_everywhere()
     batches = build_loader(dataset, config, state.device, state.step, processes.rank, processes.world_size)
-    budgets = (budget_bytes(config.memory, torch.device("cpu")), budget_bytes(config.memory, state.device))
     rows, interval_s = (config.run_dir / "memory.jsonl", config.memory.interval_s) if processes.first else (Path(os.devnull), 0)
     no_room = None
     with (
-        MemoryMonitor(rows, interval_s, state.device, *(budgets if config.memory.budget_gb else ())) as monitor,
+        MemoryMonitor(rows, interval_s, state.device, *watched_budgets(config.memory, state.device)) as monitor,
         Keeper(state, dataset, monitor, memory_snapshot) as keeper,
     ):
         try:

@@ -56,7 +56,8 @@ def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], confi
         (key, str(value), str(finding.value), _source(finding.source, parts))
         for key, value, finding in differences(findings, config)
     ]
-    raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits\n{_table(keys or rows)}")
+    anew = ", or begin anew with --set expname=other" if "discriminator" in networks and len(networks) > 1 else ""  # a run
+    raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits{anew}\n{_table(keys or rows)}")
 
 
 def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> PartialReport:

@@ -134,7 +134,8 @@ def _take_over(path: Path, me: Holder) -> None:
 def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
     if holder.slurm_job == me.slurm_job and holder.slurm_restarts < me.slurm_restarts:
         return
-    contained = holder.boot_id == me.boot_id and holder.namespace != me.namespace
+    # Locks written before there were namespaces in them are judged by their process alone.
+    contained = holder.boot_id == me.boot_id and holder.namespace and holder.namespace != me.namespace
     if holder.host != me.host or contained:
         where = f"in another container on {holder.host}" if contained else f"on {holder.host}"
         raise GrafError(

@@ -54,13 +54,15 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
     """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
 
     The run's random state is left untouched. Of a run's processes all render and the first measures; the others return {}, and
-    so does the first where the run's cache cannot be written.
+    so does the first where a file cannot be read or written, such as the run's cache: the log tells each time.
     """
     config, processes = state.config, state.processes
-    folder, result = config.run_dir / "cache", {}
-    with not_worth_a_run("metrics"):
-        seed = config.training.seed
+    folder, seed = config.run_dir / "cache", config.training.seed
+    try:
         result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes)
+    except OSError as error:
+        log.warning("step %d: FID and KID cannot be measured (%s); training goes on", state.step, error)
+        return {}
     if not result:
         return {}
     result |= {"step": state.step, "ema": True}

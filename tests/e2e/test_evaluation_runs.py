@@ -72,8 +72,17 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
         (["--invert", "nowhere.png"], "nowhere.png"),
         (["--run", "results/smoke"], "--config beside --run: each names the run"),
         (["--metrics", "kid", "--resolution", "32"], "--resolution: changes nothing of --metrics; it is for --sweep"),
+        (["--resolution", "33"], "--resolution 33: must be a multiple of ccsr.scale_factor 2"),
         (["--consistency", "--stage", "nerf"], "--stage: changes nothing of --consistency; it is for --sweep"),
         (["--report", "--truncation", "0.5"], "--truncation: changes nothing of --report"),
+        (["--metrics", "kid", "--azimuths", "0,90"], "--azimuths: changes nothing of --metrics; it is for --sweep"),
+        (["--mesh", "--elevations", "10"], "--elevations: changes nothing of --mesh; it is for --sweep"),
+        (
+            ["--invert", "x.png", "--n_objects", "2"],
+            "--n_objects: changes nothing of --invert; it is for --sweep, --sheets, --mesh",
+        ),
+        (["--mesh_resolution", "24"], "--mesh_resolution: changes nothing of --sweep; it is for --mesh"),
+        (["--sheets", "--mesh_level", "2"], "--mesh_level: changes nothing of --sheets; it is for --mesh"),
     ],
 )
 def test_a_wrong_flag_is_said(folder, monkeypatch, capsys, wrong, message):
