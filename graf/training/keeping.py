@@ -120,9 +120,8 @@ class Keeper:
 
         try:
             self.during("metrics", work, state.processes.attempt)
-        except (
-            Exception
-        ) as error:  # the weights are whole; of many processes, another one's trouble may look like anything here
+        except Exception as error:
+            # The weights are whole; of many processes, another one's trouble may look like anything here.
             if not state.bad_steps and not isinstance(error, CheckpointWriteError):
                 try:
                     self.finish()
