@@ -195,11 +195,15 @@ def main() -> int:
     return 0
 
 
+def asked_jobs(args: argparse.Namespace) -> list[str]:
+    return [job for job in JOBS if getattr(args, job)] or ["sweep"]
+
+
 def refuse_unused(args: argparse.Namespace) -> None:
     """Raises GrafError for a flag that nothing asked for takes."""
     if args.dump_samples and not args.metrics:
         raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
-    asked = [job for job in JOBS if getattr(args, job)] or ["sweep"]
+    asked = asked_jobs(args)
     for flag, jobs in TAKEN_BY.items():
         if getattr(args, flag) != parser().get_default(flag) and not set(jobs) & set(asked):
             raise GrafError(f"--{flag}: changes nothing of {flags(asked)}; it is for {flags(jobs)}")
@@ -239,8 +243,7 @@ class Evaluation:
 
     def run(self) -> list[Path]:
         """Do all that is asked for. Returns the files written."""
-        asked = [job for job in JOBS if getattr(self.args, job)] or ["sweep"]
-        return list(dict.fromkeys(file for job in asked for file in getattr(self, job)()))
+        return list(dict.fromkeys(file for job in asked_jobs(self.args) for file in getattr(self, job)()))
 
     @functools.cached_property
     def dataset(self) -> Views:

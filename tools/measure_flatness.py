@@ -5,7 +5,6 @@ which take more for a moment. Exits with 1 where the last third is not within 2 
 """
 
 import argparse
-import json
 import logging
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from graf.console import run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.files import whole_file  # noqa: E402
 from graf.memory.limits import GB  # noqa: E402
+from graf.memory.monitor import read_rows  # noqa: E402
 
 log = logging.getLogger("graf")
 
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("--picture", type=Path, help="draw memory over steps into this PNG")
     args = parser.parse_args()
-    rows = read_rows(args.run / "memory.jsonl")
+    rows = run_rows(args.run / "memory.jsonl")
     if args.picture:
         draw(rows, args.picture)
     thirds = resident_by_thirds(rows)
@@ -43,15 +43,9 @@ def main() -> int:
     return 0 if flat else 1
 
 
-def read_rows(file: Path) -> list[dict]:
-    """Rows of a memory.jsonl with their step, phase and resident bytes. Raises GrafError where there are none."""
-    rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
-        try:
-            row = json.loads(line)
-            rows.append({name: row[name] for name in ("step", "phase", "host_bytes")})
-        except (ValueError, KeyError, TypeError):  # a line that a crash cut short, or a report of a leak
-            continue
+def run_rows(file: Path) -> list[dict]:
+    """Rows of a memory.jsonl that have a step and resident bytes. Raises GrafError where there are none."""
+    rows = [row for row in read_rows(file) if row.keys() >= {"step", "host_bytes"}]
     if not rows:
         raise GrafError(f"{file}: no rows of memory; name a run's folder whose memory.interval_s was above 0")
     return rows

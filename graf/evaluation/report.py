@@ -1,7 +1,5 @@
 """A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
 
-import contextlib
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +15,7 @@ from graf.evaluation.html_pieces import Embedder, is_shown, is_table, json_table
 from graf.evaluation.run_status import MEMORY, thinned
 from graf.files import whole_file
 from graf.memory.limits import GB
+from graf.memory.monitor import read_rows
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
@@ -130,14 +129,11 @@ def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
     times, series = [], {name: [] for name in MEMORY}
-    for line in rows_file.open(encoding="utf-8", errors="replace") if rows_file.is_file() else ():
-        with contextlib.suppress(ValueError):  # a line that a crash cut short
-            match json.loads(line):
-                case {"time": int() | float() as when, "phase": str(), **values}:
-                    times.append(when)
-                    for name, kept in series.items():
-                        value = values.get(name)
-                        kept.append(value / GB if isinstance(value, int | float) else math.nan)
+    for row in read_rows(rows_file):
+        times.append(row["time"])
+        for name, kept in series.items():
+            value = row.get(name)
+            kept.append(value / GB if isinstance(value, int | float) else math.nan)
     if not times:
         return []
     figure = Figure(figsize=(11, 3.4), layout="constrained")

@@ -182,6 +182,15 @@ class MemoryMonitor:
                 log.warning("memory monitor: %s (%s: %s)", what, type(error).__name__, error)
 
 
+def read_rows(path: Path) -> Iterator[dict]:
+    """The rows that a monitor wrote to `path`, if any; reports of leaks, and lines that a crash cut short, are left out."""
+    for line in path.open(encoding="utf-8", errors="replace") if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            match json.loads(line):
+                case {"time": int() | float(), "phase": str()} as row:
+                    yield row
+
+
 def pause(interval_s: float, spent_s: float) -> float:
     """Seconds to wait after work that took spent_s of CPU time, so that it stays within half of CPU_SHARE."""
     return max(interval_s, spent_s / (CPU_SHARE / 2))
