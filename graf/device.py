@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from pathlib import Path
 
 import torch
 
@@ -48,6 +49,13 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The most that this process has held: allocated on a card, or resident in the host's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if sys.platform.startswith("linux"):  # where a process that was started takes over its starter's ru_maxrss
+        return _high_water_mark()
     import resource  # not on Windows
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB elsewhere
+
+
+def _high_water_mark() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024  # man 5 proc: kB

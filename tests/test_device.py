@@ -1,0 +1,23 @@
+"""What graf.device says of the memory that was taken."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PEAK = """
+import torch
+from graf.device import peak_memory_bytes
+kept = torch.ones(50 * 2**20)
+print(peak_memory_bytes(torch.device("cpu")))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak of the resident set")
+def test_a_peak_is_this_process_own():
+    """Linux hands ru_maxrss on through exec: what the starter of a process holds is not what the process held."""
+    ballast = bytearray(b"x") * (1500 * 2**20)
+    done = subprocess.run([sys.executable, "-c", PEAK], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 200 * 2**20 < int(done.stdout) < len(ballast)
