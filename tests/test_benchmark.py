@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from graf.models.generator import Generator
+from tools import benchmark
 from tools.live_bytes import LiveBytes
 from tools.memory_rows import compared, count_memory, expected_bytes, network, verdicts
 from tools.plain_step import PlainGenerator
@@ -78,3 +79,22 @@ def test_the_counter_forgets_what_was_freed():
         for _ in range(3):
             torch.zeros(256)  # 1 KiB, gone at once
     assert (counter.live, counter.peak) == (0, 1024)
+
+
+def test_refinement_is_compared_with_the_same_samples_unrefined(monkeypatch):
+    def measured(row):
+        seconds = {"refined, scale 2": 1.0, "refined, scale 4": 0.5, "not refined": 2.5}[row["name"]] * row["samples"]
+        return row | {"seconds_per_step": seconds, "peak_bytes": 1}
+
+    monkeypatch.setattr(benchmark, "in_own_process", measured)
+    rows = benchmark.ccsr_rows(None)
+    assert [row["times_as_fast"] for row in rows] == 2 * [2.5, 5.0, 1.0]
+
+
+def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
+    seen = []
+    monkeypatch.setattr(benchmark.memory, "measure_steps", lambda config, *_: seen.append(config) or {})
+    args = benchmark.parser().parse_args(["ccsr", "--device", "cpu"])
+    benchmark.measured_row(args, {"name": "not refined", "samples": 64})
+    benchmark.measured_row(args, {"name": "refined, scale 2", "samples": 64})
+    assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c in seen] == [("none", 64, 64), ("refine", 64, 64)]

@@ -4,15 +4,15 @@ import copy
 
 import pytest
 
-from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
-from tools.check_metrics import ORDER, damages, distances, misranked
+from tools.check_metrics import ORDER, damages, distances, halves, misranked
 
 
 def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path):
     config = smoke("data.imsize=64", "data.n_images=80", f"data.datadir={tmp_path}", "metrics.extractor=efficientnet-lite0")
-    values = distances(build_dataset(config), 40, config.metrics)["values"]
+    reference, held_out = halves(build_dataset(config), 40)
+    values = distances(damages(held_out), reference, config.metrics)
     assert set(values) == {name for chain in ORDER for name in chain}
     assert misranked(values) == []
 
@@ -23,11 +23,10 @@ def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path):
 
 
 def test_too_few_images_are_said_by_the_flag_that_asks_for_them():
-    config = load_config(None).metrics
     with pytest.raises(GrafError, match=r"--n 2: at least 4 images of each half"):
-        distances([None] * 100, 2, config)
+        halves([None] * 100, 2)
     with pytest.raises(GrafError, match="7 images: two halves of at least 4"):
-        distances([None] * 7, 500, config)
+        halves([None] * 7, 500)
 
 
 def test_damage_is_made_one_at_a_time(photographs):

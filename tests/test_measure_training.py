@@ -1,6 +1,5 @@
 """The table of what minutes of training are worth: rows as they come, and what they are of."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -84,5 +83,4 @@ def test_training_starts_from_pretrained_weights(refine, tmp_path, monkeypatch):
 
 
 def test_the_discriminator_sees_the_same_pixels_in_all_variants():
-    args = argparse.Namespace(config=None, set=[], no_amp=False)
-    assert len({variant_config(args, overrides).patch_size for overrides in CCSR.values()}) == 1
+    assert len({variant_config(None, [], overrides).patch_size for overrides in CCSR.values()}) == 1

@@ -1,6 +1,7 @@
 """Speed and memory of a training step, each variant in a process of its own.
 
 python tools/benchmark.py step       # a config's step in float32 and in mixed precision
+python tools/benchmark.py ccsr       # ... refined and not refined, with more and more samples on a ray
 python tools/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python tools/benchmark.py rules      # what the house rules about memory are worth
 """
@@ -22,6 +23,7 @@ from graf.device import choose_device  # noqa: E402
 from graf.files import whole_file  # noqa: E402
 from graf.memory.limits import GB, MB  # noqa: E402
 from tools import memory_rows as memory  # noqa: E402
+from tools.measure_training import CCSR, NOT_REFINED, variant_config  # noqa: E402
 from tools.memory_rules import measure_rules  # noqa: E402
 
 log = logging.getLogger("graf")
@@ -32,6 +34,7 @@ STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
     "amp, system allocator": (True, False),
 }
 WARM_UP_STEPS = 3
+SAMPLES = (20, 64)  # on a ray: the default's, and GRAF's
 RAYS = (1024, 4096, 16384)
 
 
@@ -40,7 +43,7 @@ def main() -> int:
     if args.row:
         log.info(json.dumps(measured_row(args, json.loads(args.row))))
         return 0
-    rows = {"step": step_rows, "memory": memory_rows, "rules": rule_rows}[args.what](args)
+    rows = {"step": step_rows, "ccsr": ccsr_rows, "memory": memory_rows, "rules": rule_rows}[args.what](args)
     if args.json:
         with whole_file(args.json) as path:
             path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -49,8 +52,8 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["step", "memory", "rules"])
-    p.add_argument("--config", help="step, rules: YAML file; by default configs/default.yaml")
+    p.add_argument("what", choices=["step", "ccsr", "memory", "rules"])
+    p.add_argument("--config", help="step, ccsr, rules: YAML file; by default configs/default.yaml")
     p.add_argument("--steps", type=int, help="steps that are timed; by default 20, of memory 3, or as many as a minute has")
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays an image")
     p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
@@ -79,6 +82,10 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         return memory.measure_memory(row["name"], row["rays"], args.steps or 3, 60, device)
     if args.what == "rules":
         return measure_rules(load_config(args.config), args.steps or 20, device)
+    if args.what == "ccsr":
+        settings = ["training.use_amp=true", f"nerf.N_samples={row['samples']}"]
+        config = variant_config(args.config, settings, CCSR[row["name"]])
+        return row | memory.measure_steps(config, True, args.steps or 10, WARM_UP_STEPS, device)
     amp, kept = STEP_VARIANTS[row["name"]]
     config = load_config(args.config, [f"training.use_amp={str(amp).lower()}"])
     return row | memory.measure_steps(config, kept, args.steps or 20, WARM_UP_STEPS, device)
@@ -90,6 +97,21 @@ def step_rows(args: argparse.Namespace) -> list[dict]:
     for row in rows:
         speed = rows[0]["seconds_per_step"] / row["seconds_per_step"]
         log.info("%-24s %10.2f %14.2f %14.0f", row["name"], 1 / row["seconds_per_step"], speed, row["peak_bytes"] / MB)
+    return rows
+
+
+def ccsr_rows(args: argparse.Namespace) -> list[dict]:
+    """Time and memory of a step with each of CCSR's variants; the discriminator sees as many pixels in all of them."""
+    rows: list[dict] = []
+    log.info("| samples on a ray | step | seconds | times as fast | peak MiB |\n| --- | --- | --- | --- | --- |")
+    for samples in SAMPLES:
+        variants = [in_own_process({"name": name, "samples": samples}) for name in CCSR]
+        slowest = next(row["seconds_per_step"] for row in variants if row["name"] == NOT_REFINED)
+        for row in variants:
+            row["times_as_fast"] = slowest / row["seconds_per_step"]
+            figures = row["seconds_per_step"], row["times_as_fast"], row["peak_bytes"] / MB
+            log.info("| %d | %s | %.2f | %.1f | %.0f |", samples, row["name"], *figures)
+        rows += variants
     return rows
 
 

@@ -9,7 +9,7 @@ import argparse
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -46,33 +46,43 @@ def main() -> int:
     args = parser.parse_args()
     keep_freed_memory()
     config = load_config(args.config, args.set)
-    rows = distances(build_dataset(config), args.n, config.metrics)
-    log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[rows["n"]] * 2)
-    for name, values in rows["values"].items():
-        log.info("| %s | %.1f | %.1f |", name, values["fid"], 1000 * values["kid"])
-    wrong = misranked(rows["values"])
+    reference, held_out = halves(build_dataset(config), args.n)
+    values = distances(damages(held_out), reference, config.metrics)
+    log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[len(reference)] * 2)
+    for name, found in values.items():
+        log.info("| %s | %.1f | %.1f |", name, found["fid"], 1000 * found["kid"])
+    wrong = misranked(values)
     for problem in wrong:
         log.warning("%s", problem)
     return 1 if wrong else 0
 
 
-def distances(dataset: Views, n: int, config: MetricsConfig) -> dict:
-    """{"n": images of each half, "values": {damage: {"fid": ..., "kid": ...}}}. Raises GrafError for halves of under 4."""
+def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
+    """Reference images, and as many others (n, 3, H, W): n of each, or half of the data set if that is less.
+
+    Raises GrafError for halves of under 4.
+    """
     if n < FEWEST:
         raise GrafError(f"--n {n}: at least {FEWEST} images of each half are needed")
     if len(dataset) < 2 * FEWEST:
         raise GrafError(f"{len(dataset)} images: two halves of at least {FEWEST} are needed")
     n = min(n, len(dataset) // 2)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-    reference, held_out = Part(dataset, order[:n]), Part(dataset, order[n : 2 * n])
-    images = torch.stack([held_out[i]["image"] for i in range(n)])
-    config = MetricsConfig(config.extractor, config.weights_path, "counts", n, n, config.batch_size)
+    held_out = Part(dataset, order[n : 2 * n])
+    return Part(dataset, order[:n]), torch.stack([held_out[i]["image"] for i in range(n)])
+
+
+def distances(sets: Iterable[tuple[str, Tensor]], reference: "Part", config: MetricsConfig) -> dict[str, dict[str, float]]:
+    """{name: {"fid": ..., "kid": ...}} of named images (N, 3, H, W) in [-1, 1] from the reference's."""
     values = {}
     with tempfile.TemporaryDirectory() as cache:
-        for name, damaged in damages(images):
-            found = measure(damaged.split(config.batch_size), reference, config, Path(cache))
+        for name, images in sets:
+            counts = MetricsConfig(
+                config.extractor, config.weights_path, "counts", len(reference), len(images), config.batch_size
+            )
+            found = measure(images.split(config.batch_size), reference, counts, Path(cache))
             values[name] = {key: found["values"][f"{key}_{found['extractor']}"] for key in ("fid", "kid")}
-    return {"n": n, "values": values}
+    return values
 
 
 def damages(images: Tensor) -> Iterator[tuple[str, Tensor]]:

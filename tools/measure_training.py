@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -37,10 +37,11 @@ from graf.training.state import TrainState  # noqa: E402
 
 log = logging.getLogger("graf")
 
+NOT_REFINED = "not refined"
 CCSR = {  # name: what differs from the config; the discriminator sees the same pixels in all of them
     "refined, scale 2": ("ccsr.mode=refine", "ccsr.scale_factor=2"),
     "refined, scale 4": ("ccsr.mode=refine", "ccsr.scale_factor=4"),
-    "not refined": ("ccsr.mode=none", "ccsr.pretrained_path=''"),
+    NOT_REFINED: ("ccsr.mode=none", "ccsr.pretrained_path=''"),
 }
 COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
@@ -74,7 +75,10 @@ def main() -> int:
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     args = parser.parse_args()
     variants = {"trained": ()} if args.what == "progress" else CCSR
-    configs = {name: variant_config(args, overrides) for name, overrides in variants.items()}  # faults are said now
+    settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
+    configs = {
+        name: variant_config(args.config, settings, overrides) for name, overrides in variants.items()
+    }  # faults are said now
     if args.variant == DATA_ALONE:
         build_dataset(next(iter(configs.values())))
         return 0
@@ -116,15 +120,14 @@ def check_writable(file: Path) -> None:
         pass
 
 
-def variant_config(args: argparse.Namespace, overrides: tuple[str, ...]) -> Config:
-    """The config with the variant's keys, and as many rays a patch as keep the discriminator's view."""
-    amp = f"training.use_amp={str(not args.no_amp).lower()}"
-    base = load_config(args.config, [*args.set, amp])
+def variant_config(file: str | None, settings: Sequence[str], overrides: Sequence[str]) -> Config:
+    """A file's config with the settings and a variant's keys, and as many rays a patch as keep the discriminator's view."""
+    base = load_config(file, settings)
     if not overrides:
         return base
     scale = 1 if "ccsr.mode=none" in overrides else int(overrides[-1].rpartition("=")[2])
     rays = f"ray_sampler.N_samples={(base.patch_size // scale) ** 2}"
-    return load_config(args.config, [*args.set, amp, *overrides, rays])
+    return load_config(file, [*settings, *overrides, rays])
 
 
 def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], None]) -> int:

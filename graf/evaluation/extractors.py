@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import torch_fidelity
 from torch import Tensor
 from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+from torch_fidelity.utils import create_feature_extractor
 
 from graf.config import MetricsConfig
 from graf.errors import GrafError
@@ -87,6 +88,25 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
             raise GrafError(f"metrics.weights_path: no such file: {weights}; {_advice()}")
         _download(weights)
     return _inception(weights)
+
+
+def extractor_network(extractor: Extractor, device: torch.device | str = "cpu") -> torch.nn.Module:
+    """The extractor's network on the device, for `features`. The global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):  # it is initialised with the global generator before its weights are read
+        network = create_feature_extractor(
+            extractor.name,
+            [str(extractor.width)],  # its one layer of features is called by its width
+            cuda=False,
+            feature_extractor_weights_path=str(extractor.weights),
+            verbose=False,
+        )
+    return network.to(device)
+
+
+@torch.inference_mode()
+def features(network: torch.nn.Module, images: Tensor) -> Tensor:
+    """Features (B, D), on the CPU, of uint8 images (B, 3, H, W) on any device."""
+    return network(images.to(next(network.parameters()).device))[0].float().cpu()
 
 
 def _efficientnet() -> Extractor:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch_fidelity.utils import create_feature_extractor
 
 from graf.camera import Labels
 from graf.console import progress
 from graf.data.views import Views, sample_labels
 from graf.errors import GrafError
-from graf.evaluation.extractors import Extractor, choose_extractor
+from graf.evaluation.extractors import Extractor, choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.evaluation.sampling import fresh_samples
 from graf.files import whole_file
@@ -88,11 +87,11 @@ def find_neighbours(
     n = len(dataset)
     if n < 2:
         raise GrafError(f"neighbours: the training images need others to be compared with, found {n}; add photographs")
-    network = _network(extractor, device)
-    wanted = torch.cat([_features(network, batch, device) for batch in samples])  # (M, D)
+    network = extractor_network(extractor, device)
+    wanted = torch.cat([features(network, batch) for batch in samples])  # (M, D)
     known = torch.empty(n, extractor.width)  # (N, D)
     for start, batch in _training_images(dataset, batch_size):
-        known[start : start + len(batch)] = _features(network, batch, device)
+        known[start : start + len(batch)] = features(network, batch)
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
     typical = nearest(known[some], known, 1, excluded=some)[0].median()
@@ -118,24 +117,6 @@ def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = No
     exact = torch.stack([(query - known[row]).norm(dim=-1) for query, row in zip(queries, index, strict=True)])
     distance, order = exact.masked_fill(distance.isinf(), torch.inf).sort(dim=1, stable=True)
     return distance[:, :k], index.gather(1, order)[:, :k]
-
-
-def _network(extractor: Extractor, device: torch.device | str) -> torch.nn.Module:
-    """The extractor's network; its one layer of features is called by its width."""
-    with torch.random.fork_rng(devices=[]):  # it is initialised with the global generator before its weights are read
-        network = create_feature_extractor(
-            extractor.name,
-            [str(extractor.width)],
-            cuda=False,
-            feature_extractor_weights_path=str(extractor.weights),
-            verbose=False,
-        )
-    return network.to(device)
-
-
-@torch.inference_mode()
-def _features(network: torch.nn.Module, images: Tensor, device: torch.device | str) -> Tensor:
-    return network(images.to(device))[0].float().cpu()
 
 
 def _training_images(dataset: Views, batch_size: int) -> Iterator[tuple[int, Tensor]]:

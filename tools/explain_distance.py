@@ -1,0 +1,100 @@
+"""What keeps generated images from being photographs: python tools/explain_distance.py results/default
+
+Distances of photographs to other photographs, to what a run generates, and to what stands between the two and has one of its
+faults alone. "Spread" is the variance of the features, as a share of other photographs': generated images that are well below 1
+lack variety; those that are near 1 and far away look wrong.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from tools.check_metrics import distances, halves  # noqa: E402
+from graf.config import MetricsConfig  # noqa: E402
+from graf.console import progress, run_script  # noqa: E402
+from graf.data import Views, build_dataset  # noqa: E402
+from graf.data.views import sample_labels  # noqa: E402
+from graf.device import choose_device, keep_freed_memory  # noqa: E402
+from graf.evaluation.extractors import choose_extractor, extractor_network, features  # noqa: E402
+from graf.evaluation.outputs import as_uint8  # noqa: E402
+from graf.models.generator import Generator  # noqa: E402
+
+log = logging.getLogger("graf")
+
+HAZE = 0.2  # of images in [-1, 1]: how far from the background a pixel may be and count as it
+OTHERS = "other photographs"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a checkpoint file, or a run's folder")
+    parser.add_argument("--n", type=int, default=500, help="images of each kind, at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the generated images")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    args = parser.parse_args()
+    keep_freed_memory()
+    generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
+    dataset = build_dataset(generator.config)
+    reference, others = halves(dataset, args.n)
+    sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)
+    values, spreads = distances(sets.items(), reference, generator.config.metrics), spread(sets, generator.config.metrics)
+    log.info("| %d images of each kind | KID x 1000 | FID | spread |\n| --- | --- | --- | --- |", len(reference))
+    for name, found in values.items():
+        log.info("| %s | %.0f | %.0f | %.2f |", name, 1000 * found["kid"], found["fid"], spreads[name] / spreads[OTHERS])
+
+
+def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int) -> dict[str, Tensor]:
+    """As many images (N, 3, H, W) in [-1, 1] as photographs of each kind on the way to what the generator draws, named."""
+    images, low_images = (torch.cat(parts) for parts in zip(*draw(generator, dataset, len(photographs), seed), strict=True))
+    found = {"generated": images, "generated, haze removed": without_haze(images, generator.background.cpu())}
+    if generator.config.ccsr.mode == "refine":
+        projection = generator.refinement.projection.cpu()
+        found["generated, before refinement"] = enlarged(low_images, images.shape[-1])
+        found["photographs at the field's resolution"] = enlarged(projection.downsample(photographs), images.shape[-1])
+    return found
+
+
+def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of generated images and of the field's own renderings, at cameras and classes drawn from the data's."""
+    rng = torch.Generator().manual_seed(seed)
+    batch_size = generator.config.metrics.batch_size
+    for start in progress(range(0, n, batch_size), desc="rendering", unit="batch"):
+        labels = sample_labels(dataset, min(batch_size, n - start), generator.config.data, rng)
+        latents = generator.sample_latents(len(labels), rng)
+        rendering = generator.render(latents, labels.pose_c2w, class_index=labels.class_index)
+        yield rendering.images, rendering.images if rendering.low_images is None else rendering.low_images
+
+
+def enlarged(images: Tensor, width: int) -> Tensor:
+    return F.interpolate(images, width, mode="bicubic")
+
+
+def without_haze(images: Tensor, background: Tensor) -> Tensor:
+    """Images (N, 3, H, W) in [-1, 1] whose pixels near the background (3,), in [0, 1], are the background."""
+    backdrop = (2 * background - 1)[:, None, None]
+    near = ((images - backdrop).abs() <= HAZE).all(dim=1, keepdim=True)
+    return torch.where(near, backdrop, images)
+
+
+def spread(sets: dict[str, Tensor], config: MetricsConfig) -> dict[str, float]:
+    """Each set's total variance of the extractor's features."""
+    network = extractor_network(choose_extractor(config))
+
+    def variance(images: Tensor) -> float:
+        batches = as_uint8(images).split(config.batch_size)
+        return torch.cat([features(network, batch) for batch in batches]).var(dim=0).sum().item()
+
+    return {name: variance(images) for name, images in progress(sets.items(), desc="spread", unit="set")}
+
+
+if __name__ == "__main__":
+    run_script(main)
