@@ -49,7 +49,8 @@ def main() -> None:
     values, spreads = distances(sets.items(), reference, generator.config.metrics), spread(sets, generator.config.metrics)
     log.info("| %d images of each kind | KID x 1000 | FID | spread |\n| --- | --- | --- | --- |", len(reference))
     for name, found in values.items():
-        log.info("| %s | %.0f | %.0f | %.2f |", name, 1000 * found["kid"], found["fid"], spreads[name] / spreads[OTHERS])
+        kid, fid = round(1000 * found["kid"]), round(found["fid"])  # whole numbers: KID of equals is as often below 0
+        log.info("| %s | %d | %d | %.2f |", name, kid, fid, spreads[name] / spreads[OTHERS])
 
 
 def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int) -> dict[str, Tensor]:
