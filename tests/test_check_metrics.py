@@ -4,9 +4,11 @@ import copy
 
 import pytest
 
+from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
-from tools.check_metrics import ORDER, damages, distances, halves, misranked
+from graf.evaluation import extractors
+from tools.check_metrics import ORDER, damages, distances, halves, misranked, settled
 
 
 def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path):
@@ -39,3 +41,11 @@ def test_noise_has_the_standard_deviation_of_its_name(photographs):
     damaged = dict(damages(0 * photographs))
     assert abs(damaged["noise of 0.1"].std().item() / 2 - 0.1) < 0.01
     assert damaged["blur of 5"].abs().max() == 0
+
+
+def test_a_settled_extractor_is_not_chosen_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(extractors.torch.hub, "get_dir", lambda: str(tmp_path))  # where there are no Inception weights
+    caplog.set_level("INFO", logger="graf")
+    config = settled(load_config(None).metrics)
+    assert config.extractor == "efficientnet-lite0" and len(caplog.records) == 1
+    assert settled(config) == config and len(caplog.records) == 1

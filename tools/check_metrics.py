@@ -6,6 +6,7 @@ One half of the data set is compared with the other half as it is, blurred, nois
 """
 
 import argparse
+import dataclasses
 import logging
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from graf.console import run_script  # noqa: E402
 from graf.data import Views, build_dataset  # noqa: E402
 from graf.device import keep_freed_memory  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
+from graf.evaluation.extractors import choose_extractor  # noqa: E402
 from graf.evaluation.metrics import measure  # noqa: E402
 
 log = logging.getLogger("graf")
@@ -47,7 +49,7 @@ def main() -> int:
     keep_freed_memory()
     config = load_config(args.config, args.set)
     reference, held_out = halves(build_dataset(config), args.n)
-    values = distances(damages(held_out), reference, config.metrics)
+    values = distances(damages(held_out), reference, settled(config.metrics))
     log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[len(reference)] * 2)
     for name, found in values.items():
         log.info("| %s | %.1f | %.1f |", name, found["fid"], 1000 * found["kid"])
@@ -70,6 +72,11 @@ def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
     held_out = Part(dataset, order[n : 2 * n])
     return Part(dataset, order[:n]), torch.stack([held_out[i]["image"] for i in range(n)])
+
+
+def settled(config: MetricsConfig) -> MetricsConfig:
+    """The config with its extractor chosen, so that what is missing for another one is said once."""
+    return dataclasses.replace(config, extractor=choose_extractor(config).name)
 
 
 def distances(sets: Iterable[tuple[str, Tensor]], reference: "Part", config: MetricsConfig) -> dict[str, dict[str, float]]:

@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from tools.check_metrics import distances, halves  # noqa: E402
+from tools.check_metrics import distances, halves, settled  # noqa: E402
 from graf.config import MetricsConfig  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset  # noqa: E402
@@ -45,8 +45,9 @@ def main() -> None:
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
     dataset = build_dataset(generator.config)
     reference, others = halves(dataset, args.n)
+    metrics = settled(generator.config.metrics)
     sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)
-    values, spreads = distances(sets.items(), reference, generator.config.metrics), spread(sets, generator.config.metrics)
+    values, spreads = distances(sets.items(), reference, metrics), spread(sets, metrics)
     log.info("| %d images of each kind | KID x 1000 | FID | spread |\n| --- | --- | --- | --- |", len(reference))
     for name, found in values.items():
         kid, fid = round(1000 * found["kid"]), round(found["fid"])  # whole numbers: KID of equals is as often below 0
