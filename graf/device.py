@@ -49,13 +49,18 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The most that this process has held: allocated on a card, or resident in the host's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform.startswith("linux"):  # where a process that was started takes over its starter's ru_maxrss
-        return _high_water_mark()
+    own = process_bytes("VmHWM")  # where exec hands the starter's ru_maxrss on, so that it may be another process's peak
+    if own is not None:
+        return own
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB elsewhere
 
 
-def _high_water_mark() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024  # man 5 proc: kB
+def process_bytes(name: str) -> int | None:
+    """A size that Linux tells of this process, such as VmHWM or VmData (man 5 proc), or None where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)

@@ -93,8 +93,9 @@ def test_refinement_is_compared_with_the_same_samples_unrefined(monkeypatch):
 
 def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
     seen = []
-    monkeypatch.setattr(benchmark.memory, "measure_steps", lambda config, *_: seen.append(config) or {})
+    monkeypatch.setattr(benchmark.memory, "measure_steps", lambda config, *rest: seen.append((config, rest[0])) or {})
     args = benchmark.parser().parse_args(["ccsr", "--device", "cpu"])
     benchmark.measured_row(args, {"name": "not refined", "samples": 64})
     benchmark.measured_row(args, {"name": "refined, scale 2", "samples": 64})
-    assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c in seen] == [("none", 64, 64), ("refine", 64, 64)]
+    assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c, _ in seen] == [("none", 64, 64), ("refine", 64, 64)]
+    assert all(c.training.use_amp and freed_memory_is_kept for c, freed_memory_is_kept in seen)

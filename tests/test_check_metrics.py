@@ -8,7 +8,8 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors
-from tools.check_metrics import ORDER, damages, distances, halves, misranked, settled
+from tools.check_metrics import ORDER, damages, misranked
+from tools.image_distances import distances, halves, settled
 
 
 def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path):

@@ -1,7 +1,7 @@
 """Speed and memory of a training step, each variant in a process of its own.
 
 python tools/benchmark.py step       # a config's step in float32 and in mixed precision
-python tools/benchmark.py ccsr       # ... refined and not refined, with more and more samples on a ray
+python tools/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples on a ray
 python tools/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python tools/benchmark.py rules      # what the house rules about memory are worth
 """
@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=["step", "ccsr", "memory", "rules"])
     p.add_argument("--config", help="step, ccsr, rules: YAML file; by default configs/default.yaml")
-    p.add_argument("--steps", type=int, help="steps that are timed; by default 20, of memory 3, or as many as a minute has")
+    p.add_argument(
+        "--steps", type=int, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or as many as a minute has"
+    )
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays an image")
     p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
@@ -106,9 +108,9 @@ def ccsr_rows(args: argparse.Namespace) -> list[dict]:
     log.info("| samples on a ray | step | seconds | times as fast | peak MiB |\n| --- | --- | --- | --- | --- |")
     for samples in SAMPLES:
         variants = [in_own_process({"name": name, "samples": samples}) for name in CCSR]
-        slowest = next(row["seconds_per_step"] for row in variants if row["name"] == NOT_REFINED)
+        unrefined = next(row["seconds_per_step"] for row in variants if row["name"] == NOT_REFINED)
         for row in variants:
-            row["times_as_fast"] = slowest / row["seconds_per_step"]
+            row["times_as_fast"] = unrefined / row["seconds_per_step"]
             figures = row["seconds_per_step"], row["times_as_fast"], row["peak_bytes"] / MB
             log.info("| %d | %s | %.2f | %.1f | %.0f |", samples, row["name"], *figures)
         rows += variants

@@ -6,11 +6,9 @@ One half of the data set is compared with the other half as it is, blurred, nois
 """
 
 import argparse
-import dataclasses
 import logging
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -19,19 +17,15 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.data import Dataset  # noqa: E402
 
-from graf.config import MetricsConfig, load_config  # noqa: E402
+from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
-from graf.data import Views, build_dataset  # noqa: E402
+from graf.data import build_dataset  # noqa: E402
 from graf.device import keep_freed_memory  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.evaluation.extractors import choose_extractor  # noqa: E402
-from graf.evaluation.metrics import measure  # noqa: E402
+from tools.image_distances import distances, halves, settled  # noqa: E402
 
 log = logging.getLogger("graf")
 
-FEWEST = 4  # images of each half
 ORDER = (  # each chain rises
     ("held out", "blur of 3", "blur of 5", "blur of 9"),
     ("held out", "noise of 0.05", "noise of 0.1", "noise of 0.2"),
@@ -59,39 +53,6 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
-    """Reference images, and as many others (n, 3, H, W): n of each, or half of the data set if that is less.
-
-    Raises GrafError for halves of under 4.
-    """
-    if n < FEWEST:
-        raise GrafError(f"--n {n}: at least {FEWEST} images of each half are needed")
-    if len(dataset) < 2 * FEWEST:
-        raise GrafError(f"{len(dataset)} images: two halves of at least {FEWEST} are needed")
-    n = min(n, len(dataset) // 2)
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-    held_out = Part(dataset, order[n : 2 * n])
-    return Part(dataset, order[:n]), torch.stack([held_out[i]["image"] for i in range(n)])
-
-
-def settled(config: MetricsConfig) -> MetricsConfig:
-    """The config with its extractor chosen, so that what is missing for another one is said once."""
-    return dataclasses.replace(config, extractor=choose_extractor(config).name)
-
-
-def distances(sets: Iterable[tuple[str, Tensor]], reference: "Part", config: MetricsConfig) -> dict[str, dict[str, float]]:
-    """{name: {"fid": ..., "kid": ...}} of named images (N, 3, H, W) in [-1, 1] from the reference's."""
-    values = {}
-    with tempfile.TemporaryDirectory() as cache:
-        for name, images in sets:
-            counts = MetricsConfig(
-                config.extractor, config.weights_path, "counts", len(reference), len(images), config.batch_size
-            )
-            found = measure(images.split(config.batch_size), reference, counts, Path(cache))
-            values[name] = {key: found["values"][f"{key}_{found['extractor']}"] for key in ("fid", "kid")}
-    return values
-
-
 def damages(images: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The images (N, 3, H, W) in [-1, 1] and what is made of them, one at a time and named; noise is of images in [0, 1]."""
     yield "held out", images
@@ -114,20 +75,6 @@ def misranked(values: dict[str, dict[str, float]]) -> list[str]:
     if values["one repeated"]["fid"] < FAR * values["held out"]["fid"]:
         wrong.append(f"fid: one repeated is less than {FAR} times as far as held out")
     return wrong
-
-
-class Part(Dataset):
-    """Some of a data set's images, in an order of their own."""
-
-    def __init__(self, dataset: Views, indices: list[int]):
-        self.dataset, self.indices = dataset, indices
-        self.fingerprint = f"{dataset.fingerprint} {indices}"
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, i: int) -> dict[str, Tensor]:
-        return self.dataset[self.indices[i]]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """What keeps generated images from being photographs: python tools/explain_distance.py results/default
 
-Distances of photographs to other photographs, to what a run generates, and to what stands between the two and has one of its
-faults alone. "Spread" is the variance of the features, as a share of other photographs': generated images that are well below 1
-lack variety; those that are near 1 and far away look wrong.
+Distances of photographs to other photographs, to photographs that were given one fault, to generated images, and to those
+relieved of one. "Spread" is the variance of the features, as a share of other photographs': generated images well below 1 lack
+variety; those near 1 and far away look wrong.
 """
 
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -18,7 +17,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from tools.check_metrics import distances, halves, settled  # noqa: E402
+from graf.camera import Labels  # noqa: E402
 from graf.config import MetricsConfig  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset  # noqa: E402
@@ -26,7 +25,9 @@ from graf.data.views import sample_labels  # noqa: E402
 from graf.device import choose_device, keep_freed_memory  # noqa: E402
 from graf.evaluation.extractors import choose_extractor, extractor_network, features  # noqa: E402
 from graf.evaluation.outputs import as_uint8  # noqa: E402
-from graf.models.generator import Generator  # noqa: E402
+from graf.evaluation.sampling import fresh_renderings  # noqa: E402
+from graf.models.generator import Generator, Rendering  # noqa: E402
+from tools.image_distances import distances, halves, settled  # noqa: E402
 
 log = logging.getLogger("graf")
 
@@ -47,7 +48,9 @@ def main() -> None:
     reference, others = halves(dataset, args.n)
     metrics = settled(generator.config.metrics)
     sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)
-    values, spreads = distances(sets.items(), reference, metrics), spread(sets, metrics)
+    cuda = generator.background.device.type == "cuda"
+    values = distances(sets.items(), reference, metrics, cuda)
+    spreads = spread(sets, metrics, generator.background.device)
     log.info("| %d images of each kind | KID x 1000 | FID | spread |\n| --- | --- | --- | --- |", len(reference))
     for name, found in values.items():
         kid, fid = round(1000 * found["kid"]), round(found["fid"])  # whole numbers: KID of equals is as often below 0
@@ -55,25 +58,31 @@ def main() -> None:
 
 
 def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int) -> dict[str, Tensor]:
-    """As many images (N, 3, H, W) in [-1, 1] as photographs of each kind on the way to what the generator draws, named."""
-    images, low_images = (torch.cat(parts) for parts in zip(*draw(generator, dataset, len(photographs), seed), strict=True))
-    found = {"generated": images, "generated, haze removed": without_haze(images, generator.background.cpu())}
-    if generator.config.ccsr.mode == "refine":
-        projection = generator.refinement.projection.cpu()
-        found["generated, before refinement"] = enlarged(low_images, images.shape[-1])
-        found["photographs at the field's resolution"] = enlarged(projection.downsample(photographs), images.shape[-1])
+    """Named sets, each of as many images (N, 3, H, W) in [-1, 1] as there are photographs: those with one fault, generated
+    ones, and these without one."""
+    rendering, background = draw(generator, dataset, len(photographs), seed), generator.background.cpu()
+    images, width = rendering.images, rendering.images.shape[-1]
+    found = {
+        "photographs, near-background cleared": without_haze(photographs, background),
+        "generated": images,
+        "generated, near-background cleared": without_haze(images, background),
+    }
+    if rendering.low_images is not None:
+        low_photographs = generator.refinement.projection.cpu().downsample(photographs)
+        found["photographs at the field's resolution"] = enlarged(low_photographs, width)
+        found["generated, before refinement"] = enlarged(rendering.low_images, width)
     return found
 
 
-def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of generated images and of the field's own renderings, at cameras and classes drawn from the data's."""
-    rng = torch.Generator().manual_seed(seed)
-    batch_size = generator.config.metrics.batch_size
-    for start in progress(range(0, n, batch_size), desc="rendering", unit="batch"):
-        labels = sample_labels(dataset, min(batch_size, n - start), generator.config.data, rng)
-        latents = generator.sample_latents(len(labels), rng)
-        rendering = generator.render(latents, labels.pose_c2w, class_index=labels.class_index)
-        yield rendering.images, rendering.images if rendering.low_images is None else rendering.low_images
+def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
+    """n renderings at cameras and classes drawn from the data's: those that eval.py --metrics measures, with the same seed."""
+    config = generator.config
+
+    def draw_labels(count: int, rng: torch.Generator) -> Labels:
+        return sample_labels(dataset, count, config.data, rng)
+
+    batches = fresh_renderings(generator, draw_labels, n, config.metrics.batch_size, seed)
+    return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
 
 
 def enlarged(images: Tensor, width: int) -> Tensor:
@@ -87,9 +96,9 @@ def without_haze(images: Tensor, background: Tensor) -> Tensor:
     return torch.where(near, backdrop, images)
 
 
-def spread(sets: dict[str, Tensor], config: MetricsConfig) -> dict[str, float]:
-    """Each set's total variance of the extractor's features."""
-    network = extractor_network(choose_extractor(config))
+def spread(sets: dict[str, Tensor], config: MetricsConfig, device: torch.device | str = "cpu") -> dict[str, float]:
+    """The total variance of the extractor's features of each set (N, 3, H, W) in [-1, 1]."""
+    network = extractor_network(choose_extractor(config), device)
 
     def variance(images: Tensor) -> float:
         batches = as_uint8(images).split(config.batch_size)

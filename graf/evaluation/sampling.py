@@ -55,12 +55,20 @@ def fresh_samples(
     """
 
     def render(drawn: tuple[Tensor, Labels]) -> Tensor:
-        images = _render_in_pieces(generator, *drawn)
+        images = _render_in_pieces(generator, *drawn).images
         if bar is not None:
             bar.update(len(images))
         return images
 
     yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation))
+
+
+def fresh_renderings(
+    generator: Generator, draw_labels: Callable[[int, torch.Generator], Labels], n: int, batch_size: int, seed: int
+) -> Iterator[Rendering]:
+    """What fresh_samples takes its images from, whole: batches of renderings on the CPU."""
+    for drawn in _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation=1.0):
+        yield _render_in_pieces(generator, *drawn)
 
 
 def _draw_in_batches(
@@ -80,14 +88,15 @@ def _draw_in_batches(
             yield latents[some], labels[some]
 
 
-def _render_in_pieces(generator: Generator, latents: Tensor, labels: Labels) -> Tensor:
-    """Images (B, 3, H, W), fewer of them at a time where memory does not suffice."""
+def _render_in_pieces(generator: Generator, latents: Tensor, labels: Labels) -> Rendering:
+    """Renderings of a batch, fewer of them at a time where memory does not suffice."""
     at_once = len(latents)
 
-    def work() -> Tensor:
+    def work() -> Rendering:
         pieces = [slice(start, start + at_once) for start in range(0, len(latents), at_once)]
-        render = [generator.render(latents[p], labels.pose_c2w[p], class_index=labels.class_index[p]).images for p in pieces]
-        return torch.cat(render)
+        return Rendering.cat(
+            [generator.render(latents[p], labels.pose_c2w[p], class_index=labels.class_index[p]) for p in pieces]
+        )
 
     def shrink() -> bool:
         nonlocal at_once

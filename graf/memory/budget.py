@@ -3,12 +3,12 @@
 import logging
 import os
 import sys
-from pathlib import Path
 
 import psutil
 import torch
 
 from graf.config import MemoryConfig
+from graf.device import process_bytes
 from graf.errors import GrafError
 from graf.memory.limits import GB, memory_limit
 
@@ -64,13 +64,7 @@ def keep_to(memory: MemoryConfig, device: torch.device) -> None:
     if sys.platform.startswith("linux") and named and budget < total:
         import resource
 
-        limit = _data_bytes() + budget - resident
+        limit = process_bytes("VmData") + budget - resident  # what RLIMIT_DATA counts is more than what is resident
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
         log.info("memory: the run keeps to %.2f GB", budget / GB)
-
-
-def _data_bytes() -> int:
-    """What RLIMIT_DATA counts, which is more than what is resident."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
