@@ -17,15 +17,13 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from graf.camera import Labels  # noqa: E402
 from graf.config import MetricsConfig  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset  # noqa: E402
-from graf.data.views import sample_labels  # noqa: E402
 from graf.device import choose_device, keep_freed_memory  # noqa: E402
 from graf.evaluation.extractors import choose_extractor, extractor_network, features  # noqa: E402
 from graf.evaluation.outputs import as_uint8  # noqa: E402
-from graf.evaluation.sampling import fresh_renderings  # noqa: E402
+from graf.evaluation.sampling import fresh_renderings, labels_of  # noqa: E402
 from graf.models.generator import Generator, Rendering  # noqa: E402
 from tools.image_distances import distances, halves, settled  # noqa: E402
 
@@ -68,7 +66,7 @@ def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int)
         "generated, near-background cleared": without_haze(images, background),
     }
     if rendering.low_images is not None:
-        low_photographs = generator.refinement.projection.cpu().downsample(photographs)
+        low_photographs = generator.refinement.projection.downsample(photographs)
         found["photographs at the field's resolution"] = enlarged(low_photographs, width)
         found["generated, before refinement"] = enlarged(rendering.low_images, width)
     return found
@@ -78,10 +76,7 @@ def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
     """n renderings at cameras and classes drawn from the data's: those that eval.py --metrics measures, with the same seed."""
     config = generator.config
 
-    def draw_labels(count: int, rng: torch.Generator) -> Labels:
-        return sample_labels(dataset, count, config.data, rng)
-
-    batches = fresh_renderings(generator, draw_labels, n, config.metrics.batch_size, seed)
+    batches = fresh_renderings(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed)
     return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
 
 

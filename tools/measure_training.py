@@ -76,9 +76,8 @@ def main() -> int:
     args = parser.parse_args()
     variants = {"trained": ()} if args.what == "progress" else CCSR
     settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
-    configs = {
-        name: variant_config(args.config, settings, overrides) for name, overrides in variants.items()
-    }  # faults are said now
+    # Faults of a config are said now.
+    configs = {name: variant_config(args.config, settings, overrides) for name, overrides in variants.items()}
     if args.variant == DATA_ALONE:
         build_dataset(next(iter(configs.values())))
         return 0

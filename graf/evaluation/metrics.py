@@ -19,13 +19,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from graf.camera import Labels
 from graf.config import Config, MetricsConfig
-from graf.data import Views, sample_labels
+from graf.data import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor
 from graf.evaluation.image_streams import FakeStream, RealSubset, new_folder, written
-from graf.evaluation.sampling import fresh_samples
+from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.memory.survival import is_out_of_memory, surviving
 from graf.models.generator import Generator, weights_hash
 from graf.training.distributed import ALONE, Processes
@@ -71,11 +70,7 @@ def measure_generator(
     Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
     """
     config = generator.config
-    n_fake = config.metrics.counts[1]
-
-    def draw_labels(n: int, rng: torch.Generator) -> Labels:
-        return sample_labels(dataset, n, config.data, rng)
-
+    n_fake, draw_labels = config.metrics.counts[1], labels_of(dataset, config.data)
     dump_folder = new_folder(dump) if dump is not None else None
     batch_size = config.metrics.batch_size
     unwritten: list[OSError] = []  # such as of the cache: raised when all processes are through

@@ -12,13 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graf.camera import Labels
 from graf.console import progress
-from graf.data.views import Views, sample_labels
+from graf.data.views import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8, write_grid
-from graf.evaluation.sampling import fresh_samples
+from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.files import whole_file
 from graf.models.generator import Generator
 
@@ -53,11 +52,8 @@ def neighbour_sheet(
     """
     config = generator.config
 
-    def draw_labels(n: int, rng: torch.Generator) -> Labels:
-        return sample_labels(dataset, n, config.data, rng)
-
     batch_size = config.metrics.batch_size
-    fakes = fresh_samples(generator, draw_labels, n_samples, batch_size, seed)
+    fakes = fresh_samples(generator, labels_of(dataset, config.data), n_samples, batch_size, seed)
     samples = torch.cat([as_uint8(images) for images in fakes])
     extractor = choose_extractor(config.metrics)
     found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, generator.background.device)

@@ -7,6 +7,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from graf.camera import Labels
+from graf.config import DataConfig
+from graf.data import Views, sample_labels
 from graf.memory.survival import surviving
 from graf.models.generator import Generator, Rendering
 
@@ -61,6 +63,11 @@ def fresh_samples(
         return images
 
     yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation))
+
+
+def labels_of(dataset: Views, data: DataConfig) -> Callable[[int, torch.Generator], Labels]:
+    """What draws labels for fresh samples from the data's own distribution, as `sample_labels` does."""
+    return lambda n, rng: sample_labels(dataset, n, data, rng)
 
 
 def fresh_renderings(

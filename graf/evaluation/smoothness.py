@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from graf.camera import Labels, middle_poses
+from graf.camera import middle_poses
 from graf.config import DataConfig
-from graf.data import Views, sample_labels
-from graf.evaluation.sampling import fresh_samples, render_views, sample_objects
+from graf.data import Views
+from graf.evaluation.sampling import fresh_samples, labels_of, render_views, sample_objects
 from graf.models.generator import Generator
 
 FRAMES_AT_ONCE = 30
@@ -58,10 +58,7 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
 
-    def draw_labels(count: int, rng: torch.Generator) -> Labels:
-        return sample_labels(dataset, count, config.data, rng)
-
-    fakes = fresh_samples(generator, draw_labels, n, config.metrics.batch_size, seed, truncation=truncation)
+    fakes = fresh_samples(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed, truncation=truncation)
     return {
         "nyquist_ppm_generated": nyquist_energy(torch.cat(list(fakes))),
         "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
