@@ -287,7 +287,7 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     name."""
     from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
 
-    raw = translate_ccsr(read_yaml(path))
+    raw = translate_ccsr(read_yaml(path), str(path))
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf_format(raw):

@@ -1,11 +1,14 @@
-"""Configs in the official GRAF's format, translated to ours.
+"""Configs in the formats of the official GRAF and of the older graf_ccsr, translated to ours.
 
 What differs is renamed, what has no meaning here is named in a warning, and whatever remains is checked like any config.
 """
 
 import copy
 import logging
+from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 log = logging.getLogger("graf")
 
@@ -26,18 +29,35 @@ WITHOUT_MEANING = {
         "restart_every", "save_every", "save_best",
     ),
 }  # fmt: skip
+CCSR_WITHOUT_MEANING = {
+    "data": ("use_default_rays",),
+    "discriminator": ("num_classes",),  # the data tell
+    "ray_sampler": ("type", "use_region_weight", "lower_half_weight"),
+}
+CCSR_SECTIONS_WITHOUT_MEANING = ("wandb", "nerfacc")
 
 
-def translate_ccsr(raw: dict) -> dict:
-    """The `ccsr` section of the older graf_ccsr configs, where `enabled` stood for what is ccsr.mode: consistency."""
-    ccsr = _section(raw, "ccsr")
-    if "enabled" not in ccsr:
+def translate_ccsr(raw: dict, where: str) -> dict:
+    """A config of the older graf_ccsr, known by `ccsr.enabled`, which stood for what is ccsr.mode: consistency.
+
+    Its published files write commas behind the values of that section, which makes texts of them, and their data set's own name
+    into data.type. The rest is as the official GRAF has it.
+    """
+    if "enabled" not in _section(raw, "ccsr"):
         return raw
-    ccsr = dict(ccsr)
-    enabled = ccsr.pop("enabled")
-    if not isinstance(enabled, bool):
+    ccsr = {name: _without_comma(value) for name, value in raw["ccsr"].items()}
+    if not isinstance(ccsr["enabled"], bool):
         return raw
-    return raw | {"ccsr": {"mode": "consistency" if enabled else "none"} | ccsr}
+    if ccsr != raw["ccsr"]:
+        log.warning("%s: ccsr: the commas behind its values are left out; remove them", where)
+    raw = copy.deepcopy(raw) | {"ccsr": {"mode": "consistency" if ccsr.pop("enabled") else "none"} | ccsr}
+    data_type = _section(raw, "data").get("type", "images")
+    if isinstance(data_type, str) and data_type not in ("images", "toy_cars", *CENTER_CROPS):
+        log.warning("%s: data.type: %s, which is of no suite but the older one, is taken for images", where, data_type)
+        raw["data"]["type"] = "images"
+    sections = [name for name in CCSR_SECTIONS_WITHOUT_MEANING if _drop(raw, name)]
+    _leave_out(raw, CCSR_WITHOUT_MEANING, f"{where}: a config of the older graf_ccsr", sections)
+    return raw
 
 
 def is_graf_format(raw: dict) -> bool:
@@ -83,10 +103,25 @@ def translate_graf(raw: dict, where: str) -> dict:
             "%s: training.reg_param is taken as it is, a penalty per image; the official code's is per ray of the patch",
             where,
         )
-    dropped = [f"{name}.{key}" for name, keys in WITHOUT_MEANING.items() for key in keys if _drop(_section(raw, name), key)]
-    if dropped:
-        log.warning("%s: a config of the official GRAF; without meaning here and left out: %s", where, ", ".join(dropped))
+    _leave_out(raw, WITHOUT_MEANING, f"{where}: a config of the official GRAF")
     return raw
+
+
+def _leave_out(raw: dict, keys_by_section: dict[str, tuple[str, ...]], what: str, dropped: Sequence[str] = ()) -> None:
+    """Drop the keys, and name them and what was dropped already in a warning."""
+    keys = [f"{name}.{key}" for name, keys in keys_by_section.items() for key in keys if _drop(_section(raw, name), key)]
+    if keys or dropped:
+        log.warning("%s; without meaning here and left out: %s", what, ", ".join([*dropped, *keys]))
+
+
+def _without_comma(value: Any) -> Any:
+    """`8,` as 8."""
+    if not isinstance(value, str) or not value.endswith(","):
+        return value
+    try:
+        return yaml.safe_load(value[:-1])
+    except yaml.YAMLError:
+        return value
 
 
 def _section(raw: dict, name: str) -> dict[str, Any]:

@@ -83,9 +83,13 @@ def test_safetensors(tmp_path):
     assert torch.equal(target.conv_last.weight, source.conv_last.weight)
 
 
-def test_a_x4_network_at_scale_2_is_itself_upon_the_means(tmp_path):
+def test_a_x4_network_at_scale_2_is_itself_upon_the_means(tmp_path, caplog):
     source, target = network(0), network(1, scale_factor=2)
-    load_esrgan_weights(target, saved(tmp_path / "x4.pth", source.state_dict()))
+    with caplog.at_level(logging.INFO, "graf"):
+        load_esrgan_weights(target, saved(tmp_path / "x4.pth", source.state_dict()))
+    assert caplog.messages[0].endswith(
+        "took 72 of 72 tensors; conv_first.weight, of a x4 network, sees the means of 2 x 2 pixels"
+    )
     images = torch.rand(1, 3, 6, 10)
     torch.testing.assert_close(target(images), source(F.avg_pool2d(images, 2)))
 
@@ -102,11 +106,20 @@ def test_what_another_scale_replaces_is_named_and_left(tmp_path, caplog):
     assert "conv_first.weight" in caplog.messages[1]
 
 
-def test_an_old_x2_network_lacks_one_upsampling(tmp_path, caplog):
+def old_x2(path):
+    """A file of the old architecture with one upsampling, behind which layers have other numbers."""
     weights = old_architecture({k: v for k, v in network(0).state_dict().items() if not k.startswith("conv_up2")})
-    renumbered = {k.replace("model.8.", "model.5.").replace("model.10.", "model.7."): v for k, v in weights.items()}
+    return saved(path, {k.replace("model.8.", "model.5.").replace("model.10.", "model.7."): v for k, v in weights.items()})
+
+
+def test_an_old_x2_network_does_not_serve_scale_2_whose_trunk_sees_folded_pixels(tmp_path):
+    with pytest.raises(CheckpointError, match=r"old_x2\.pth: of the old architecture at scale 2"):
+        load_esrgan_weights(network(1, scale_factor=2), old_x2(tmp_path / "old_x2.pth"))
+
+
+def test_an_old_x2_network_lacks_one_upsampling(tmp_path, caplog):
     target = network(1)
-    load_esrgan_weights(target, saved(tmp_path / "old_x2.pth", renumbered))
+    load_esrgan_weights(target, old_x2(tmp_path / "old_x2.pth"))
     assert torch.equal(target.conv_last.weight, network(0).conv_last.weight)
     assert "conv_up2.bias, conv_up2.weight" in caplog.messages[-1]
 

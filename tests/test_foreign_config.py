@@ -1,4 +1,4 @@
-"""Configs of the official GRAF, translated: its own fixture, and dictionaries as its authors write them."""
+"""Configs of the official GRAF and of graf_ccsr, translated: fixtures, and settings as their authors write them."""
 
 import copy
 import logging
@@ -170,3 +170,39 @@ def test_the_official_fixture():
     assert (config.z_dist.dim, config.z_dist.dim_appearance) == (16, 8)
     assert (config.discriminator.ndf, config.patch_size, config.training.reg_type) == (8, 32, "r1")
     assert config.training.lr_anneal_every == (50_000, 100_000, 200_000)
+
+
+OLDER = """
+data: {datadir: [data/lamps], imsize: 256, type: LAMPS_0_i2, use_default_rays: False, v: "0.5, 0.4", fov: 20}
+discriminator: {num_classes: 1, ndf: 64}
+nerf: {i_embed: 0, perturb: 1.0, N_samples: 64}
+ray_sampler: {type: flex_grid, N_samples: 4096}
+training: {chunk: 32768, lr_anneal_every: "80000,120000,150000", save_best: fid}
+wandb: {project: lamps}
+ccsr:
+    enabled: True,
+    num_views: 8,
+    scale_factor: 4,
+    alpha_init: 1.0,
+    alpha_decay: 0.0001
+"""
+
+
+def test_a_config_of_the_older_graf_ccsr_loads_as_it_was_published(tmp_path, caplog):
+    """With its commas, which YAML takes into the values, its name for the data, and keys that nobody reads."""
+    (tmp_path / "older.yaml").write_text(OLDER)
+    config = load_config(tmp_path / "older.yaml")
+    ccsr = config.ccsr
+    assert (ccsr.mode, ccsr.num_views, ccsr.scale_factor) == ("consistency", 8, 4)
+    assert (ccsr.alpha_init, ccsr.alpha_decay) == (1, 1e-4)
+    assert (config.data.type, config.data.labels, config.data.v) == ("images", "auto", (0.5, 0.4))
+    assert config.training.lr_anneal_every == (80_000, 120_000, 150_000)
+    for name in ("commas", "LAMPS_0_i2", "wandb", "data.use_default_rays", "discriminator.num_classes", "ray_sampler.type"):
+        assert name in caplog.text
+
+
+def test_an_older_ccsr_section_that_is_wrong_is_one_error(tmp_path):
+    for wrong, message in (("'[,'", "unknown key 'enabled'"), ("maybe,", "unknown key 'enabled'")):
+        (tmp_path / "older.yaml").write_text(f"ccsr: {{enabled: {wrong}}}" if "'" in wrong else f"ccsr:\n  enabled: {wrong}")
+        with pytest.raises(ConfigError, match=message):
+            load_config(tmp_path / "older.yaml")

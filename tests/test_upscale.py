@@ -6,7 +6,7 @@ from PIL import Image
 
 from graf.errors import CheckpointError, GrafError
 from graf.models.rrdb import RRDBNet
-from tools.upscale import load_network, read_photo, upscale
+from tools.upscale import load_network, main, read_photo, upscale
 
 
 def test_the_projected_picture_downsamples_to_the_photograph_and_the_proposal_does_not():
@@ -56,9 +56,9 @@ def test_the_network_has_the_size_of_its_weights(tmp_path):
     assert (len(network.body), network.conv_first.out_channels) == (2, 8)
 
 
-def test_weights_of_another_scale_factor_would_draw_pictures_at_random(tmp_path):
+def test_weights_of_another_scale_factor_are_told(tmp_path):
     torch.save(RRDBNet(2, 1, 8, 4).state_dict(), tmp_path / "x2.pth")
-    with pytest.raises(CheckpointError, match=r"leaves conv_first\.weight as drawn at random"):
+    with pytest.raises(CheckpointError, match=r"x2\.pth: weights of scale 2; give --scale 2"):
         load_network(str(tmp_path / "x2.pth"), 4)
 
 
@@ -66,3 +66,9 @@ def test_weights_of_another_network_are_told(tmp_path):
     torch.save({"conv_body.weight": torch.zeros(3), "conv_first.weight": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(CheckpointError, match=r"other\.pth: not an RRDBNet"):
         load_network(str(tmp_path / "other.pth"), 4)
+
+
+def test_an_output_that_is_no_png_is_refused_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["upscale.py", "nowhere.pth", "nowhere.png", "results/upscaled"])
+    with pytest.raises(GrafError, match=r"results/upscaled: expected the name of a PNG file, such as results/upscaled\.png"):
+        main()

@@ -23,7 +23,14 @@ from graf.console import run_script  # noqa: E402
 from graf.data.decoding import open_rgb  # noqa: E402
 from graf.errors import CheckpointError, GrafError  # noqa: E402
 from graf.evaluation.outputs import as_uint8, write_grid  # noqa: E402
-from graf.models.esrgan_weights import load_esrgan_weights, network_size, read_weights, to_basicsr  # noqa: E402
+from graf.models.esrgan_weights import (  # noqa: E402
+    FIRST,
+    FIRST_CHANNELS,
+    load_esrgan_weights,
+    network_size,
+    read_weights,
+    to_basicsr,
+)
 from graf.models.projection import ConsistencyEnforcingModule  # noqa: E402
 from graf.models.rrdb import RRDBNet  # noqa: E402
 
@@ -40,6 +47,8 @@ def main() -> None:
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="that of the weights")
     parser.add_argument("--shrink", type=int, default=1, help="first make the photograph so many times smaller")
     args = parser.parse_args()
+    if args.output.suffix.lower() != ".png":
+        raise GrafError(f"{args.output}: expected the name of a PNG file, such as {args.output}.png")
     network = load_network(args.weights, args.scale)
     photo = read_photo(args.photo, args.shrink, args.scale)
     pictures, before, after = upscale(network, photo, args.scale)
@@ -50,9 +59,12 @@ def main() -> None:
 
 def load_network(path: str, scale: int) -> RRDBNet:
     """The network of a file of weights, of the size that they are of. Raises CheckpointError."""
-    n_blocks, nf, gc = network_size(to_basicsr(read_weights(Path(path)), path))
+    weights = to_basicsr(read_weights(Path(path)), path)
+    n_blocks, nf, gc = network_size(weights)
     if not nf or not gc:
         raise CheckpointError(f"{path}: not an RRDBNet; expected weights of ESRGAN or Real-ESRGAN")
+    if scale == 4 and weights[FIRST].shape[1] == FIRST_CHANNELS[1]:
+        raise CheckpointError(f"{path}: weights of scale 2; give --scale 2")
     network = RRDBNet(scale, n_blocks, nf, gc).eval().requires_grad_(False)
     load_esrgan_weights(network, path)
     return network

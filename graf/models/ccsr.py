@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graf.models.projection import ConsistencyEnforcingModule
+
+__all__ = ["ConsistencyEnforcingModule", "LightBackbone", "ViewCodes"]
+
 CODE_STD = 0.1  # of the codes at the start: small beside the image, so that an untrained sweep hardly depends on the view
 DETAIL_GAIN = 0.1  # of the light backbone's last layer at the start: detail begins as a faint addition to the interpolation
 

@@ -40,12 +40,19 @@ def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
     content = read_weights(Path(path))
     weights = to_basicsr(content, path)
     own = network.state_dict()
-    first = weights.get(FIRST)
+    old = "model.0.weight" in content
+    if old and network.unshuffle > 1 and "conv_up2.weight" not in weights:
+        raise CheckpointError(
+            f"{path}: of the old architecture at scale 2, whose layers work on single pixels, which this network's do not; "
+            "take weights of a x4 network, or of Real-ESRGAN's x2"
+        )
+    first, folded = weights.get(FIRST), ""
     if first is not None and first.shape[1:] == (3, 3, 3) and network.unshuffle > 1:
         weights[FIRST] = fold_first_convolution(first, network.unshuffle)
+        folded = f"; {FIRST}, of a x4 network, sees the means of {network.unshuffle} x {network.unshuffle} pixels"
     taken = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
     left = sorted((weights.keys() | own.keys()) - taken.keys())
-    if not taken or not _replaced(weights, own, upsamplings_vary="model.0.weight" in content).issuperset(left):
+    if not taken or not _replaced(weights, own, upsamplings_vary=old).issuperset(left):
         raise CheckpointError(_mismatch(path, weights, own, left))
     frozen = [name for name, parameter in network.named_parameters() if name in left and not parameter.requires_grad]
     if frozen:
@@ -54,7 +61,7 @@ def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
             "of this scale factor, or set ccsr.freeze_backbone: false"
         )
     network.load_state_dict(taken, strict=False)
-    log.info("%s: took %d of %d tensors", path, len(taken), len(weights))
+    log.info("%s: took %d of %d tensors%s", path, len(taken), len(weights), folded)
     if left:
         log.warning("%s: of another scale factor; not taken, or not in it: %s", path, ", ".join(left))
 

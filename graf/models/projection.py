@@ -38,7 +38,9 @@ class ConsistencyEnforcingModule(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x, y = x.to(dtype), y.to(dtype)
             (_, up_h), (_, up_w) = (self._operators(n, x) for n in y.shape[-2:])
-            return x + up_h @ (y - self.downsample(x)) @ up_w.mT
+            for _ in range(2):  # what rounding leaves of a proposal far from y, the second step takes
+                x = x + up_h @ (y - self.downsample(x)) @ up_w.mT
+            return x
 
     def downsample(self, x: Tensor) -> Tensor:
         """H x: images (B, C, s h, s w) at low resolution (B, C, h, w)."""

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from graf.camera import azimuth_and_v
 from graf.config import Config
-from graf.models.ccsr import LightBackbone, ViewCodes
+from graf.models.ccsr import ConsistencyEnforcingModule, LightBackbone, ViewCodes
 from graf.models.esrgan_weights import load_esrgan_weights
-from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBBackbone, RRDBNet
 
 

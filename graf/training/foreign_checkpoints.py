@@ -114,7 +114,7 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
     if found.config is None:
         return None
     try:
-        raw, base = translate_ccsr(found.config), None
+        raw, base = translate_ccsr(found.config, str(path)), None
         if is_graf_format(raw):
             raw, base = translate_graf(raw, str(path)), CONFIG_DIR / "graf.yaml"
         default = config_to_dict(load_config(base))  # also for keys that came after the checkpoint
