@@ -30,7 +30,21 @@ def check_config(config: Config, where: str) -> None:
                 raise ConfigError(f"{where}: {message}")
 
 
-def patch_advice(config: Config) -> str | None:
+def advice(config: Config) -> list[str]:
+    """What to say of a config that can be trained, but hardly as its user means it."""
+    return [found for found in (_patch_advice(config), _detach_advice(config)) if found]
+
+
+def _detach_advice(config: Config) -> str | None:
+    if config.ccsr.mode != "consistency" or config.ccsr.detach != "ccsr" or config.judges_restored:
+        return None
+    return (
+        "ccsr.detach: ccsr leaves CCSR nothing to learn from, for the discriminator judges renderings; "
+        "set ccsr.judge=restored, or ccsr.detach=none"
+    )
+
+
+def _patch_advice(config: Config) -> str | None:
     """What to say where the discriminator always sees the whole image, but with fewer or more pixels than it has."""
     rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
     if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
@@ -72,15 +86,11 @@ def _patch_checks(config: Config) -> Iterator[Check]:
 
 
 def _ccsr_checks(config: Config) -> Iterator[Check]:
-    ccsr, data, patch = config.ccsr, config.data, config.patch_size
+    ccsr, data = config.ccsr, config.data
     used = ccsr.mode != "none"
     yield (
         used and data.imsize % ccsr.scale_factor != 0,
         f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {ccsr.scale_factor}",
-    )
-    yield (
-        ccsr.mode == "consistency" and patch % ccsr.scale_factor != 0,
-        f"ccsr.scale_factor: must divide the patch's side {patch}, found {ccsr.scale_factor}",
     )
     yield (
         used and ccsr.elevation_bins > 1 and data.vmin == data.vmax,
@@ -108,6 +118,10 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         f"ccsr: num_views x elevation_bins x code_channels x code_size^2 is {numbers:,} numbers; at most {MOST_VIEW_CODES:,}",
     )
     yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
+    yield (
+        used and ccsr.freeze_backbone and not ccsr.pretrained_path,
+        "ccsr.freeze_backbone: would freeze a network drawn at random; name its weights in ccsr.pretrained_path",
+    )
     yield (
         config.discriminator.dual and ccsr.mode != "refine",
         "discriminator.dual: needs the renderings of ccsr.mode: refine",

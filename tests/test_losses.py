@@ -11,7 +11,6 @@ from graf.models.perception import feature_distance, feature_network, features_o
 from graf.training.losses import (
     consistency_loss,
     discriminator_loss,
-    faded_blur,
     generator_loss,
     label_loss,
     r1_penalty,
@@ -163,23 +162,3 @@ def test_equal_images_look_equal():
     network, image = feature_network(), torch.linspace(-1, 1, 3 * 256).view(1, 3, 16, 16)
     same = feature_distance(features_of(network, image), features_of(network, image.clone()))
     assert same.item() == pytest.approx(0, abs=1e-10)
-
-
-def test_the_blur_fades_to_nothing():
-    rng = torch.Generator().manual_seed(0)
-    images = torch.rand(2, 3, 32, 32, generator=rng)
-    spread = [faded_blur(images, 2.0, 100, step).std().item() for step in (0, 25, 50, 75, 89)]
-    assert spread == sorted(spread)
-    assert spread[0] < 0.3 * images.std()
-    for step in (95, 100, 10_000):
-        assert faded_blur(images, 2.0, 100, step) is images
-    assert faded_blur(images, 2.0, 0, 0) is images
-
-
-def test_the_blur_is_a_gaussian_of_that_width():
-    impulse = torch.zeros(1, 3, 33, 33)
-    impulse[..., 16, 16] = 1
-    blurred = faded_blur(impulse, 2.0, 100, 25)[0, 0]
-    x = torch.arange(33.0) - 16
-    assert blurred.sum().item() == pytest.approx(1, abs=1e-5)
-    assert (blurred.sum(0) * x.square()).sum().sqrt().item() == pytest.approx(1.5, abs=0.02)

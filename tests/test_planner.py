@@ -108,7 +108,7 @@ def test_persistent_parts_are_counted_by_hand(refine):
 
 
 def test_a_frozen_backbone_has_neither_gradients_nor_optimizer(refine):
-    rrdb = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
+    rrdb = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4", "ccsr.pretrained_path=x2.pth")
     learning, frozen = (estimate_step(refine(*rrdb, f"ccsr.freeze_backbone={x}")).parts for x in ("false", "true"))
     network = TrainState(refine(*rrdb), torch.device("cpu")).generator.refinement.backbone.network
     size = 4 * sum(p.numel() for p in network.parameters())

@@ -1,6 +1,7 @@
 """CCSR in the generator and in training: exact at low resolution from every angle, and really learning."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
 from graf.training.steps import _generator_loss, discriminator_step, generator_step
 
+FROZEN = ("ccsr.freeze_backbone=true", "ccsr.pretrained_path=weights.pth")
 RRDB = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
 PATCH = ("data.imsize=32", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true", "ray_sampler.random_shift=true")
 
@@ -75,7 +77,7 @@ def test_only_the_codes_beside_the_views_learn(refine):
 
 
 def test_frozen_stays_frozen_and_the_rest_learns(refine, labels):
-    state = state_of(refine(*RRDB, "ccsr.freeze_backbone=true"))
+    state = state_of(refine(*RRDB, *FROZEN))
     network = state.generator.refinement.backbone.network
     frozen = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     codes = state.generator.refinement.view_codes.maps.detach().clone()
@@ -102,7 +104,7 @@ def test_frozen_weights_must_come_from_the_file(refine, tmp_path):
     torch.save(RRDBNet(2, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x2.pth")
     torch.save(RRDBNet(4, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x4.pth")
     scale = ("ccsr.scale_factor=4", "data.imsize=32", "ray_sampler.N_samples=16")
-    frozen = state_of(refine(*RRDB, *scale, "ccsr.freeze_backbone=true"))
+    frozen = state_of(refine(*RRDB, *scale, *FROZEN))
     before = frozen.generator.refinement.backbone.network.conv_last.weight.clone()
     with pytest.raises(CheckpointError, match=r"x2\.pth.*leaves conv_first\.weight as drawn at random.*freeze_backbone: false"):
         frozen.load_pretrained_backbone(str(tmp_path / "x2.pth"))
@@ -151,6 +153,16 @@ def test_consistency_weight_halves_at_its_half_life(refine):
     ccsr = dataclasses.replace(refine().ccsr, alpha_init=2.0, alpha_decay=0.01)
     assert consistency_weight(ccsr, 0) == 2
     assert consistency_weight(ccsr, 69) == pytest.approx(1.003, abs=1e-3)  # ln 2 / 0.01 = 69.3
+
+
+@pytest.mark.parametrize(("step", "weight"), [(0, 2000.0), (30, 2000 * math.exp(-0.3))])
+def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, labels, step, weight):
+    alpha = ("ccsr.alpha_init=2000", "ccsr.alpha_decay=0.01")
+    state = state_of(refine("ccsr.mode=consistency", "ray_sampler.N_samples=256", *alpha))
+    state.step = step
+    loss, stats = _generator_loss(state, draw(state, labels))
+    torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["loss_ccsr"])
+    assert weight * stats["loss_ccsr"] > 0.1
 
 
 def test_refinement_runs_the_same_in_mixed_precision(refine, labels):

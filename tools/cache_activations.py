@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 from torch.utils.data import Dataset, default_collate  # noqa: E402
 
 from graf.camera import Labels  # noqa: E402
@@ -41,7 +40,7 @@ from graf.training.checkpoint import checkpoint_step, read_checkpoint  # noqa: E
 from graf.training.foreign_checkpoints import recognise  # noqa: E402
 from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint  # noqa: E402
 from graf.training.interruption import Interruption  # noqa: E402
-from graf.training.losses import faded_blur  # noqa: E402
+from graf.training.judging import judged_images  # noqa: E402
 from graf.training.partial_loading import require_fit  # noqa: E402
 
 log = logging.getLogger("graf")
@@ -215,11 +214,7 @@ def judged(
     patches = cut_patch(images, grid)
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
-    seen = faded_blur(patches, config.discriminator.blur_sigma, config.discriminator.blur_steps, step)
-    if not config.discriminator.dual:
-        return seen
-    low = generator.refinement.projection.downsample(patches)
-    return torch.cat([seen, F.interpolate(low, seen.shape[-1], mode="bilinear")], dim=1)
+    return judged_images(patches, None, config.discriminator, generator and generator.refinement, step)
 
 
 def labels_of(batch: dict[str, Tensor]) -> Labels | None:

@@ -25,7 +25,7 @@ class PlainGenerator(nn.Module):
 
     def __init__(self, learned: Generator):
         super().__init__()
-        self.learned = learned
+        self.learned, self.refinement = learned, None
 
     def forward(
         self, latents: Tensor, labels: Labels, grid: Tensor, noise: RayNoise | None = None, rays_at_once: int = 0

@@ -3,7 +3,7 @@
 import logging
 
 from graf.config import Config
-from graf.config_checks import patch_advice
+from graf.config_checks import advice
 from graf.data.images import load_images
 from graf.data.loader import Batches, build_loader
 from graf.data.toy_cars import load_toy_cars
@@ -17,9 +17,8 @@ log = logging.getLogger("graf")
 
 def build_dataset(config: Config) -> Views:
     """The config's data set, made, found and checked. Raises DataError with every fault at once."""
-    advice = patch_advice(config)
-    if advice:
-        log.warning("%s", advice)
+    for message in advice(config):
+        log.warning("%s", message)
     if config.data.type == "images":
         return load_images(config)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)

@@ -5,14 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.transforms.functional import gaussian_blur
 
 from graf.camera import Labels
 from graf.config import CcsrConfig
 from graf.models.discriminator import Scores
 from graf.models.perception import feature_distance, features_of
-
-NARROWEST_BLUR = 0.2  # pixels: what is narrower changes nothing
 
 
 def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
@@ -76,16 +73,3 @@ def _image_gradient(discriminator: nn.Module, images: Tensor, labels: Labels | N
     logits = discriminator(images, labels).logits
     (gradient,) = torch.autograd.grad(logits.sum(), images, create_graph=True)
     return gradient
-
-
-def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
-    """Images (B, 3, H, W) blurred with a standard deviation in pixels that falls from `sigma` at step 0 to 0 at `steps`.
-
-    A discriminator that sees sharp images from the start judges by edges before there is a shape to have them; Karras et al.
-    (Alias-Free Generative Adversarial Networks, 2021) blur early on too.
-    """
-    sigma = sigma * (1 - step / steps) if step < steps else 0.0
-    if sigma < NARROWEST_BLUR:
-        return images
-    size = 2 * math.ceil(3 * sigma) + 1
-    return gaussian_blur(images, [size, size], [sigma, sigma])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from graf.camera import Labels
 from graf.memory.survival import surviving
@@ -20,11 +19,11 @@ from graf.models.generator import Rendering
 from graf.rays import cut_patch
 from graf.training.collapse import accuracy, colour_deviation, colour_moments
 from graf.training.draws import Draws, draw
+from graf.training.judging import judged_images
 from graf.training.losses import (
     consistency_loss,
     consistency_weight,
     discriminator_loss,
-    faded_blur,
     generator_loss,
     label_loss,
     r1_penalty,
@@ -197,18 +196,8 @@ def _restore(state: TrainState, images: Tensor, draws: Draws) -> Tensor:
 
 
 def _judged(state: TrainState, images: Tensor, draws: Draws, low: Tensor | None = None) -> Tensor:
-    """What the discriminator sees of images (B, 3, K, K), which are blurred early on: with discriminator.dual their
-    low-resolution images, enlarged, too.
-
-    Photographs go through the downsampling H that refined images are consistent with.
-    """
     config = state.config.discriminator
-    with state.amp.autocast(enabled=False):
-        seen = faded_blur(images, config.blur_sigma, config.blur_steps, state.step)
-    if config.dual:
-        if low is None:
-            low = state.generator.refinement.projection.downsample(images)
-        seen = torch.cat([seen, F.interpolate(low.float(), images.shape[-1], mode="bilinear")], dim=1)
+    seen = judged_images(images, low, config, state.generator.refinement, state.step)
     return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 
