@@ -116,9 +116,14 @@ def rotation_poses(n: int, data: DataConfig) -> Tensor:
     return middle_poses(azimuth_deg, data)
 
 
+def side_azimuth(data: DataConfig) -> float:
+    """Degrees, a little to the side of the middle of the config's umin..umax, and within them."""
+    return 180.0 * (data.umin + data.umax) + 30 * min(1, data.umax - data.umin)
+
+
 def elevation_poses(n: int, data: DataConfig) -> Tensor:
-    """pose_c2w (n, 3, 4) from vmin to vmax and back, a little to the side of the config's middle azimuth."""
-    azimuth_deg = torch.full((n,), 180 * (data.umin + data.umax) + 30)
+    """pose_c2w (n, 3, 4) from vmin to vmax and back, at `side_azimuth`."""
+    azimuth_deg = torch.full((n,), side_azimuth(data))
     return poses_at(azimuth_deg, _swing(n, data.vmin, data.vmax), sum(data.radius) / 2)
 
 

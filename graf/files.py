@@ -38,6 +38,13 @@ def whole_file(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(file: Path | str) -> None:
+    """Make the file's folder, and the file if need be. Raises OSError where it cannot be written."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a"):
+        pass
+
+
 def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:
     """Remove the temporary files that `whole_file` could not, its process having been killed.
 

@@ -137,6 +137,13 @@ def test_elevation_trajectory_goes_from_vmin_to_vmax_and_back(smoke):
     torch.testing.assert_close(v, torch.tensor([0.2, 0.3, 0.4, 0.3]), atol=1e-5, rtol=0)
 
 
+def test_elevations_are_seen_from_the_side_within_the_configs_azimuths(smoke):
+    """A twelfth of the range beside its middle: 30 degrees of a circle, 3 of 36 degrees."""
+    for umax, expected in ((1.0, 210.0), (0.1, 21.0)):
+        azimuth, _ = azimuth_and_v(elevation_poses(4, smoke("data.umin=0", f"data.umax={umax}").data))
+        torch.testing.assert_close(azimuth, torch.full((4,), expected), atol=1e-3, rtol=0)
+
+
 def test_sweep_is_every_elevation_with_every_azimuth(smoke):
     data = smoke().data
     pose = sweep_poses([0.0, 120.0], [-30.0, 0.0, 30.0], data)

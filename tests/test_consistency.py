@@ -291,9 +291,10 @@ def keys(*names):
 
 
 @pytest.mark.parametrize("mode", ["none", "consistency", "refine"])
-def test_fog_of_the_first_weights_is_no_object(refine, smoke, mode):
+def test_fog_of_the_first_weights_is_no_object(refine, smoke, mode, capsys):
     config = refine() if mode == "refine" else smoke(f"ccsr.mode={mode}", "ray_sampler.N_samples=256")
     result = multi_view_consistency(Generator(config), n_objects=3, seed=0, batch_size=2)
+    assert "2/2" in capsys.readouterr().err  # batches, on the progress bar
     assert set(result) == (keys("nerf", "refined") if mode == "refine" else keys("nerf"))
     assert json.loads(json.dumps(result)) == result
     assert result["depth_warp_error_nerf"] is None and result["comparable_share_nerf"] == 0

@@ -1,25 +1,29 @@
-"""What eval.py does of itself: which objects, folders and settings its jobs are given."""
+"""The jobs of eval.py: which objects, folders and settings they are given."""
 
 import dataclasses
-import importlib
-import json
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+import eval as program
+from graf.errors import GrafError
+from graf.evaluation import jobs
+from graf.evaluation.jobs import Evaluation
 from graf.evaluation.mesh import NoSurface
+from graf.evaluation.result_file import ResultFile
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator
-
-program = importlib.import_module("eval")
 
 
 @pytest.fixture
 def evaluation(smoke, tmp_path):
     """Three objects of seed 0, their latents scaled by 0.7."""
     args = program.parser().parse_args(["--n_objects", "3", "--truncation", "0.7"])
-    generator = Generator(smoke("memory.max_metric_rows=123")).eval()
-    return program.Evaluation(args, generator, tmp_path / "model.pt", 5, True, tmp_path / "run", tmp_path / "out")
+    generator, out = Generator(smoke("memory.max_metric_rows=123")).eval(), tmp_path / "out"
+    results = ResultFile(out, tmp_path / "model.pt", "0a", 5, True, generator.config)
+    return Evaluation(program.settings_of(args), generator, 5, tmp_path / "run", out, results)
 
 
 def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monkeypatch, caplog):
@@ -30,8 +34,8 @@ def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monk
             raise NoSurface(message)
         return "surface"
 
-    monkeypatch.setattr(program, "extract_mesh", extract)
-    monkeypatch.setattr(program, "write_mesh", lambda _, stem: [stem])
+    monkeypatch.setattr(jobs, "extract_mesh", extract)
+    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
     assert [file.name for file in evaluation.mesh()] == ["object_00", "object_02"]
     assert [record.getMessage() for record in caplog.records] == ["object 1: mesh: nowhere half opaque"]
 
@@ -40,7 +44,7 @@ def test_objects_without_any_surface_are_an_error(evaluation, monkeypatch):
     def extract(*_):
         raise NoSurface("mesh: nowhere half opaque")
 
-    monkeypatch.setattr(program, "extract_mesh", extract)
+    monkeypatch.setattr(jobs, "extract_mesh", extract)
     with pytest.raises(NoSurface):
         evaluation.mesh()
 
@@ -48,7 +52,7 @@ def test_objects_without_any_surface_are_an_error(evaluation, monkeypatch):
 def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
     given = {}
     for name in ("interpolation_sheet", "interpolation_video", "truncation_sheet"):
-        monkeypatch.setattr(program, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
+        monkeypatch.setattr(jobs, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
     evaluation.sheets()
     torch.testing.assert_close(given["truncation_sheet"], sample_objects(evaluation.generator, 3, 0)[0])
     torch.testing.assert_close(given["interpolation_sheet"], 0.7 * sample_objects(evaluation.generator, 4, 0)[0])
@@ -56,19 +60,70 @@ def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
 
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     given = []
-    monkeypatch.setattr(program, "write_report", lambda *args: given.append(args))
+    monkeypatch.setattr(jobs, "write_report", lambda *args: given.append(args))
     evaluation.report()
     run = evaluation.run_dir
     assert given == [(run, run / "report.html", evaluation.out, 123)]
 
 
-def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(evaluation, smoke):
-    evaluation.checkpoint.write_bytes(b"weights")
-    names = ("consistency", "sweep")
-    evaluation.keep({"values": {}} | {name: {"error": 1.0} | evaluation.rendered_by for name in names})
-    assert all(evaluation.kept()[name]["error"] == 1.0 for name in names)
-    other = dataclasses.replace(evaluation, generator=Generator(smoke("nerf.N_samples_render=9")).eval())
-    other.keep({"sweep": {"error": 2.0} | other.rendered_by})
-    content = json.loads((evaluation.out / "metrics.json").read_text())
-    assert content["sweep"]["error"] == 2.0
-    assert "consistency" not in content and "values" in content
+@pytest.fixture
+def asked(evaluation):
+    """The evaluation with other jobs and settings."""
+
+    def asked(*jobs, **settings):
+        return dataclasses.replace(evaluation, settings=dataclasses.replace(evaluation.settings, jobs=jobs, **settings))
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "message"),
+    [
+        ("sweep", {"n_objects": 57}, "57: a sheet or video of 4104 images, more than memory.max_test_outputs 4096"),
+        ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
+        ("neighbours", {}, "no photographs"),
+    ],
+)
+def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, job, settings, message):
+    def missing(_):
+        raise GrafError("no photographs")
+
+    monkeypatch.setattr(jobs, "build_dataset", missing)
+    for name in ("mesh", job):
+        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
+    with pytest.raises(GrafError, match=message):
+        asked("mesh", job, **settings).run()
+
+
+def test_photographs_and_cameras_are_those_of_the_files(asked, tmp_path):
+    Image.new("RGB", (16, 16), (255, 0, 0)).save(tmp_path / "a.png")
+    photographs, poses = asked("invert", invert=[str(tmp_path / "a.png")]).photographs
+    assert photographs[0, :, 3, 5].tolist() == [1, -1, -1] and poses is None
+
+
+def test_a_model_without_surfaces_has_its_other_results_first(asked, monkeypatch, caplog):
+    def no_surface(_):
+        raise NoSurface("mesh: nowhere half opaque")
+
+    monkeypatch.setattr(Evaluation, "mesh", no_surface)
+    monkeypatch.setattr(Evaluation, "report", lambda _: [Path("report.html")])
+    with caplog.at_level("INFO", "graf"), pytest.raises(NoSurface):
+        asked("mesh", "report").run()
+    assert caplog.messages == ["report.html"]
+
+
+def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatch):
+    folder = evaluation.out / "mesh"
+    folder.mkdir(parents=True)
+    theirs = {"object_0.ply", "object_00.mtl", "object_01_mine.obj", "chair.ply"}
+    for name in (*theirs, "object_00.ply", "object_07.obj", "object_100.glb"):
+        (folder / name).write_bytes(b"")
+    monkeypatch.setattr(jobs, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
+    assert len(evaluation.mesh()) == 3
+    assert {file.name for file in folder.iterdir()} == theirs
+
+
+def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
+    folders = [program.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
+    assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import graf.files
-from graf.files import file_sha256, not_worth_a_run, remove_leftovers, whole_file
+from graf.files import check_writable, file_sha256, not_worth_a_run, remove_leftovers, whole_file
 
 
 def test_the_file_appears_with_its_content_and_alone(tmp_path):
@@ -127,3 +127,13 @@ def test_a_lost_file_is_told_once_a_kind(monkeypatch, caplog):
 def test_other_errors_end_a_run():
     with pytest.raises(ZeroDivisionError), not_worth_a_run("videos"):
         raise ZeroDivisionError
+
+
+def test_a_file_that_will_be_written_can_be_asked_for_before(tmp_path):
+    check_writable(tmp_path / "new" / "rows.json")
+    assert (tmp_path / "new").is_dir()
+    (tmp_path / "rows.json").write_text("[1]")
+    check_writable(str(tmp_path / "rows.json"))
+    assert (tmp_path / "rows.json").read_text() == "[1]"
+    with pytest.raises(OSError):
+        check_writable(tmp_path / "new")

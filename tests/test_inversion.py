@@ -1,40 +1,26 @@
-"""Finding photographs in a generator: its own pictures come back, known cameras stay, labels and files are told from faults."""
+"""Finding photographs in a generator: its own pictures come back, known cameras stay, others are found."""
 
 import dataclasses
 import functools
 import json
 import logging
 import math
-import sys
-from pathlib import Path
 
 import imageio.v2 as imageio
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import nn
 
 from graf.camera import azimuth_and_v, poses_at
-from graf.config import load_config
-from graf.data.decoding import read_image
 from graf.errors import GrafError
 from graf.evaluation import inversion as module
 from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0
-from graf.evaluation.inversion import (
-    Hypotheses,
-    InversionSettings,
-    finalists,
-    invert,
-    invert_files,
-    keep_in_range,
-    labelled_poses,
-    likeness,
-    pooling,
-    read_photograph,
-    similarity,
-    write_inversion,
-)
+from graf.evaluation.inversion import invert, invert_files, likeness, results
+from graf.evaluation.inversion.camera_search import finalists
+from graf.evaluation.inversion.likeness import Hypotheses, InversionSettings, keep_in_range, likeness_to, pooling
+from graf.evaluation.inversion.photographs import labelled_poses, read_photograph
+from graf.evaluation.inversion.results import similarity, write_inversion
 from graf.models import perception
 from graf.models.generator import Generator
 from graf.models.perception import feature_network, features_of
@@ -101,7 +87,7 @@ def angle_between(a, b):
 
 def losses_from(generator, photographs, poses, latents, settings=QUICK):
     """(H,) losses of latents (H, Z) with known cameras, as the last stage of `invert` counts them."""
-    to = likeness(generator, photographs, poses, settings, settings.fit_size, network())
+    to = likeness_to(generator, photographs, poses, settings, settings.fit_size, network())
     azimuth_deg, v = (x.expand(len(latents), -1) for x in azimuth_and_v(poses))
     return to.evaluate(Hypotheses(latents, torch.zeros(len(latents), dtype=torch.long), azimuth_deg, v))
 
@@ -146,7 +132,7 @@ def test_the_loss_of_several_photographs_is_the_mean_of_theirs(generator, monkey
     alone = [losses_from(generator, photographs[n : n + 1], poses[n : n + 1], latents) for n in range(3)]
     torch.testing.assert_close(losses_from(generator, photographs, poses, latents), torch.stack(alone).mean(0))
     together = losses_from(generator, photographs, poses, latents)
-    monkeypatch.setattr(module, "RAYS_AT_ONCE", 64)  # a picture at a time
+    monkeypatch.setattr(likeness, "RAYS_AT_ONCE", 64)  # a picture at a time
     torch.testing.assert_close(losses_from(generator, photographs, poses, latents), together)
 
 
@@ -268,7 +254,7 @@ def test_pooled_pictures_are_of_the_same_frame(smoke):
     generator = with_balls(smoke("nerf.N_samples=64"))
     poses = cameras(30.0)
     large = photograph(generator, torch.zeros(1, 8), poses)
-    to = likeness(generator, large, poses, QUICK, 8, None)
+    to = likeness_to(generator, large, poses, QUICK, 8, None)
     small = to.draw(torch.zeros(1, 8), torch.zeros(1, dtype=torch.long), poses)
     difference = (small - to.photographs).square().mean()
     moved = [(small.roll(shift, dim) - to.photographs).square().mean() for shift in (-1, 1) for dim in (2, 3)]
@@ -308,59 +294,6 @@ def test_psnr_and_ssim_are_those_worked_out_by_hand():
     assert similarity(flat(255), flat(300)) == (math.inf, 1.0)  # beyond white is white
 
 
-def put(path, size=(16, 16), colour=(200, 100, 50)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB" if len(colour) == 3 else "RGBA", size, colour).save(path)
-    return path
-
-
-def test_a_name_tells_azimuth_and_the_rank_of_the_elevation_in_its_folder(tmp_path, refine, caplog):
-    data = refine("data.v=[0.45, 0.3]").data
-    for name in ("0.2_0000.png", "0.5_0090.png", "0.5_0180.png", "left.png"):
-        put(tmp_path / name)
-    with caplog.at_level(logging.WARNING, logger="graf"):
-        poses = labelled_poses([tmp_path / "0.5_0180.png", tmp_path / "0.2_0000.png"], data)
-    torch.testing.assert_close(poses, poses_at(torch.tensor([180.0, 0.0]), torch.tensor([0.3, 0.45]), RADIUS))
-    assert not caplog.records
-    (tmp_path / "0.2_0000.png").unlink()
-    with caplog.at_level(logging.WARNING, logger="graf"):
-        assert labelled_poses([tmp_path / "0.5_0090.png"], data) is None  # which of the two is not known
-    assert "1 elevations, data.v 2" in caplog.text and "searched for" in caplog.text
-    assert '--set "data.v=[0.45]"' in caplog.text
-
-
-def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
-    assert labelled_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
-
-
-def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine, caplog):
-    data = refine().data
-    files = [put(tmp_path / "images" / "car" / f"{i:03d}.png") for i in range(3)]
-    poses = poses_at(torch.tensor([10.0, 70.0, 130.0]), torch.full((3,), 0.4), RADIUS)
-    frames = [
-        {"file_path": f"images/car/{file.name}", "transform_matrix": [*pose.tolist(), [0, 0, 0, 1]]}
-        for file, pose in zip(files, poses, strict=True)
-    ]
-    content = {"camera_angle_x": math.radians(data.fov), "frames": frames[:2]}
-    (tmp_path / "transforms.json").write_text(json.dumps(content))
-    torch.testing.assert_close(labelled_poses([files[1], files[0]], data), poses[[1, 0]])
-    assert not caplog.records
-    assert labelled_poses(files, data) is None  # the third has none
-    assert f"{files[2]}: its camera is not taken, {tmp_path}/transforms.json has no frame of it" in caplog.text
-    assert labelled_poses(files[:2], dataclasses.replace(data, labels="filename")) is None
-    (tmp_path / "transforms.json").write_text(json.dumps(content | {"camera_angle_x": math.radians(data.fov + 10)}))
-    assert labelled_poses(files[:2], data) is None  # framed otherwise than the model's images
-    assert f"transforms.json tells a field of view of {data.fov + 10:.2f} degrees, data.fov is {data.fov:g}" in caplog.text
-    frames[1]["transform_matrix"][0][0] = 9.0
-    (tmp_path / "transforms.json").write_text(json.dumps(content))
-    assert labelled_poses(files[:2], data) is None
-    assert f"{files[1]}: in transforms.json: the columns of transform_matrix are not orthonormal" in caplog.text
-    (tmp_path / "transforms.json").write_text("{")
-    assert labelled_poses(files[:2], data) is None
-    assert f"{tmp_path}/transforms.json: not readable as JSON" in caplog.text
-    assert len(caplog.records) == 4
-
-
 @pytest.mark.parametrize("posed", [True, False])
 def test_the_bar_knows_how_far_it_is(generator, posed):
     class Bar:
@@ -377,53 +310,6 @@ def test_the_bar_knows_how_far_it_is(generator, posed):
     invert(generator, photographs, poses if posed else None, settings, bar)
     assert bar.n == bar.total
     assert None not in bar.totals
-
-
-def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
-    named, plain = put(tmp_path / "0.5_0090.png"), put(tmp_path / "left.png")
-    assert labelled_poses([named, plain], refine().data) is None
-    assert labelled_poses([named], refine("data.labels=none", "discriminator.condition=none").data) is None
-    assert labelled_poses([named], refine("data.v=[0.45]").data) is not None
-
-
-def test_names_that_the_config_cannot_place_are_told(tmp_path, refine):
-    data = refine("data.v=[0.45]").data
-    over = put(tmp_path / "0.2_0400.png")
-    with pytest.raises(GrafError, match=r"0\.2_0400\.png: the azimuth 0400 is outside .* for the angle 40"):
-        labelled_poses([over], data)
-    high = put(tmp_path / "0.5_0000.png")
-    with pytest.raises(GrafError, match=r"0\.5_0000\.png: the elevation 0\.5 is number 2"):
-        labelled_poses([high], data)
-
-
-def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
-    data = refine("data.background=[0.2, 0.4, 0.6]").data
-    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 4), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "noise.png")
-    expected = read_image(tmp_path / "noise.png", data).float() / 127.5 - 1
-    torch.testing.assert_close(read_photograph(tmp_path / "noise.png", data), expected)
-    clear = read_photograph(put(tmp_path / "clear.png", colour=(9, 9, 9, 0)), data)
-    torch.testing.assert_close(clear[:, 0, 0], torch.tensor([0.2, 0.4, 0.6]) * 2 - 1)
-
-
-def test_files_that_cannot_be_used_are_named(tmp_path, refine):
-    data = refine().data
-    (tmp_path / "text.png").write_text("not a picture")
-    cut = put(tmp_path / "cut.png", size=(64, 64))
-    cut.write_bytes(cut.read_bytes()[:60])
-    small = put(tmp_path / "small.png", size=(40, 15))
-    for name, message in (
-        ("missing.png", "is not a file that can be read"),
-        ("text.png", "not an image, or damaged"),
-        ("cut.png", "cannot be read"),
-        (small.name, "15 pixels a side, the model's images have 16; give a larger photograph"),
-    ):
-        with pytest.raises(GrafError, match=message) as caught:
-            read_photograph(tmp_path / name, data)
-        assert name in str(caught.value)
-        assert "data.on_bad_file" not in str(caught.value)
-    with pytest.raises(GrafError, match="smaller than data.center_crop 50; give another photograph"):
-        read_photograph(small, dataclasses.replace(data, center_crop=50))
 
 
 def test_what_is_written(tmp_path, generator):
@@ -449,67 +335,14 @@ def test_what_is_written(tmp_path, generator):
 
 def test_files_are_found_and_reported_by_name(tmp_path, generator, monkeypatch, caplog):
     monkeypatch.setattr(module, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
-    monkeypatch.setattr(module, "VIDEO_FRAMES", 2)
-    path = put(tmp_path / "0.5_0090.png", size=(32, 24))
+    monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
+    path = tmp_path / "0.5_0090.png"
+    Image.new("RGB", (32, 24), (200, 100, 50)).save(path)
+    photograph = read_photograph(path, generator.config.data)
     poses = labelled_poses([path], dataclasses.replace(generator.config.data, v=[0.45]))
     with caplog.at_level(logging.INFO, logger="graf"):
-        files = invert_files(generator, [path], tmp_path / "out", poses, seed=3)
+        files = invert_files(generator, [path], photograph[None], tmp_path / "out", poses, seed=3)
     told = json.loads((tmp_path / "out" / "inversion.json").read_text())
     assert len(files) == 5
     assert told["photographs"][0]["photograph"] == str(path)
     assert f"{path}: azimuth 90 degrees" in caplog.text
-
-
-@pytest.fixture
-def measure(monkeypatch):
-    root = Path(__file__).parents[1]
-    monkeypatch.syspath_prepend(str(root / "tools"))
-    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
-    import measure_inversion
-
-    return measure_inversion
-
-
-def test_the_measured_cars_are_held_out(measure):
-    data = load_config().data
-    assert (measure.held_out(data, 1, 3).seed, measure.held_out(data, 1, 3).n_images) == (1, 3)
-    for seed, n_cars in ((0, 10), (1, 0)):
-        with pytest.raises(GrafError, match="other than the training's 0"):
-            measure.held_out(data, seed, n_cars)
-    with pytest.raises(GrafError, match="not one of toy cars"):
-        measure.held_out(dataclasses.replace(data, type="images"), 1, 10)
-
-
-def test_the_measure_passes_at_its_bars_and_not_below(measure):
-    def rows(psnr, errors):
-        return [{"known psnr": psnr, "azimuth error": error} for error in errors]
-
-    assert measure.verdict(rows(18.0, [15.0] * 8 + [170.0] * 2)) == 0
-    assert measure.verdict(rows(17.9, [1.0] * 10)) == 1
-    assert measure.verdict(rows(30.0, [15.0] * 7 + [16.0] * 3)) == 1
-
-
-def test_a_measured_row_is_of_the_car_that_was_found(measure, smoke, monkeypatch):
-    """With a generator that draws nothing, whatever is found is an empty picture: every number is known beforehand."""
-    generator = with_balls(smoke())
-    generator.field.forward = lambda points, directions, latents: (
-        torch.full(points.shape[:3], -50.0),
-        torch.zeros_like(points),
-    )
-    data = measure.held_out(generator.config.data, 1, 1)
-    cars = measure.make_toy_cars(data)
-
-    def empty(generator, photographs, poses=None):
-        poses = cameras(350.0) if poses is None else poses
-        white = torch.ones_like(photographs)
-        scores = similarity(photographs[0], white[0])
-        zero = torch.zeros(1, 8), torch.zeros(1, dtype=torch.long)
-        return module.Inversion(*zero, poses, *azimuth_and_v(poses), white, scores[:1], scores[1:], 0.0)
-
-    monkeypatch.setattr(measure, "invert", empty)
-    pose = cameras(20.0)[0]
-    row = measure.measure_car(generator, cars["images"][0] / 127.5 - 1, pose, 0, data)
-    assert row["azimuth error"] == pytest.approx(30.0, abs=1e-3)
-    truth = measure.render_cars([measure.make_car(1, 0)] * 3, cameras(110.0, 200.0, 290.0), data).images
-    expected = [similarity(image, torch.ones_like(image))[0] for image in truth]
-    assert row["known unseen"] == row["searched unseen"] == pytest.approx(sum(expected) / 3)

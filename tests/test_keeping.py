@@ -149,6 +149,18 @@ def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
     assert state.best["value"] == 3.0 and len(kept) == 2
 
 
+def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
+    few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
+    state, rows = build("training.save_best=kid", *few), []
+    monkeypatch.setattr(keeping, "evaluate", samples.evaluate)
+    monkeypatch.setattr(keeping.RunLog, "evaluation", lambda *row: rows.append(row))
+    for parameter in state.generator_ema.parameters():
+        parameter.data.fill_(float("nan"))
+    train(state, Grey(), Interruption())
+    assert state.step == 3 and rows == [] and state.best is None
+    assert "step 2: FID and KID cannot be measured (metrics: 4 of 4 generated images" in caplog.text
+
+
 def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatch):
     """Where another one ran out of memory amid the metrics, the first one may see anything."""
     state = build("training.save_every_steps=0")

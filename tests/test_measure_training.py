@@ -83,4 +83,4 @@ def test_training_starts_from_pretrained_weights(refine, tmp_path, monkeypatch):
 
 
 def test_the_discriminator_sees_the_same_pixels_in_all_variants():
-    assert len({variant_config(None, [], overrides).patch_size for overrides in CCSR.values()}) == 1
+    assert len({variant_config(None, [], scale).patch_size for scale in CCSR.values()}) == 1

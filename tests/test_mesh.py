@@ -150,6 +150,15 @@ def test_what_leaves_the_box_is_closed_at_its_sides(show):
     assert mesh.volume == pytest.approx((2 * radius) ** 3, rel=0.02)  # less the edges, which are chamfered
 
 
+def test_the_field_is_never_asked_for_more_points_than_memory_has_room_for(show, monkeypatch):
+    """Of a slab there are 12 * 12 points, of silhouettes 8 * 32 * 32 rays with 48 each, of a vertex's colour 48."""
+    monkeypatch.setattr(meshes, "POINTS_AT_ONCE", 100)
+    generator, asked = show(Radial(lambda distance: 50 * (0.6 - distance))), []
+    generator.field.register_forward_hook(lambda field, given, result: asked.append(given[0][..., 0].numel()))
+    extract_mesh(generator, LATENTS, NO_CLASS, 12)
+    assert sum(asked) > 12**3 + 8 * 32 * 32 * 48 and max(asked) == 100
+
+
 def test_an_empty_object_is_told_with_what_to_do(show):
     with pytest.raises(GrafError, match="nowhere half opaque.*--mesh_level below 0.01"):
         extract_mesh(show(ball(0.01)), LATENTS, NO_CLASS, 8)

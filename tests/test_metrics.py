@@ -18,6 +18,7 @@ from graf.config import MetricsConfig
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors, metrics
+from graf.evaluation.image_streams import NotFinite
 from graf.evaluation.metrics import (
     COMPARABLE,
     SAMPLES,
@@ -155,6 +156,31 @@ def test_real_features_are_kept_until_the_images_change(tmp_path):
     assert changed.reads[-12:] == list(range(12))
 
 
+def test_damaged_features_and_statistics_are_made_anew_and_sound_ones_kept(tmp_path, caplog):
+    reals, fakes = Photographs(checkers(12, seed=1)), [checkers(12, seed=2)]
+    first = measure(fakes, reals, options(12), tmp_path)
+    sound = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.pt")}
+    assert len(sound) == 2
+    assert measure(fakes, reals, options(12), tmp_path) == first
+    assert {file: file.stat().st_mtime_ns for file in sound} == sound
+    for share in (0.0, 0.5):
+        for file in sound:
+            content = file.read_bytes()
+            file.write_bytes(content[: int(share * len(content))])
+            caplog.clear()
+            assert measure(fakes, reals, options(12), tmp_path) == first
+            assert f"{file}: damaged" in caplog.text
+            assert len(file.read_bytes()) == len(content)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_images_that_are_not_finite_have_no_distance(tmp_path, value):
+    fakes = checkers(8, seed=1)
+    fakes[5, 0, 3, 4] = value
+    with pytest.raises(NotFinite, match="1 of 8 generated images have pixels that are not finite"):
+        measure([fakes], Photographs(checkers(8, seed=2)), options(8), tmp_path)
+
+
 def test_a_part_of_the_real_images_is_the_same_part_each_time(tmp_path):
     reals, fakes = Photographs(checkers(20, seed=1)), [checkers(6, seed=2)]
     part = measure(fakes, reals, options(6, n_real=6), tmp_path / "a", names=("kid",))
@@ -227,6 +253,12 @@ def test_auto_falls_back_where_inception_is_missing(caplog):
         chosen = extractors.choose_extractor(options(8, extractor="auto"))
     assert chosen.name == LITE
     assert f"use {LITE} instead" in caplog.text
+
+
+def test_a_result_says_that_inception_was_missing(tmp_path):
+    reals, fakes = Photographs(checkers(4, seed=1)), [checkers(4, seed=2)]
+    found, asked = (measure(fakes, reals, options(4, name), tmp_path, names=("kid",))["warnings"] for name in ("auto", LITE))
+    assert found == [*asked, f"there are no Inception weights on this machine; {LITE} takes their place"]
 
 
 def test_missing_weights_say_which_file_where_and_what_else(tmp_path, empty_hub):
@@ -351,20 +383,21 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     assert fresh.best == state.best
 
 
-FULL, LOADING = PermissionError("cache"), MemoryError()
+FULL, LOADING, NAN = PermissionError("cache"), MemoryError(), NotFinite("nan")
 
 
 @pytest.mark.parametrize(
     ("failures", "flags", "words"),
     [
         ((FULL,), (False,), ["any False"]),  # one flag a word: whether the processes agree that memory ran out
+        ((NAN,), (False,), ["any False"]),
         ((LOADING, FULL), (True, False), ["any True", "any False"]),  # before a sample is drawn
         ((FULL, FULL), (True, False), ["any False", "any False"]),  # in another process
     ],
 )
 def test_a_first_process_that_fails_before_the_samples_keeps_in_step(smoke, tmp_path, monkeypatch, failures, flags, words):
     """Or the others would wait for the first one's next word."""
-    done, failures, flags = [], iter(failures), iter(flags)
+    done, last, failures, flags = [], failures[-1], iter(failures), iter(flags)
 
     class Told(Processes):
         def any(self, flag):
@@ -383,7 +416,7 @@ def test_a_first_process_that_fails_before_the_samples_keeps_in_step(smoke, tmp_
 
     monkeypatch.setattr(metrics, "measure", fails)
     config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
-    with pytest.raises(PermissionError, match="cache"):
+    with pytest.raises(type(last), match=str(last)):
         measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told(0, 2))
     assert done == [said for word in words for said in ("map", "map is over", word)]
 

@@ -125,9 +125,10 @@ def test_a_sheet_shows_the_nearest_samples_first_beside_their_neighbours(smoke, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["neighbours.json", "neighbours.png"]
 
 
-def test_a_generators_own_samples_are_searched_for(smoke, tmp_path):
+def test_a_generators_own_samples_are_searched_for(smoke, tmp_path, capsys):
     generator = Generator(smoke(f"metrics.extractor={EFFICIENTNET}", "metrics.batch_size=4"))
     found = neighbour_sheet(generator, TrainingSet(checkers(4, seed=1, side=16)), tmp_path, n_samples=5, k=3)
     assert found.index.shape == (5, 3)
+    assert "5/5" in capsys.readouterr().err  # samples, on the progress bar
     again = neighbour_sheet(generator, TrainingSet(checkers(4, seed=1, side=16)), tmp_path / "again", n_samples=5, k=3)
     assert torch.equal(again.distance, found.distance)

@@ -103,6 +103,23 @@ def test_pictures_that_are_there_are_kept_unless_of_another_object(written):
     assert all(picture.read_bytes() not in (b"kept", old) for picture, old in zip(pictures, made, strict=True))
 
 
+def test_a_folder_of_the_users_is_left_alone(written):
+    generator, latents, pose_c2w, out, _ = written
+    (out / "made_from.json").unlink()
+    (out / "images" / "0000.png").write_bytes(b"mine")
+    with pytest.raises(GrafError, match="object: pictures would be written here, .* another folder with --out"):
+        write_reconstruction(generator, -latents, NO_CLASS, pose_c2w, out, 24)
+    assert (out / "images" / "0000.png").read_bytes() == b"mine"
+
+
+def test_pictures_of_another_object_go_and_nothing_else_does(written):
+    generator, latents, pose_c2w, out, _ = written
+    (out / "images" / "notes.txt").write_text("mine")
+    (out / "made_from.json").write_bytes(b"\xff")
+    write_reconstruction(generator, latents, NO_CLASS, pose_c2w[:2], out, 24)
+    assert sorted(file.name for file in (out / "images").iterdir()) == ["0000.png", "0001.png", "notes.txt"]
+
+
 def test_a_point_is_at_the_pixel_of_its_ray_in_colmap_and_in_transforms(written):
     """Along the rays of known pixels to known points, and back through the files: pixel i is at i + 1/2 there."""
     generator, _, pose_c2w, out, _ = written

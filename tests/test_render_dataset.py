@@ -79,7 +79,7 @@ def test_images_named_for_their_cameras_show_what_those_see(tool, models, tmp_pa
     assert {"0_51.4286.png", "30_0000.png"} < {Path(file).name for file in dataset.files}
 
 
-def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool, models, tmp_path):
+def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool, models, tmp_path, caplog):
     out = tmp_path / "set"
     run = (models, "--views", 2, "--out", out)
     tool(*run)
@@ -89,6 +89,16 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     os.utime(kept, (1, 1))
     assert tool(*run) == 0
     assert lost.read_bytes() == content and kept.stat().st_mtime == 1
+    config = out / "config.yaml"
+    assert "left as it is" not in caplog.text
+    edited = config.read_text() + "training:\n  use_amp: true\n"
+    config.write_text(edited)
+    assert tool(*run) == 0
+    assert config.read_text() == edited
+    assert f"{config}: left as it is" in caplog.text
+    config.unlink()
+    assert tool(*run) == 0
+    assert load_config(config).training.batch_size == 4
     with pytest.raises(GrafError, match="a set of other seed"):
         tool(*run, "--seed", 1)
     with pytest.raises(GrafError, match="is no set of this tool's"):

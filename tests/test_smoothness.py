@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from graf.camera import azimuth_and_v
-from graf.evaluation.smoothness import nyquist_energy, popping, rotation_smoothness, turn
+from graf.data import build_dataset
+from graf.evaluation.smoothness import nyquist_against_real, nyquist_energy, popping, rotation_smoothness, turn
 from graf.models.generator import Generator
 
 
@@ -27,7 +28,24 @@ def test_a_turn_goes_from_end_to_end(smoke):
     assert len(turn(1.0, smoke().data)) == 361
 
 
-def test_smoothness_of_a_refined_rotation_agrees_with_its_frames(refine):
+def test_of_a_single_azimuth_there_is_no_turn(smoke):
+    for umax in (0.2, 0.202):  # 0.72 degrees
+        found = rotation_smoothness(Generator(smoke("data.umin=0.2", f"data.umax={umax}")).eval(), n_objects=1, seed=0)
+        unknown = dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
+        assert found == {"turn_step_deg": 1.0} | unknown
+
+
+def test_samples_and_photographs_are_told_apart(smoke, tmp_path, capsys):
+    config = smoke(f"data.datadir={tmp_path}", "data.n_images=4")
+    generator, dataset = Generator(config).eval(), build_dataset(config)
+    found = nyquist_against_real(generator, dataset, 5, seed=0)  # of four photographs all
+    photographs = torch.stack([dataset[i]["image"] for i in range(4)])
+    assert found["nyquist_ppm_real"] == pytest.approx(nyquist_energy(photographs))
+    assert found["nyquist_ppm_generated"] != found["nyquist_ppm_real"]
+    assert "5/5" in capsys.readouterr().err  # images, on the progress bar
+
+
+def test_smoothness_of_a_refined_rotation_agrees_with_its_frames(refine, capsys):
     torch.manual_seed(0)
     generator = Generator(refine("data.umin=0", "data.umax=0.125")).eval()
     found = rotation_smoothness(generator, n_objects=2, seed=3)
@@ -36,6 +54,7 @@ def test_smoothness_of_a_refined_rotation_agrees_with_its_frames(refine):
     frames = torch.stack([generator.render(latent.expand(len(poses), -1), poses).images for latent in latents])
     steps = (frames[:, 1:] - frames[:, :-1]).abs().mean(dim=(2, 3, 4)) * 127.5
     assert len(poses) == 46
+    assert "92/92" in capsys.readouterr().err  # images, on the progress bar
     assert found["frame_difference_max"] == pytest.approx(steps.max().item(), rel=1e-3)
     assert found["popping"] == pytest.approx(popping(steps).max().item(), rel=1e-3)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from graf.camera import middle_poses
+from graf.errors import GrafError
 from graf.evaluation.sampling import sample_objects
 from graf.evaluation.sweep import Frames, low_resolution_error, low_resolution_errors
 from graf.models.generator import Generator, Rendering
@@ -56,3 +57,32 @@ def test_errors_of_frames_that_are_kept_count_still(generator, tmp_path, caplog)
     caplog.set_level("INFO", logger="graf")
     assert Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None).render() == errors
     assert "frames whose errors are not all known are replaced" in caplog.text
+
+
+@pytest.fixture
+def turn(generator, tmp_path):
+    """The frames of two cameras."""
+    objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.tensor([0.0, 90.0]), generator.config.data)
+    return Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None)
+
+
+def test_a_folder_of_the_users_is_left_alone(turn):
+    turn.folder.mkdir()
+    turn.path("rgb", 0).write_bytes(b"mine")
+    with pytest.raises(GrafError, match="turn: pictures would be written here, .* another folder with --out"):
+        turn.render()
+    assert [file.read_bytes() for file in turn.folder.iterdir()] == [b"mine"]
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", "null"])
+def test_frames_beside_a_damaged_manifest_are_replaced_and_nothing_else_is(turn, damaged):
+    errors = turn.render()
+    turn.path("rgb", 1).write_bytes(b"other")
+    turn.path("depth", 0).write_bytes(b"other")
+    (turn.folder / "notes.txt").write_text("mine")
+    turn.manifest.write_text(damaged)
+    assert turn.render() == errors
+    assert sorted(file.name for file in turn.folder.iterdir()) == [
+        *("made_from.json", "notes.txt", "rgb_00000.png", "rgb_00001.png")
+    ]
+    assert turn.read("rgb").shape == (2, 3, 16, 16)

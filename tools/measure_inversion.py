@@ -26,8 +26,10 @@ from graf.data.car_shapes import make_car  # noqa: E402
 from graf.data.toy_cars import make_toy_cars, render_cars  # noqa: E402
 from graf.device import choose_device, keep_freed_memory  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
-from graf.evaluation.inversion import Inversion, invert, similarity  # noqa: E402
+from graf.evaluation.inversion import invert  # noqa: E402
+from graf.evaluation.inversion.results import Inversion, similarity  # noqa: E402
 from graf.evaluation.sampling import render_views  # noqa: E402
+from graf.files import check_writable, whole_file  # noqa: E402
 from graf.models.generator import Generator  # noqa: E402
 
 log = logging.getLogger("graf")
@@ -48,6 +50,8 @@ def main() -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", help="write the rows into this file too")
     args = parser.parse_args()
+    if args.json:
+        check_writable(args.json)
     keep_freed_memory()
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
     data = held_out(generator.config.data, args.seed, args.n_cars)
@@ -59,7 +63,8 @@ def main() -> int:
             log.info("%4s" + "%18s" * len(rows[0]), "car", *rows[0])
         log.info("%4d" + "%18.2f" * len(rows[0]), index, *rows[-1].values())
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        with whole_file(args.json) as temporary:
+            temporary.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return verdict(rows)
 
 

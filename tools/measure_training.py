@@ -31,18 +31,15 @@ from graf.evaluation.metrics import measure_generator  # noqa: E402
 from graf.evaluation.sampling import render_views, sample_objects  # noqa: E402
 from graf.evaluation.sanity import sanity  # noqa: E402
 from graf.evaluation.sweep import low_resolution_error  # noqa: E402
-from graf.files import whole_file  # noqa: E402
+from graf.files import check_writable, whole_file  # noqa: E402
 from graf.training.loop import train_step  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 
 log = logging.getLogger("graf")
 
 NOT_REFINED = "not refined"
-CCSR = {  # name: what differs from the config; the discriminator sees the same pixels in all of them
-    "refined, scale 2": ("ccsr.mode=refine", "ccsr.scale_factor=2"),
-    "refined, scale 4": ("ccsr.mode=refine", "ccsr.scale_factor=4"),
-    NOT_REFINED: ("ccsr.mode=none", "ccsr.pretrained_path=''"),
-}
+CCSR = {"refined, scale 2": 2, "refined, scale 4": 4, NOT_REFINED: 1}  # pixels a ray; the discriminator sees as many in all
+UNREFINED = ("ccsr.mode=none", "ccsr.pretrained_path=''", "discriminator.dual=false")
 COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
     "minutes": ("minutes", "{:g}"),
@@ -74,10 +71,10 @@ def main() -> int:
     parser.add_argument("--json", help="write the rows into this file too")
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    variants = {"trained": ()} if args.what == "progress" else CCSR
+    variants = {"trained": None} if args.what == "progress" else CCSR
     settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
     # Faults of a config are said now.
-    configs = {name: variant_config(args.config, settings, overrides) for name, overrides in variants.items()}
+    configs = {name: variant_config(args.config, settings, scale) for name, scale in variants.items()}
     if args.variant == DATA_ALONE:
         build_dataset(next(iter(configs.values())))
         return 0
@@ -87,7 +84,7 @@ def main() -> int:
             log.info(json.dumps({"name": args.variant} | row))
         return 0
     if args.json:
-        check_writable(Path(args.json))
+        check_writable(args.json)
     return write_table(list(variants), args.minutes, args.json)
 
 
@@ -112,19 +109,12 @@ def write_table(variants: list[str], minutes: list[float], file: str | None) -> 
     return max([in_own_process(variant, some, keep) for variant in variants for some in goals])
 
 
-def check_writable(file: Path) -> None:
-    """Make the file's folder. Raises OSError where the file cannot be written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a"):
-        pass
-
-
-def variant_config(file: str | None, settings: Sequence[str], overrides: Sequence[str]) -> Config:
-    """A file's config with the settings and a variant's keys, and as many rays a patch as keep the discriminator's view."""
+def variant_config(file: str | None, settings: Sequence[str], scale: int | None) -> Config:
+    """A file's config with the settings, and so many pixels a ray, with as many rays as keep the discriminator's view."""
     base = load_config(file, settings)
-    if not overrides:
+    if scale is None:
         return base
-    scale = 1 if "ccsr.mode=none" in overrides else int(overrides[-1].rpartition("=")[2])
+    overrides = UNREFINED if scale == 1 else ("ccsr.mode=refine", f"ccsr.scale_factor={scale}")
     rays = f"ray_sampler.N_samples={(base.patch_size // scale) ** 2}"
     return load_config(file, [*settings, *overrides, rays])
 

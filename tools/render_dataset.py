@@ -226,10 +226,14 @@ def write_transforms(file: Path, views: list[View], config: Config) -> None:
 
 
 def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:
-    """The config of the set, whose batches are no larger than the set."""
+    """The config of the set, whose batches are no larger than the set. One that says otherwise, being the user's, stays."""
     if n_images < config.training.batch_size:
         layer = layer | {"training": {"batch_size": n_images}}
-    write_text(file, yaml.safe_dump(layer, sort_keys=False))
+    text = yaml.safe_dump(layer, sort_keys=False)
+    if not file.exists():
+        write_text(file, text)
+    elif file.read_text(encoding="utf-8", errors="replace") != text:
+        log.warning("%s: left as it is, for it is not what this tool would write; remove it to have that", file)
 
 
 def write_text(file: Path, text: str) -> None:

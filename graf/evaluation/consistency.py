@@ -20,6 +20,7 @@ from torch import Tensor
 
 from graf.camera import focal_length, middle_poses, view_azimuths
 from graf.config import DataConfig
+from graf.console import progress
 from graf.errors import GrafError
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator, Rendering
@@ -76,7 +77,7 @@ def multi_view_consistency(
     latents, class_index = sample_objects(generator, n_objects, seed, truncation)
     poses = camera_pairs(n_objects, angle_deg, data)
     parts: dict[str, list[WarpError]] = {}
-    for some in torch.arange(n_objects).split(batch_size):
+    for some in progress(torch.arange(n_objects).split(batch_size), desc="pairs of views", unit="batch"):
         first, second = (
             stages(generator.render(latents[some], pose, width, class_index[some]), pose) for pose in poses[:, some]
         )

@@ -1,11 +1,13 @@
 """Generated and real images in the form that torch-fidelity draws from, and as folders of PNGs."""
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from pathlib import Path
 
 import imageio.v2 as imageio
+import numpy as np
 import torch
 import torch_fidelity
 from torch import Tensor
@@ -14,6 +16,18 @@ from torch.utils.data import Dataset
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor
 from graf.evaluation.outputs import as_uint8
+from graf.memory.survival import first_line
+from graf.training.checkpoint_record import is_not_the_files
+
+log = logging.getLogger("graf")
+
+NUMPY_ARRAYS = [  # of which cached statistics are made
+    np._core.multiarray._reconstruct,
+    np.ndarray,
+    np.dtype,
+    type(np.dtype("float32")),
+    type(np.dtype("float64")),
+]
 
 
 class RealSubset(Dataset):
@@ -37,8 +51,28 @@ class RealSubset(Dataset):
         return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
 
 
+def remove_damaged(cache_dir: Path, cache_name: str) -> None:
+    """Remove those of a set's cached features and statistics that cannot be read: torch-fidelity then makes them anew."""
+    for file in cache_dir.glob(f"{cache_name}-*.pt"):
+        try:
+            with torch.serialization.safe_globals(NUMPY_ARRAYS):
+                torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file can make torch.load raise nearly anything
+            if is_not_the_files(error):
+                raise
+            log.warning("%s: damaged (%s); removed, to be made anew from the photographs", file, first_line(error))
+            file.unlink()
+
+
+class NotFinite(GrafError):
+    """Generated images with pixels that are nan or infinite, between which and others there is no distance."""
+
+
 class FakeStream(torch_fidelity.GenerativeModelBase):
-    """Batches of generated images as the model that torch-fidelity draws from: its noise only says how many come next."""
+    """Batches of generated images as the model that torch-fidelity draws from: its noise only says how many come next.
+
+    Raises NotFinite: rounded to 8 bits, nan would be some grey like any other.
+    """
 
     z_size = 1
     z_type = "normal"
@@ -54,6 +88,12 @@ class FakeStream(torch_fidelity.GenerativeModelBase):
         assert len(images) == len(noise), "the stream of generated images ended early"
         images = torch.stack(images).to(noise.device)  # (B, 3, H, W)
         assert images.shape[1:] == (3, self.resolution, self.resolution), f"generated images are {tuple(images.shape)}"
+        finite = images.isfinite().all(dim=(1, 2, 3))
+        if not finite.all():
+            raise NotFinite(
+                f"metrics: {int((~finite).sum())} of {len(images)} generated images have pixels that are not finite; "
+                "look at the training's losses, and measure an earlier checkpoint"
+            )
         return as_uint8(images)
 
 

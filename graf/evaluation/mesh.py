@@ -8,6 +8,7 @@ Legend: N points or vertices, R rays, S samples a ray, G grid cells along a side
 import dataclasses
 import logging
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from graf.rendering import interval_lengths, stratified_depths
 POINTS_AT_ONCE = 2**16  # through the field: 256 MB at most for GRAF's own, 256 channels wide
 SILHOUETTES, SILHOUETTE_SIDE = 8, 32  # cameras, and rays a side of each, by which the level is chosen
 SPECK = 1e-3  # of the largest piece's volume: smaller pieces are left out
+SUFFIXES = (".ply", ".obj", ".glb")
 Z_TO_Y_UP = trimesh.transformations.rotation_matrix(-math.pi / 2, [1, 0, 0])  # of a glTF file
 
 log = logging.getLogger("graf")
@@ -83,16 +85,28 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
     PLY and OBJ keep the world as it is, z up, with sRGB vertex colours. GLB is y up, its colours linear and not to be lit
     again, as glTF 2.0 and KHR_materials_unlit have it.
     """
-    contents = {
-        ".ply": mesh.export(file_type="ply"),
-        ".obj": mesh.export(file_type="obj").encode(),
-        ".glb": export_glb(trimesh.Scene(_for_gltf(mesh)), include_normals=False, tree_postprocessor=_unlit),
-    }
-    files = [stem.with_name(stem.name + suffix) for suffix in contents]
-    for file, content in zip(files, contents.values(), strict=True):
+    contents = (
+        mesh.export(file_type="ply"),
+        mesh.export(file_type="obj").encode(),
+        export_glb(trimesh.Scene(_for_gltf(mesh)), include_normals=False, tree_postprocessor=_unlit),
+    )
+    files = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+    for file, content in zip(files, contents, strict=True):
         with whole_file(file) as temporary:
             temporary.write_bytes(content)
     return files
+
+
+def remove_meshes(folder: Path) -> None:
+    """Remove what `write_mesh` has written of `object_stem`s, such as those of another seed, and nothing else."""
+    for file in folder.glob("object_*"):
+        if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES:
+            file.unlink()
+
+
+def object_stem(folder: Path, index: int) -> Path:
+    """What `write_mesh` is given for the object of that number."""
+    return folder / f"object_{index:02d}"
 
 
 def visible_radius(data: DataConfig) -> float:

@@ -22,8 +22,8 @@ from tqdm import tqdm
 from graf.config import Config, MetricsConfig
 from graf.data import Views
 from graf.errors import GrafError
-from graf.evaluation.extractors import Extractor, choose_extractor
-from graf.evaluation.image_streams import FakeStream, RealSubset, new_folder, written
+from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor
+from graf.evaluation.image_streams import FakeStream, NotFinite, RealSubset, new_folder, remove_damaged, written
 from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.memory.survival import is_out_of_memory, surviving
 from graf.models.generator import Generator, weights_hash
@@ -68,15 +68,16 @@ def measure_generator(
     result also says what was measured.
 
     Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
+    Raises GrafError as `measure` does.
     """
     config = generator.config
     n_fake, draw_labels = config.metrics.counts[1], labels_of(dataset, config.data)
     dump_folder = new_folder(dump) if dump is not None else None
     batch_size = config.metrics.batch_size
-    unwritten: list[OSError] = []  # such as of the cache: raised when all processes are through
+    faults: list[OSError | NotFinite] = []  # such as of the cache: raised when all processes are through
 
     def work() -> dict:
-        unwritten.clear()
+        faults.clear()
         if bar is not None:
             bar.reset()
         samples = fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map, truncation)
@@ -91,9 +92,9 @@ def measure_generator(
             except Exception as error:
                 if not processes.alone:  # the others wait for the first one's samples, before they can hear that all is over
                     next(samples, None)
-                if not isinstance(error, OSError) or is_out_of_memory(error):
+                if not isinstance(error, OSError | NotFinite) or is_out_of_memory(error):
                     raise
-                unwritten.append(error)
+                faults.append(error)
                 return {}
 
     def shrink() -> bool:
@@ -104,8 +105,8 @@ def measure_generator(
     result = surviving(work, shrink, "metrics", agree=processes.any)
     if not processes.first:
         return {}
-    if unwritten:
-        raise unwritten[0]
+    if faults:
+        raise faults[0]
     if dump is not None:
         subset = RealSubset(dataset, result["n_real"], SEED)
         for _ in written((subset.real[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
@@ -138,7 +139,7 @@ def measure(
     images do, and names their features in cache_dir. names are of fid, kid and prc (improved precision and recall).
     The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
     Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
-    missing or the images too few.
+    missing or the images too few, NotFinite where generated images are not finite.
     """
     extractor = choose_extractor(config)
     wanted, n_fake = config.counts
@@ -157,6 +158,10 @@ def measure(
     untold = "kid_std" if subset_size == n_real == n_fake else None  # of subsets that are one and the same
     for warning in warnings:
         log.warning("metrics: %s", warning)
+    if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
+        warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
+    cache_name = subset.cache_name(extractor)
+    remove_damaged(cache_dir, cache_name)
 
     # torch-fidelity initialises networks and starts loaders with the global generators
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
@@ -164,7 +169,7 @@ def measure(
             input1=FakeStream(fakes, subset.resolution),
             input1_model_num_samples=n_fake,
             input2=subset,
-            input2_cache_name=subset.cache_name(extractor),
+            input2_cache_name=cache_name,
             cache_root=str(cache_dir),
             fid="fid" in names,
             kid="kid" in names,
@@ -202,10 +207,14 @@ def comparable(result: dict) -> dict:
     return {name: result[name] for name in COMPARABLE}
 
 
+def same_protocol(earlier: dict, result: dict) -> bool:
+    """Whether the values of two results of `measure_generator` may stand beside each other."""
+    return all(earlier.get(name) == result.get(name) for name in (*COMPARABLE, *SAMPLES))
+
+
 def merged(earlier: dict, result: dict) -> dict:
     """A result of `measure_generator` with the values that an earlier one under the same protocol has besides."""
-    terms = (*COMPARABLE, *SAMPLES)
-    if "values" not in earlier or any(earlier.get(name) != result[name] for name in terms):
+    if "values" not in earlier or not same_protocol(earlier, result):
         return result
     return result | {
         "values": earlier["values"] | result["values"],

@@ -51,10 +51,10 @@ def neighbour_sheet(
     Raises GrafError where there are fewer than 2 training images, or where the extractor's weights are missing.
     """
     config = generator.config
-
     batch_size = config.metrics.batch_size
-    fakes = fresh_samples(generator, labels_of(dataset, config.data), n_samples, batch_size, seed)
-    samples = torch.cat([as_uint8(images) for images in fakes])
+    with progress(total=n_samples, desc="samples", unit="image") as bar:
+        fakes = fresh_samples(generator, labels_of(dataset, config.data), n_samples, batch_size, seed, bar)
+        samples = torch.cat([as_uint8(images) for images in fakes])
     extractor = choose_extractor(config.metrics)
     found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, generator.background.device)
     shown = found.distance[:, 0].argsort()[:n_shown].tolist()

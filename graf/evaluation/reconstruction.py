@@ -18,7 +18,6 @@ finds the points of the given cameras (its camera_params are the four numbers at
 
 import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from graf.errors import GrafError
 from graf.evaluation.mesh import visible_radius
 from graf.evaluation.outputs import as_uint8, write_image
 from graf.evaluation.sampling import render_views
-from graf.evaluation.sweep import made_from
+from graf.evaluation.sweep import MANIFEST, made_from, require_ours
 from graf.files import whole_file
 from graf.models.generator import Generator
 
@@ -59,7 +58,7 @@ def write_reconstruction(
 
     Pictures that a stopped one has left there are kept; made_from.json beside them says what they show.
     resolution in pixels, by default data.imsize. `bar` advances by V. Returns images, sparse and transforms.json in `out`.
-    Raises GrafError for orthographic cameras, which neither format has.
+    Raises GrafError for orthographic cameras, which neither format has, and where `out` holds files of other programs.
     """
     data = generator.config.data
     if data.orthographic:
@@ -85,10 +84,12 @@ def write_reconstruction(
 
 
 def keep_pictures_of(shown: str, out: Path) -> None:
-    """Have the folder hold no pictures but those of `made_from`'s digest."""
-    manifest, content = out / "made_from.json", json.dumps({"made_from": shown})
-    if not manifest.exists() or manifest.read_text(encoding="utf-8") != content:
-        shutil.rmtree(out / "images", ignore_errors=True)
+    """Have the folder hold no pictures but those of `made_from`'s digest. Raises GrafError where it holds what is not ours."""
+    require_ours(out)
+    manifest, content = out / MANIFEST, json.dumps({"made_from": shown})
+    if not manifest.exists() or manifest.read_bytes() != content.encode():
+        for picture in (out / "images").glob("????.png"):
+            picture.unlink()
         _write_text(manifest, content)
 
 

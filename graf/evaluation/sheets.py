@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graf.camera import Labels, poses_at, sample_poses
+from graf.camera import Labels, middle_poses, sample_poses, side_azimuth
 from graf.config import DataConfig, LatentConfig
 from graf.console import progress
 from graf.data.views import Views
@@ -22,8 +22,7 @@ PAIRS_A_ROW = 8
 
 def sheet_pose(data: DataConfig) -> Tensor:
     """pose_c2w (3, 4) of the camera that sheets are seen from: mid height, a little to the side of the middle azimuth."""
-    azimuth_deg = 180 * (data.umin + data.umax) + 30 * min(1, data.umax - data.umin)
-    return poses_at(torch.tensor(azimuth_deg), torch.tensor((data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+    return middle_poses(torch.tensor(side_azimuth(data)), data)
 
 
 def interpolation_sheet(

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from graf.camera import middle_poses
 from graf.config import DataConfig
+from graf.console import progress
 from graf.data import Views
 from graf.evaluation.sampling import fresh_samples, labels_of, render_views, sample_objects
 from graf.models.generator import Generator
@@ -14,23 +15,28 @@ FRAMES_AT_ONCE = 30
 
 def rotation_smoothness(
     generator: Generator, n_objects: int, seed: int, step_deg: float = 1.0, truncation: float = 1.0
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Differences between neighbouring frames of a turn in steps of step_deg, over the config's azimuths at mid height.
 
     A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest difference over the median one of
-    the same object, for the object where that is worst: near 1 for an even turn, large where a frame jumps.
+    the same object, for the object where that is worst: near 1 for an even turn, large where a frame jumps. All are None where
+    the azimuths are too few for two frames.
     """
     poses = turn(step_deg, generator.config.data)
+    if len(poses) < 2:
+        unknown = dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
+        return {"turn_step_deg": step_deg} | unknown
     latents, classes = sample_objects(generator, n_objects, seed, truncation)
     differences = []
-    for latent, class_index in zip(latents.split(1), classes.split(1), strict=True):
-        before, steps = None, []
-        for some in poses.split(FRAMES_AT_ONCE):  # a turn at 256 pixels would fill memory
-            images = render_views(generator, (latent, class_index), some).images
-            frames = images if before is None else torch.cat([before, images])
-            steps.append((frames[1:] - frames[:-1]).abs().mean(dim=(1, 2, 3)) * 127.5)
-            before = images[-1:]
-        differences.append(torch.cat(steps))
+    with progress(total=n_objects * len(poses), desc="turns", unit="image") as bar:
+        for latent, class_index in zip(latents.split(1), classes.split(1), strict=True):
+            before, steps = None, []
+            for some in poses.split(FRAMES_AT_ONCE):  # a turn at 256 pixels would fill memory
+                images = render_views(generator, (latent, class_index), some, bar=bar).images
+                frames = images if before is None else torch.cat([before, images])
+                steps.append((frames[1:] - frames[:-1]).abs().mean(dim=(1, 2, 3)) * 127.5)
+                before = images[-1:]
+            differences.append(torch.cat(steps))
     steps = torch.stack(differences)  # (N, frames - 1)
     return {
         "turn_step_deg": step_deg,
@@ -57,10 +63,11 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
     config = generator.config
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
-
-    fakes = fresh_samples(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed, truncation=truncation)
+    draw_labels, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
+    with progress(total=n, desc="samples", unit="image") as bar:
+        fakes = torch.cat([*fresh_samples(generator, draw_labels, n, batch_size, seed, bar, truncation=truncation)])
     return {
-        "nyquist_ppm_generated": nyquist_energy(torch.cat(list(fakes))),
+        "nyquist_ppm_generated": nyquist_energy(fakes),
         "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
     }
 

@@ -1,14 +1,13 @@
 """Angle sheets and videos of objects, frame by frame, so that a stopped sweep goes on where it was.
 
 Frames lie in `frames/<trajectory>/<kind>_<number>.png` of the results' folder, the objects beside each other; `made_from.json`
-beside them says what they show. Frames of something else are replaced.
+beside them says what they show. Frames of something else are replaced; files that are not ours never are.
 """
 
 import dataclasses
 import hashlib
 import json
 import logging
-import shutil
 from pathlib import Path
 
 import imageio.v2 as imageio
@@ -16,6 +15,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from graf.camera import elevation_poses, middle_elevation, rotation_poses, sweep_poses, view_azimuths
+from graf.config import Config
+from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
 from graf.files import whole_file
@@ -23,10 +25,36 @@ from graf.models.generator import Generator, Rendering, weights_hash
 
 log = logging.getLogger("graf")
 
+MANIFEST = "made_from.json"
 SHEET = "sweep"  # the trajectory that becomes a sheet; the others become videos
+VIEWS, VIDEO_FRAMES = 8, 72
 Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
 Errors = dict[str, float]  # of `low_resolution_errors`
 NO_ERRORS = {"low_resolution_error": 0.0, "low_resolution_error_8bit": 0.0}
+
+
+def sweep_trajectories(
+    azimuths_deg: list[float] | None, elevations_deg: list[float] | None, n_objects: int, config: Config
+) -> dict[str, Tensor]:
+    """The cameras of `write_sweep`: of the sheet, by default VIEWS over the config's range at mid height, and of the videos.
+
+    Raises GrafError where so many objects make a sheet or video of more than memory.max_test_outputs images.
+    """
+    data, most = config.data, config.memory.max_test_outputs
+    trajectories = {
+        SHEET: sweep_poses(
+            azimuths_deg or view_azimuths(VIEWS, data).tolist(), elevations_deg or [middle_elevation(data)], data
+        ),
+        "rotation": rotation_poses(VIDEO_FRAMES, data),
+        "elevation": elevation_poses(VIDEO_FRAMES, data),
+    }
+    held = n_objects * max(map(len, trajectories.values()))
+    if held > most:
+        raise GrafError(
+            f"--n_objects {n_objects}: a sheet or video of {held} images, more than memory.max_test_outputs {most}; take fewer "
+            "objects, or raise it with --set"
+        )
+    return trajectories
 
 
 def write_sweep(
@@ -72,7 +100,7 @@ class Frames:
     ):
         self.folder, self.generator, self.objects = folder, generator, objects
         self.poses, self.kinds, self.resolution = poses, kinds, resolution
-        self.manifest = folder / "made_from.json"
+        self.manifest = folder / MANIFEST
         self.made_from = made_from(generator, objects, poses, resolution)
 
     def render(self, bar: tqdm | None = None) -> Errors:
@@ -103,21 +131,40 @@ class Frames:
 
     def _start(self) -> Errors:
         """The errors of the frames that can be kept, once those of other objects or cameras are away."""
-        if self.folder.exists():
-            found = json.loads(self.manifest.read_text(encoding="utf-8")) if self.manifest.exists() else {}
+        require_ours(self.folder)
+        if self.manifest.exists():
+            found = self._read_manifest()
             same = found.get("made_from") == self.made_from
             if same and found.keys() >= NO_ERRORS.keys():
                 return {name: found[name] for name in NO_ERRORS}
             reason = "whose errors are not all known" if same else "of other weights, settings, objects or cameras"
             log.info("%s: frames %s are replaced", self.folder, reason)
-            shutil.rmtree(self.folder)
+            for frame in self.folder.glob("*_?????.png"):  # the manifest stays until the next: without one they are not ours
+                frame.unlink()
         self._write_manifest(NO_ERRORS)
         return NO_ERRORS
+
+    def _read_manifest(self) -> dict:
+        """{} where it is damaged: what it says are other frames than these."""
+        try:
+            found = json.loads(self.manifest.read_text(encoding="utf-8"))
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _write_manifest(self, errors: Errors) -> None:
         with whole_file(self.manifest) as temporary:
             content = {"made_from": self.made_from} | errors
             temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def require_ours(folder: Path) -> None:
+    """Raises GrafError where the folder holds anything, but not the manifest by which its pictures are known as ours."""
+    if folder.is_dir() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
+        raise GrafError(
+            f"{folder}: pictures would be written here, but it holds files that were not made by this program (it has no "
+            f"{MANIFEST}); name another folder with --out, or move them away"
+        )
 
 
 def low_resolution_errors(generator: Generator, rendering: Rendering) -> Errors:

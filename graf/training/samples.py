@@ -5,6 +5,7 @@ import math
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
 from graf.data import Views
+from graf.evaluation.image_streams import NotFinite
 from graf.evaluation.metrics import comparable, measure_generator, summary
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
 from graf.evaluation.sampling import render_views, sample_objects
@@ -54,13 +55,14 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
     """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
 
     The run's random state is left untouched. Of a run's processes all render and the first measures; the others return {}, and
-    so does the first where a file cannot be read or written, such as the run's cache: the log tells each time.
+    so does the first where a file cannot be read or written, such as the run's cache, or where the images are not finite: the
+    log tells each time.
     """
     config, processes = state.config, state.processes
     folder, seed = config.run_dir / "cache", config.training.seed
     try:
         result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes)
-    except OSError as error:
+    except (OSError, NotFinite) as error:
         log.warning("step %d: FID and KID cannot be measured (%s); training goes on", state.step, error)
         return {}
     if not result:

@@ -1,6 +1,7 @@
 """eval.py as a user types it, on a run of configs/smoke.yaml."""
 
 import json
+import shutil
 import sys
 
 import imageio.v2 as imageio
@@ -12,8 +13,10 @@ from command_line import SMOKE, run
 import eval as evaluation
 from graf.config import load_config
 from graf.console import run_script
+from graf.evaluation import jobs
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.smoothness import rotation_smoothness
+from graf.files import file_sha256
 from graf.training.generator_loading import load_generator
 
 LITE = "efficientnet-lite0"
@@ -71,6 +74,9 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
         (["--truncation", "1.5"], "expected a number from 0 to 1, found '1.5'"),
         (["--invert", "nowhere.png"], "nowhere.png"),
         (["--run", "results/smoke"], "--config beside --run: each names the run"),
+        (["--run", "results/smoke", "--checkpoint", "x.pt"], "--run beside --checkpoint: each names what to look at"),
+        (["--seed", str(2**64)], "expected a whole number from 0 to 4294967296, found '18446744073709551616'"),
+        (["--seed", "-1"], "expected a whole number from 0 to 4294967296, found '-1'"),
         (["--metrics", "kid", "--resolution", "32"], "--resolution: changes nothing of --metrics; it is for --sweep"),
         (["--resolution", "33"], "--resolution 33: must be a multiple of ccsr.scale_factor 2"),
         (["--consistency", "--stage", "nerf"], "--stage: changes nothing of --consistency; it is for --sweep"),
@@ -106,7 +112,7 @@ def test_degrees_may_begin_with_a_minus():
 
 
 def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
-    """Distances and consistency under one checkpoint in one file; those of another checkpoint go."""
+    """Distances and consistency under one checkpoint in one file; what cannot stand there is kept in others beside it."""
     monkeypatch.chdir(folder)
 
     def measured(*flags):
@@ -119,13 +125,15 @@ def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
     assert kid["truncation"] == 0.5
     both = measured("--metrics", "prc", "--truncation", "0.5")
     assert both["values"].keys() > kid["values"].keys()
+    assert not (tmp_path / "metrics_1.json").exists()
     assert measured("--metrics", "prc")["values"].keys() == both["values"].keys() - kid["values"].keys()
-    monkeypatch.setattr(evaluation, "multi_view_consistency", lambda *_, **__: {"pairs": 1})
-    monkeypatch.setattr(evaluation, "rotation_smoothness", lambda *_, **__: {})
+    assert json.loads((tmp_path / "metrics_1.json").read_text()) == both
+    monkeypatch.setattr(jobs, "multi_view_consistency", lambda *_, **__: {"pairs": 1})
+    monkeypatch.setattr(jobs, "rotation_smoothness", lambda *_, **__: {})
     found = measured("--consistency")
     assert found["consistency"]["mean_opacity"] > 0
     assert found["values"].keys() == both["values"].keys() - kid["values"].keys()
-    monkeypatch.setattr(evaluation, "multi_view_consistency", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(jobs, "multi_view_consistency", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measured("--metrics", "kid,prc", "--consistency")
     after = json.loads((tmp_path / "metrics.json").read_text())
@@ -133,6 +141,19 @@ def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
     assert after["consistency"] == found["consistency"]
     (tmp_path / "metrics.json").write_text(json.dumps(after | {"checkpoint_sha256": "another"}))
     assert "consistency" not in measured("--metrics", "kid")
+    assert json.loads((tmp_path / "metrics_2.json").read_text()) == after | {"checkpoint_sha256": "another"}
+
+
+def test_results_name_the_file_that_was_read_whatever_became_of_it(folder, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "model.pt"
+    shutil.copy(folder / "results" / "smoke" / "model.pt", checkpoint)
+    before, measure = file_sha256(checkpoint), jobs.measure_generator
+    monkeypatch.chdir(folder)
+    flags = ["--checkpoint", str(checkpoint), "--metrics", "kid", "--out", str(tmp_path), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["eval.py", *flags])
+    monkeypatch.setattr(jobs, "measure_generator", lambda *a, **b: checkpoint.unlink() or measure(*a, **b))
+    assert evaluation.main() == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["checkpoint_sha256"] == before
 
 
 def test_a_sweep_goes_on_where_it_was(folder, tmp_path):

@@ -1,0 +1,79 @@
+"""The latents and the camera of photographs: what the generator must be told to draw them (GAN inversion, Zhu et al. 2016).
+
+Latents and camera are optimised together. Where the camera is not known that starts from all around the object: from the wrong
+side it fits worse than from the right one, but no gradient leads there.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+from tqdm import tqdm
+
+from graf.camera import azimuth_and_v
+from graf.errors import GrafError
+from graf.evaluation.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras
+from graf.evaluation.inversion.likeness import InversionSettings, likeness_to
+from graf.evaluation.inversion.results import Inversion, similarity, write_inversion
+from graf.models.generator import Generator
+from graf.models.perception import feature_network
+
+log = logging.getLogger("graf")
+
+
+def invert_files(
+    generator: Generator,
+    paths: Sequence[Path | str],
+    photographs: Tensor,
+    out: Path,
+    poses: Tensor | None,
+    seed: int,
+    bar: tqdm | None = None,
+) -> list[Path]:
+    """Find the object of photographs (N, 3, W, W), whose files are `paths`, and write what `write_inversion` does."""
+    inversion = invert(generator, photographs, poses, InversionSettings(seed=seed), bar)
+    for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
+        log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
+    return write_inversion(generator, inversion, photographs, out, [str(path) for path in paths])
+
+
+def invert(
+    generator: Generator,
+    photographs: Tensor,
+    poses: Tensor | None = None,
+    settings: InversionSettings | None = None,
+    bar: tqdm | None = None,
+) -> Inversion:
+    """The object that N photographs (N, 3, W, W) in [-1, 1] show, W being data.imsize, and the camera of each.
+
+    poses (N, 3, 4) are kept where given and searched for on the config's sphere where not; so is the class of a model that
+    knows classes. The same seed gives the same answer. The bar counts renderings. Raises GrafError where the model draws
+    nothing finite.
+    """
+    settings = settings or InversionSettings()
+    device, width = generator.background.device, generator.config.data.imsize
+    if photographs.shape[1:] != (3, width, width) or (poses is not None and len(poses) != len(photographs)):
+        raise ValueError(f"photographs {tuple(photographs.shape)}: expected (N, 3, {width}, {width}) and, if any, N poses")
+    photographs, poses = photographs.to(device), poses if poses is None else poses.to(device)
+    network = feature_network().to(device)
+    coarse = likeness_to(generator, photographs, poses, settings, settings.search_size, network)
+    n, searched = len(photographs), settings.search_steps
+    if bar is not None and poses is None:  # as many as there may be
+        guesses = settings.azimuths * min(2, len(mean_objects(generator)[0]))
+        bar.total = n * (searched * (guesses + 2 * FINALISTS) + settings.fit_steps)
+    found = search_cameras(coarse, bar) if poses is None else objects_of_every_class(coarse)
+    if bar is not None:
+        bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
+    if len(found) > 1:
+        found, losses = coarse.fit(found, settings.search_steps, bar)
+        found = found[losses.argsort()[:1]]
+    fine = likeness_to(generator, photographs, poses, settings, settings.fit_size, network)
+    found, losses = fine.fit(found, settings.fit_steps, bar)
+    if not losses.isfinite().all():
+        raise GrafError("the model draws nothing finite, so that no photograph can be found in it; name another checkpoint")
+    latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine.poses_of(found)[0].cpu()
+    n = len(pose_c2w)
+    images = generator.render(latents.expand(n, -1), pose_c2w, class_index=class_index.expand(n)).images
+    psnr, ssim = zip(*map(similarity, photographs.cpu(), images), strict=True)
+    return Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w), images, psnr, ssim, losses.item())

@@ -1,0 +1,180 @@
+"""How unlike photographs an object is from its cameras, and what makes it less so: latents and cameras, optimised together.
+
+Legend: H hypotheses, N photographs of one object, P pairs of both, Z latents, w side of the pictures that are compared.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from graf.camera import Labels, poses_at
+from graf.config import Config
+from graf.models.generator import NOISE_STEPS, Generator
+from graf.models.perception import feature_distance, features_of
+from graf.rays import full_grid, low_resolution_grid
+
+RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default field
+POLE = 1e-3  # v keeps so far from 0 and 1, where azimuth has no gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class InversionSettings:
+    """How thoroughly an object is looked for, and what counts.
+
+    azimuths, heights: first guesses of the camera over the config's range; search_size, fit_size: about how many pixels a side
+    are compared; rates: Adam's, in standard deviations of the latents, degrees, and v. The loss is the mean square of pixel
+    differences, feature_weight times that of features, and latent_weight times the mean square of the latents.
+    """
+
+    azimuths: int = 24
+    heights: int = 3
+    search_size: int = 32
+    search_steps: int = 20
+    fit_size: int = 64
+    fit_steps: int = 100
+    latent_rate: float = 0.1
+    azimuth_rate: float = 3.0
+    v_rate: float = 0.01
+    feature_weight: float = 0.05
+    latent_weight: float = 0.01
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypotheses:
+    """H objects, latents (H, Z) and class_index (H,), each with N cameras, azimuth_deg and v (H, N)."""
+
+    latents: Tensor
+    class_index: Tensor
+    azimuth_deg: Tensor
+    v: Tensor
+
+    def __len__(self) -> int:
+        return len(self.latents)
+
+    def __getitem__(self, index: Tensor | list[int]) -> "Hypotheses":
+        return Hypotheses(*(values[index] for values in vars(self).values()))
+
+    @staticmethod
+    def cat(parts: Sequence["Hypotheses"]) -> "Hypotheses":
+        return Hypotheses(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Likeness:
+    """How unlike photographs (N, 3, w, w) an object is from its cameras, drawn through the grid (1, w, w, 2).
+
+    Cameras are those of the hypotheses unless poses (N, 3, 4) are known. Without a network, pixels alone are compared.
+    """
+
+    generator: Generator
+    settings: InversionSettings
+    photographs: Tensor
+    grid: Tensor
+    poses: Tensor | None
+    network: EfficientNet | None
+    features: list[Tensor]
+
+    def of_one(self, n: int) -> "Likeness":
+        """To photograph n alone, by its pixels."""
+        return dataclasses.replace(self, photographs=self.photographs[n : n + 1], network=None, features=[])
+
+    def poses_of(self, h: Hypotheses) -> Tensor:
+        """(H, N, 3, 4)."""
+        if self.poses is not None:
+            return self.poses.expand(len(h), -1, -1, -1)
+        return poses_at(h.azimuth_deg, h.v, sum(self.generator.config.data.radius) / 2)
+
+    def draw(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Images (P, 3, w, w); with a generator of fewer samples a ray, jittered, as in training."""
+        labels = Labels(pose_c2w, class_index, torch.zeros_like(class_index))
+        config, noise = self.generator.config, None
+        if rng is not None:
+            n_rays = self.grid[..., 0].numel() // config.rendered_scale**2
+            noise = self.generator.draw_noise(len(latents), NOISE_STEPS, rng, n_rays)
+        return self.generator(latents, labels, self.grid, config.data.imsize, noise).images
+
+    def losses(self, h: Hypotheses, rows: Tensor, columns: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """(P,) of the hypotheses `rows` in the photographs `columns`."""
+        images = self.draw(h.latents[rows], h.class_index[rows], self.poses_of(h)[rows, columns], rng)
+        loss = (images - self.photographs[columns]).square().mean(dim=(1, 2, 3))
+        if self.network is not None:
+            distance = feature_distance(features_of(self.network, images), [known[columns] for known in self.features])
+            loss = loss + self.settings.feature_weight * distance
+        return loss + self.settings.latent_weight * h.latents[rows].square().mean(dim=1)
+
+    @torch.no_grad()
+    def evaluate(self, h: Hypotheses) -> Tensor:
+        """(H,), without grain."""
+        return torch.cat([self.losses(h, *pairs) for pairs in self._pairs(h)]).view(len(h), -1).mean(dim=1)
+
+    def fit(self, h: Hypotheses, steps: int, bar: tqdm | None) -> tuple[Hypotheses, Tensor]:
+        """The hypotheses, each improved for itself, with its loss (H,). Known cameras stay."""
+        rates = {"latents": self.settings.latent_rate}
+        if self.poses is None:
+            rates |= {"azimuth_deg": self.settings.azimuth_rate, "v": self.settings.v_rate}
+        h = Hypotheses(*(x.clone() for x in vars(h).values()))
+        learned = [getattr(h, name).requires_grad_() for name in rates]
+        groups = [{"params": [x], "lr": rate} for x, rate in zip(learned, rates.values(), strict=True)]
+        optimizer = torch.optim.Adam(groups, betas=(0.9, 0.99))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
+        rng = torch.Generator(self.grid.device).manual_seed(self.settings.seed)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            for rows, columns in self._pairs(h):
+                loss = self.losses(h, rows, columns, rng).sum() / len(self.photographs)
+                loss.backward(inputs=learned)
+                if bar is not None:
+                    bar.update(len(rows))
+            optimizer.step()
+            schedule.step()
+            keep_in_range(h, self.generator.config)
+        h = Hypotheses(*(x.detach() for x in vars(h).values()))
+        return h, self.evaluate(h)
+
+    def _pairs(self, h: Hypotheses) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every hypothesis with every photograph, some at a time."""
+        n = len(self.photographs)
+        rays = self.photographs[0, 0].numel() // self.generator.config.rendered_scale**2
+        for pairs in torch.arange(len(h) * n, device=self.grid.device).split(max(1, RAYS_AT_ONCE // rays)):
+            yield pairs // n, pairs % n
+
+
+def likeness_to(
+    generator: Generator,
+    photographs: Tensor,
+    poses: Tensor | None,
+    settings: InversionSettings,
+    size: int,
+    network: EfficientNet | None,
+) -> Likeness:
+    """The likeness to photographs (N, 3, W, W) at about `size` pixels a side."""
+    width = photographs.shape[-1]
+    factor = pooling(width, size, generator.config.rendered_scale)
+    grid = low_resolution_grid(full_grid(width, photographs.device), factor)
+    small = F.avg_pool2d(photographs, factor)
+    features = [] if network is None else features_of(network, small)
+    return Likeness(generator, settings, small, grid, poses, network, features)
+
+
+def pooling(width: int, size: int, scale: int) -> int:
+    """The factor by which `width` pixels are pooled to about `size`, still a multiple of `scale`."""
+    factors = [k for k in range(1, width + 1) if width % (k * scale) == 0]
+    return min(factors, key=lambda k: abs(math.log(width / (k * size))))
+
+
+@torch.no_grad()
+def keep_in_range(h: Hypotheses, config: Config) -> None:
+    """Cameras in the config's range and off the poles, uniform latents in theirs; in place."""
+    data = config.data
+    h.v.clamp_(max(data.vmin, POLE), min(data.vmax, 1 - POLE))
+    if data.umax - data.umin < 1:
+        h.azimuth_deg.clamp_(360 * data.umin, 360 * data.umax)
+    if config.z_dist.type == "uniform":
+        h.latents.clamp_(-1, 1)

@@ -1,0 +1,85 @@
+"""metrics.json: the numbers of one checkpoint, which grow by each measurement and never mix with another's."""
+
+import dataclasses
+import itertools
+import json
+import logging
+from pathlib import Path
+
+from graf.config import Config
+from graf.evaluation.metrics import rendering_sha256, same_protocol
+from graf.files import whole_file
+
+log = logging.getLogger("graf")
+
+METRICS_FILE = "metrics.json"
+OF_IMAGES = ("consistency", "sweep")  # entries that tell by which settings their images were drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultFile:
+    """The results in `folder` of a checkpoint after `step`, drawn by `config`; averaged: its weights are a moving average.
+
+    checkpoint_sha256 is of the file as it was read: a run that goes on may have replaced or removed it since.
+    """
+
+    folder: Path
+    checkpoint: Path
+    checkpoint_sha256: str
+    step: int
+    averaged: bool
+    config: Config
+
+    @property
+    def drawn_by(self) -> dict[str, str]:
+        """What an entry of OF_IMAGES must have, or it is of other images."""
+        return {"rendering_sha256": rendering_sha256(self.config)}
+
+    def kept(self) -> dict:
+        """What the file says of this very checkpoint, as this config draws it."""
+        content = self._content()
+        if content.get("checkpoint_sha256") != self.checkpoint_sha256:
+            return {}
+        return {name: entry for name, entry in content.items() if name not in OF_IMAGES or self._drew(entry)}
+
+    def keep(self, result: dict) -> Path:
+        """Write a result beside what is kept already. Returns the file. One whose numbers would be lost is renamed before."""
+        file = self.folder / METRICS_FILE
+        identity = {
+            "step": self.step,
+            "ema": self.averaged,
+            "checkpoint": self.checkpoint.name,
+            "checkpoint_sha256": self.checkpoint_sha256,
+        }
+        content = self.kept() | identity | result
+        if file.exists() and (reason := self._reason_to_part(content)):
+            aside = next(path for i in itertools.count(1) if not (path := file.with_stem(f"{file.stem}_{i}")).exists())
+            file.rename(aside)
+            log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside.name)
+        with whole_file(file) as temporary:
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        return file
+
+    def _content(self) -> dict:
+        """{} where the file cannot be read as a dictionary."""
+        try:
+            content = json.loads((self.folder / METRICS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _drew(self, entry: object) -> bool:
+        return isinstance(entry, dict) and entry.items() >= self.drawn_by.items()
+
+    def _reason_to_part(self, new: dict) -> str:
+        """Why not all that the file holds can stay beside the new content; empty where it can."""
+        found = self._content()
+        if "checkpoint_sha256" not in found:
+            return "it is not a file of this program's results"
+        if found["checkpoint_sha256"] != self.checkpoint_sha256:
+            return f"its results are of another checkpoint, {found.get('checkpoint')}"
+        if found.keys() - self.kept().keys():
+            return "it has results of images that were drawn with other settings"
+        if "values" in found and not same_protocol(found, new):
+            return "its values are of another protocol or of other samples"
+        return ""
