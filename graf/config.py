@@ -95,6 +95,9 @@ class CcsrConfig:
     gc: int = key("rrdb: channels that a dense layer adds", 4, 256)
     pretrained_path: str = key("rrdb: file of ESRGAN or Real-ESRGAN weights to start from; empty for none")
     freeze_backbone: bool = key("rrdb: keep the network's own weights as they are; codes and latents still learn")
+    drift_weight: float = key(
+        "refine: weight of the loss that keeps a proposal's downsampling, which the projection replaces, near the rendering", 0
+    )
     alpha_init: float = key("consistency: weight of the loss between rendered and restored images at step 0", 0)
     alpha_decay: float = key("consistency: its rate of decay a step, alpha_init * exp(-alpha_decay * step)", 0)
     perceptual_weight: float = key(

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from graf.camera import Labels, poses_at
 from graf.errors import CheckpointError, GrafError
@@ -172,3 +173,33 @@ def test_refinement_runs_the_same_in_mixed_precision(refine, labels):
     assert seen.images.dtype == torch.float32
     error = state.generator.refinement.projection.downsample(seen.images) - seen.low_images
     assert error.abs().max() < 1e-5
+
+
+def test_drift_is_of_proposals_whose_downsampling_is_not_the_rendering(refine, labels):
+    generator = Generator(refine("ccsr.kernel=box"))
+    latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        generator.refinement.backbone.last.weight.zero_()
+        flat = generator(latents, labels)
+        generator.refinement.backbone.last.bias += 0.5
+        moved = generator(latents, labels)
+    torch.testing.assert_close(moved.images, flat.images, atol=1e-5, rtol=0)  # the projection takes all of it
+    residual = F.avg_pool2d(F.interpolate(flat.low_images, scale_factor=2, mode="bicubic"), 2) - flat.low_images
+    for shift, seen in ((0.0, flat), (0.5, moved)):
+        expected = (residual + shift).square().mean(dim=(1, 2, 3))[:, None]
+        torch.testing.assert_close(seen.drift, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels):
+    def learned(weight):
+        state = state_of(refine(f"ccsr.drift_weight={weight}", "ccsr.kernel=box"))
+        backbone = state.generator.refinement.backbone
+        with torch.no_grad():
+            backbone.last.weight.zero_()
+            backbone.last.bias += 0.5
+        loss, stats = _generator_loss(state, draw(state, labels))
+        torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["ccsr_drift"])
+        return torch.autograd.grad(loss, backbone.last.bias)[0]
+
+    assert learned(0).abs().max() < 1e-6
+    torch.testing.assert_close(learned(2).sum(), torch.tensor(2 * 2 * 0.5), atol=0.2, rtol=0)  # d/db of the mean of (r + b)^2

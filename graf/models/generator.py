@@ -32,8 +32,8 @@ class Rendering:
     images (B, 3, h, w) in [-1, 1]; depth (B, 1, h, w) in scene units, planar, `far` where the ray is empty; disparity
     (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network,
     coarse_images are what the coarse one saw: training judges both, or the coarse one would never learn. Where ccsr.mode is
-    refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, and depth,
-    disparity and opacity are of its size until `at` enlarges them.
+    refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, drift (B, 1)
+    tells how far CCSR's proposals were from it, and depth, disparity and opacity are of its size until `at` enlarges them.
     """
 
     images: Tensor
@@ -42,6 +42,7 @@ class Rendering:
     opacity: Tensor
     coarse_images: Tensor | None = None
     low_images: Tensor | None = None
+    drift: Tensor | None = None
 
     def at(self, width: int) -> "Rendering":
         """Depth, disparity and opacity enlarged to a side of `width` pixels, as refined images have it."""
@@ -201,17 +202,17 @@ class Generator(nn.Module):
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)
-        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
+        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)[0]
 
     def _refine(self, rendering: Rendering, latents: Tensor, pose_c2w: Tensor, grid: Tensor, width: int) -> Rendering:
         """The rendering with refined images, and its own as low_images, where ccsr.mode is refine."""
         if self.config.ccsr.mode != "refine":
             return rendering
-        refined = self.refinement(rendering.images, latents, pose_c2w, grid, width)
+        refined, drift = self.refinement(rendering.images, latents, pose_c2w, grid, width)
         coarse = rendering.coarse_images
         if coarse is not None:
-            coarse = self.refinement(coarse, latents, pose_c2w, grid, width)
-        return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse)
+            coarse, _ = self.refinement(coarse, latents, pose_c2w, grid, width)
+        return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
 
     def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's

@@ -42,6 +42,10 @@ class ConsistencyEnforcingModule(nn.Module):
                 x = x + up_h @ (y - self.downsample(x)) @ up_w.mT
             return x
 
+    def drift(self, x: Tensor, y: Tensor) -> Tensor:
+        """How far each proposal x strayed from its y, which learns nothing of it: the mean square of H x - y, (B, 1)."""
+        return (self.downsample(x) - y.detach()).square().mean(dim=(1, 2, 3))[:, None]
+
     def downsample(self, x: Tensor) -> Tensor:
         """H x: images (B, C, s h, s w) at low resolution (B, C, h, w)."""
         with torch.autocast(x.device.type, enabled=False):

@@ -38,11 +38,13 @@ class Refinement(nn.Module):
         """Start the rrdb backbone from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
         load_esrgan_weights(self.backbone.network, path)
 
-    def forward(self, low: Tensor, latents: Tensor, pose_c2w: Tensor, low_grid: Tensor, width: int) -> Tensor:
-        """Images (B, 3, s h, s w), nothing clamped, of renderings low (B, 3, h, w), both about [-1, 1].
+    def forward(self, low: Tensor, latents: Tensor, pose_c2w: Tensor, low_grid: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Images (B, 3, s h, s w), nothing clamped, of renderings low (B, 3, h, w), both about [-1, 1]; and the drift (B, 1) of
+        the proposals that they were made of.
 
         latents (B, Z); pose_c2w (B, 3, 4); low_grid (B or 1, h, w, 2) where the rendering's rays pass, in pixels of a frame of
         side `width`.
         """
         codes = self.view_codes(*azimuth_and_v(pose_c2w), low_grid, width)
-        return self.projection(self.backbone(low, codes, latents), low)
+        proposal = self.backbone(low, codes, latents)
+        return self.projection(proposal, low), self.projection.drift(proposal, low)

@@ -131,6 +131,9 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
             coarse_scores = _scores(state, _judged(state, coarse, draws), labels)
             loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        if rendering.drift is not None:
+            stats["ccsr_drift"] = rendering.drift.mean()
+            loss = loss + config.ccsr.drift_weight * stats["ccsr_drift"]
         if config.ccsr.mode == "consistency":
             ccsr = config.ccsr
             if ccsr.detach == "nerf" or restored is None:  # the field does not learn through its restored image either
