@@ -38,6 +38,12 @@ def whole_file(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path | str, text: str) -> None:
+    """The text, in UTF-8, as a whole file."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def check_writable(file: Path | str) -> None:
     """Make the file's folder, and the file if need be. Raises OSError where it cannot be written."""
     Path(file).parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,10 @@ every_size = pytest.mark.parametrize(("h", "w"), [(7, 12), (1, 5), (33, 16)])
 every_type = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 
 
+def every_case(test):
+    return every_kernel(every_scale(every_size(every_type(test))))
+
+
 def images(*shape, dtype=torch.float64, seed=0):
     """Images in [-1, 1]."""
     return 2 * torch.rand(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed)) - 1
@@ -25,10 +29,7 @@ def proposal_and_target(scale, dtype=torch.float64, h=7, w=12):
     return images(2, 3, scale * h, scale * w, dtype=dtype), images(2, 3, h, w, dtype=dtype, seed=1)
 
 
-@every_kernel
-@every_scale
-@every_size
-@every_type
+@every_case
 def test_the_refined_image_downsamples_to_the_rendering(kernel, scale, h, w, dtype, tolerance):
     project = ConsistencyEnforcingModule(kernel, scale)
     x, y = proposal_and_target(scale, dtype, h, w)
@@ -48,10 +49,7 @@ def test_a_proposal_that_drifted_far_off_is_refined_as_exactly(kernel, scale):
     assert (project.downsample(refined) - y).abs().max() < 2e-6
 
 
-@every_kernel
-@every_scale
-@every_size
-@every_type
+@every_case
 def test_projecting_twice_is_projecting_once(kernel, scale, h, w, dtype, tolerance):
     project = ConsistencyEnforcingModule(kernel, scale)
     x, y = proposal_and_target(scale, dtype, h, w)
@@ -59,10 +57,7 @@ def test_projecting_twice_is_projecting_once(kernel, scale, h, w, dtype, toleran
     torch.testing.assert_close(project(once, y), once, rtol=0, atol=tolerance)
 
 
-@every_kernel
-@every_scale
-@every_size
-@every_type
+@every_case
 def test_what_downsampling_cannot_see_is_untouched(kernel, scale, h, w, dtype, tolerance):
     project = ConsistencyEnforcingModule(kernel, scale)
     x, y = proposal_and_target(scale, dtype, h, w)
@@ -72,10 +67,7 @@ def test_what_downsampling_cannot_see_is_untouched(kernel, scale, h, w, dtype, t
     torch.testing.assert_close(project(unseen, black), unseen, rtol=0, atol=tolerance)
 
 
-@every_kernel
-@every_scale
-@every_size
-@every_type
+@every_case
 def test_the_step_is_square_to_every_consistent_image(kernel, scale, h, w, dtype, tolerance):
     """Pythagoras: |x - z|^2 = |x - x'|^2 + |x' - z|^2, so no image z with H z = y is farther from x' than from x."""
     project = ConsistencyEnforcingModule(kernel, scale)

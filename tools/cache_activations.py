@@ -214,7 +214,8 @@ def judged(
     patches = cut_patch(images, grid)
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
-    return judged_images(patches, None, config.discriminator, generator and generator.refinement, step)
+    refinement = None if generator is None else generator.refinement
+    return judged_images(patches, None, config.discriminator, refinement, step)
 
 
 def labels_of(batch: dict[str, Tensor]) -> Labels | None:

@@ -75,7 +75,6 @@ def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int)
 def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
     """n renderings at cameras and classes drawn from the data's: those that eval.py --metrics measures, with the same seed."""
     config = generator.config
-
     batches = fresh_renderings(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed)
     return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
 

@@ -29,7 +29,7 @@ from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.inversion import invert  # noqa: E402
 from graf.evaluation.inversion.results import Inversion, similarity  # noqa: E402
 from graf.evaluation.sampling import render_views  # noqa: E402
-from graf.files import check_writable, whole_file  # noqa: E402
+from graf.files import check_writable, write_text  # noqa: E402
 from graf.models.generator import Generator  # noqa: E402
 
 log = logging.getLogger("graf")
@@ -63,8 +63,7 @@ def main() -> int:
             log.info("%4s" + "%18s" * len(rows[0]), "car", *rows[0])
         log.info("%4d" + "%18.2f" * len(rows[0]), index, *rows[-1].values())
     if args.json:
-        with whole_file(args.json) as temporary:
-            temporary.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps(rows, indent=1))
     return verdict(rows)
 
 

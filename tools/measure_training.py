@@ -31,7 +31,7 @@ from graf.evaluation.metrics import measure_generator  # noqa: E402
 from graf.evaluation.sampling import render_views, sample_objects  # noqa: E402
 from graf.evaluation.sanity import sanity  # noqa: E402
 from graf.evaluation.sweep import low_resolution_error  # noqa: E402
-from graf.files import check_writable, whole_file  # noqa: E402
+from graf.files import check_writable, write_text  # noqa: E402
 from graf.training.loop import train_step  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 
@@ -102,8 +102,7 @@ def write_table(variants: list[str], minutes: list[float], file: str | None) -> 
         rows.append(row)
         print_row(row, first=len(rows) == 1)
         if file:
-            with whole_file(file) as temporary:
-                temporary.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+            write_text(file, json.dumps(rows, indent=1))
 
     goals = [some for some in ([m for m in minutes if m <= 0], [m for m in minutes if m > 0]) if some]
     return max([in_own_process(variant, some, keep) for variant in variants for some in goals])

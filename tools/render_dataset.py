@@ -34,7 +34,7 @@ from graf.data.mesh_views import MeshRenderer  # noqa: E402
 from graf.data.meshes import read_mesh  # noqa: E402
 from graf.data.seeding import generator_of  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
-from graf.files import whole_file  # noqa: E402
+from graf.files import whole_file, write_text  # noqa: E402
 
 SETTINGS = "settings.json"
 
@@ -234,11 +234,6 @@ def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: in
         write_text(file, text)
     elif file.read_text(encoding="utf-8", errors="replace") != text:
         log.warning("%s: left as it is, for it is not what this tool would write; remove it to have that", file)
-
-
-def write_text(file: Path, text: str) -> None:
-    with whole_file(file) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.evaluation.sampling import fresh_samples, labels_of
-from graf.files import whole_file
+from graf.files import write_text
 from graf.models.generator import Generator
 
 AT_ONCE = 4096  # training images in one matrix of distances
@@ -138,5 +138,4 @@ def _write_summary(path: Path, found: Neighbours, shown: list[int], dataset: Vie
             for i in shown
         ],
     }
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    write_text(path, json.dumps(summary, indent=1))

@@ -32,7 +32,7 @@ from graf.evaluation.mesh import visible_radius
 from graf.evaluation.outputs import as_uint8, write_image
 from graf.evaluation.sampling import render_views
 from graf.evaluation.sweep import MANIFEST, made_from, require_ours
-from graf.files import whole_file
+from graf.files import write_text
 from graf.models.generator import Generator
 
 RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
@@ -78,8 +78,8 @@ def write_reconstruction(
             bar.update()
     poses = pose_c2w.double().cpu().numpy()
     for file, text in colmap_model(names, poses, width, data.fov).items():
-        _write_text(out / "sparse" / file, text)
-    _write_text(out / "transforms.json", transforms(names, poses, width, data))
+        write_text(out / "sparse" / file, text)
+    write_text(out / "transforms.json", transforms(names, poses, width, data))
     return [out / "images", out / "sparse", out / "transforms.json"]
 
 
@@ -90,7 +90,7 @@ def keep_pictures_of(shown: str, out: Path) -> None:
     if not manifest.exists() or manifest.read_bytes() != content.encode():
         for picture in (out / "images").glob("????.png"):
             picture.unlink()
-        _write_text(manifest, content)
+        write_text(manifest, content)
 
 
 def colmap_model(names: list[str], pose_c2w: np.ndarray, width: int, fov_deg: float) -> dict[str, str]:
@@ -136,8 +136,3 @@ def transforms(names: list[str], pose_c2w: np.ndarray, width: int, data: DataCon
         "frames": frames,
     }
     return json.dumps(content, indent=1) + "\n"
-
-
-def _write_text(path: Path, text: str) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

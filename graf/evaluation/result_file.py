@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.config import Config
 from graf.evaluation.metrics import rendering_sha256, same_protocol
-from graf.files import whole_file
+from graf.files import write_text
 
 log = logging.getLogger("graf")
 
@@ -37,10 +37,7 @@ class ResultFile:
 
     def kept(self) -> dict:
         """What the file says of this very checkpoint, as this config draws it."""
-        content = self._content()
-        if content.get("checkpoint_sha256") != self.checkpoint_sha256:
-            return {}
-        return {name: entry for name, entry in content.items() if name not in OF_IMAGES or self._drew(entry)}
+        return self._kept_of(self._content())
 
     def keep(self, result: dict) -> Path:
         """Write a result beside what is kept already. Returns the file. One whose numbers would be lost is renamed before."""
@@ -51,13 +48,13 @@ class ResultFile:
             "checkpoint": self.checkpoint.name,
             "checkpoint_sha256": self.checkpoint_sha256,
         }
-        content = self.kept() | identity | result
-        if file.exists() and (reason := self._reason_to_part(content)):
+        found = self._content()
+        content = self._kept_of(found) | identity | result
+        if file.exists() and (reason := self._reason_to_part(found, content)):
             aside = next(path for i in itertools.count(1) if not (path := file.with_stem(f"{file.stem}_{i}")).exists())
             file.rename(aside)
             log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside.name)
-        with whole_file(file) as temporary:
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_text(file, json.dumps(content, indent=1))
         return file
 
     def _content(self) -> dict:
@@ -68,17 +65,21 @@ class ResultFile:
             return {}
         return content if isinstance(content, dict) else {}
 
+    def _kept_of(self, content: dict) -> dict:
+        if content.get("checkpoint_sha256") != self.checkpoint_sha256:
+            return {}
+        return {name: entry for name, entry in content.items() if name not in OF_IMAGES or self._drew(entry)}
+
     def _drew(self, entry: object) -> bool:
         return isinstance(entry, dict) and entry.items() >= self.drawn_by.items()
 
-    def _reason_to_part(self, new: dict) -> str:
-        """Why not all that the file holds can stay beside the new content; empty where it can."""
-        found = self._content()
+    def _reason_to_part(self, found: dict, new: dict) -> str:
+        """Why not all that the file holds, `found`, can stay in the new content; empty where it can."""
         if "checkpoint_sha256" not in found:
             return "it is not a file of this program's results"
         if found["checkpoint_sha256"] != self.checkpoint_sha256:
             return f"its results are of another checkpoint, {found.get('checkpoint')}"
-        if found.keys() - self.kept().keys():
+        if found.keys() - self._kept_of(found).keys():
             return "it has results of images that were drawn with other settings"
         if "values" in found and not same_protocol(found, new):
             return "its values are of another protocol or of other samples"

@@ -20,7 +20,7 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
-from graf.files import whole_file
+from graf.files import write_text
 from graf.models.generator import Generator, Rendering, weights_hash
 
 log = logging.getLogger("graf")
@@ -153,9 +153,7 @@ class Frames:
         return found if isinstance(found, dict) else {}
 
     def _write_manifest(self, errors: Errors) -> None:
-        with whole_file(self.manifest) as temporary:
-            content = {"made_from": self.made_from} | errors
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_text(self.manifest, json.dumps({"made_from": self.made_from} | errors, indent=1))
 
 
 def require_ours(folder: Path) -> None:

@@ -14,10 +14,9 @@ from torch import Tensor
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
 from graf.evaluation.sampling import render_views
-from graf.files import whole_file
+from graf.evaluation.sweep import VIDEO_FRAMES, VIEWS
+from graf.files import write_text
 from graf.models.generator import Generator
-
-SWEEP_VIEWS, VIDEO_FRAMES = 8, 72
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +51,13 @@ def write_inversion(
     pairs = torch.stack([photographs.cpu(), inversion.images], dim=1).flatten(0, 1)
     files = [write_grid(out / "fit.png", as_uint8(pairs), columns=2)]
     found = inversion.latents, inversion.class_index
-    azimuth_deg = view_azimuths(SWEEP_VIEWS, data)
+    azimuth_deg = view_azimuths(VIEWS, data)
     poses = poses_at(azimuth_deg, inversion.v.mean().expand_as(azimuth_deg), sum(data.radius) / 2)
     sheet = picture(render_views(generator, found, poses), "rgb", data.near, data.far)
-    files.append(write_grid(out / "sweep.png", sheet, SWEEP_VIEWS))
+    files.append(write_grid(out / "sweep.png", sheet, VIEWS))
     frames = picture(render_views(generator, found, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
     files += [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]
-    with whole_file(out / "inversion.json") as temporary:
-        temporary.write_text(json.dumps(as_json(inversion, names), indent=1, allow_nan=False), encoding="utf-8")
+    write_text(out / "inversion.json", json.dumps(as_json(inversion, names), indent=1, allow_nan=False))
     return [*files, out / "inversion.json"]
 
 
