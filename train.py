@@ -5,6 +5,9 @@ import contextlib
 import logging
 from pathlib import Path
 
+import graf  # noqa: F401  first: it tells torch's threads how to wait
+
+# isort: split
 import torch
 import yaml
 

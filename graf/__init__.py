@@ -1,13 +1,23 @@
-"""GRAF + CCSR: 3D-aware generative models in plain PyTorch."""
+"""GRAF + CCSR: 3D-aware generative models in plain PyTorch.
+
+Import it before torch, as every script here does: the OpenMP library reads how waiting threads wait when torch loads it.
+"""
 
 import os
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["load_generator"]
 
-# Read when torch is first imported: waiting threads sleep instead of spinning. Beside other busy processes a small training
-# step is many times as fast for it, alone as fast as before.
+# Waiting threads sleep instead of spinning. Beside other busy processes a small training step is many times as fast for it,
+# alone as fast as before.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from graf.training.generator_loading import load_generator  # noqa: E402
 
-__all__ = ["load_generator"]
+def __getattr__(name: str) -> Any:
+    """load_generator, for which alone torch is imported."""
+    if name != "load_generator":
+        raise AttributeError(f"module 'graf' has no attribute {name!r}")
+    from graf.training.generator_loading import load_generator
+
+    return load_generator

@@ -17,12 +17,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-import yaml
-from PIL import Image
-from torch import Tensor
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import torch  # noqa: E402
+import yaml  # noqa: E402
+from PIL import Image  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 from graf.camera import poses_at, sample_poses  # noqa: E402
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge  # noqa: E402

@@ -10,11 +10,12 @@ import argparse
 import sys
 from pathlib import Path
 
-import matplotlib
-import numpy as np
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+import matplotlib  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
 from graf.camera import azimuth_and_v  # noqa: E402
 from graf.config import load_config  # noqa: E402
