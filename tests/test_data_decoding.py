@@ -72,6 +72,28 @@ def test_exif_rotation_is_undone(tmp_path):
     assert pixels[:, 4, 7].tolist() == [255, 0, 0] and pixels[:, 4, 0].tolist() == [255, 255, 255]
 
 
+def test_a_rotated_file_of_16_bits_is_upright(tmp_path):
+    values = np.zeros((8, 8), np.uint16)
+    values[:4] = 257 * 200  # bright above
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = read(tmp_path, Image.fromarray(values), exif=exif)
+    assert pixels[:, 4, 7].tolist() == [200] * 3 and pixels[:, 4, 0].tolist() == [0] * 3
+
+
+def test_bmp_and_tiff_of_8_and_16_bits(tmp_path):
+    colour = Image.new("RGB", (8, 8), (10, 20, 30))
+    for name in ("a.bmp", "a.tif", "a.TIFF"):
+        assert read(tmp_path, colour, name)[:, 4, 4].tolist() == [10, 20, 30]
+    assert read(tmp_path, Image.fromarray(np.full((8, 8), 257 * 77, np.uint16)), "b.tif")[:, 4, 4].tolist() == [77] * 3
+    assert read(tmp_path, Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "c.tif")[:, 4, 4].tolist() == [0, 255, 255]
+
+
+def test_floating_point_pixels_are_refused_with_the_cure(tmp_path):
+    with pytest.raises(ValueError, match="floating-point numbers.*save it with 8 or 16 bits"):
+        read(tmp_path, Image.fromarray(np.full((8, 8), 0.5, np.float32)), "a.tif")
+
+
 def test_the_centre_square_is_kept(tmp_path):
     image = Image.new("RGB", (24, 8), (255, 0, 0))
     image.paste((0, 0, 255), (8, 0, 16, 8))
@@ -107,7 +129,8 @@ def test_a_damaged_file_says_what_to_do(tmp_path):
     content = (tmp_path / "whole.png").read_bytes()
     (tmp_path / "half.png").write_bytes(content[: len(content) // 2])
     (tmp_path / "text.png").write_text("not an image")
-    for name in ("half.png", "text.png"):
+    (tmp_path / "empty.png").touch()
+    for name in ("half.png", "text.png", "empty.png"):
         with pytest.raises(ValueError, match="cannot be read.*on_bad_file: skip"):
             read_image(tmp_path / name, DATA)
 

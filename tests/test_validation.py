@@ -300,6 +300,39 @@ def test_one_fault_where_there_are_no_images(tmp_path):
         assert problem in message and len(message.splitlines()) == 1
 
 
+def test_images_of_formats_that_are_not_read_are_counted_by_suffix_and_told_once(tmp_path, caplog):
+    for name in ("a.jpg", "b.bmp", "c.TIF", "sub/d.tiff"):
+        put(tmp_path / name)
+    for name in ("1.HEIC", "2.HEIC", "3.dng", "sub/4.HEIC", ".5.HEIC", "notes.txt"):
+        (tmp_path / name).touch()
+    dataset = build_dataset(config(tmp_path))
+    assert [Path(file).name for file in dataset.files] == ["a.jpg", "b.bmp", "c.TIF", "d.tiff"]
+    (message,) = caplog.messages
+    assert "passed over 3 .HEIC, 1 .dng," in message and "`mogrify -format jpg *.HEIC`" in message
+
+
+def test_a_folder_of_nothing_but_unread_formats_says_so(tmp_path):
+    for name in ("a.heic", "b.heic"):
+        (tmp_path / name).touch()
+    message = faults_of(config(tmp_path))
+    assert "no images (.png, " in message and "passed over 2 .heic" in message and "convert them to jpg" in message
+
+
+def test_enlarged_images_are_counted_and_named(tmp_path, caplog):
+    for name, size in (("a.png", (64, 64)), ("b.png", (60, 21)), ("c.png", (63, 90)), ("d.png", (64, 70))):
+        put(tmp_path / name, size=size)
+    build_dataset(config(tmp_path, **{"data.imsize": 64}))
+    (message,) = (line for line in caplog.messages if "enlarged" in line)
+    assert message.startswith("2 of 4 images are smaller than data.imsize 64 and are enlarged, up to 3.0 times")
+    assert f"{tmp_path / 'b.png'} (21 pixels a side), {tmp_path / 'c.png'} (63 pixels a side); " in message
+    caplog.clear()
+    build_dataset(config(tmp_path, **{"data.imsize": 64, "data.center_crop": 16}))
+    assert "4 of 4 images" in caplog.text and "up to 4.0 times" in caplog.text and "(16 pixels a side), ...;" in caplog.text
+    caplog.clear()
+    build_dataset(config(tmp_path, **{"data.imsize": 16}))
+    assert "enlarged" not in caplog.text
+
+
 def test_names_without_cameras_learn_how_to_name_them(tmp_path):
     put(tmp_path / "chair_090.png")
     line = line_about(faults_of(config(tmp_path, **{"discriminator.condition": "class"})), "discriminator.condition")

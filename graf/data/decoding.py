@@ -11,8 +11,13 @@ from torch import Tensor
 from graf.config import DataConfig
 from graf.strict import one_line
 
-EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp")
+EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+UNREAD_EXTENSIONS = (  # of images too: they are counted, and their user told
+    *(".heic", ".heif", ".avif", ".gif", ".jfif", ".jp2", ".jxl", ".psd", ".exr", ".hdr", ".tga", ".svg"),
+    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # of cameras
+)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # whatever the extension says; EPS would be run as a program
+NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
 
 
@@ -46,7 +51,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
-        reason = "not an image, or damaged" if isinstance(error, UnidentifiedImageError) else one_line(str(error))
+        reason = NO_IMAGE if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); {cure}") from error
 
 
@@ -59,6 +64,8 @@ def square_side(width: int, height: int, center_crop: int) -> int:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known; save it with 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image, dtype=np.float32) / 257).round().clip(0, 255).astype(np.uint8))

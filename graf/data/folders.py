@@ -7,16 +7,18 @@ the rank is the index into data.v. The number after it is the azimuth in degrees
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from graf.camera import poses_at
 from graf.config import DataConfig
-from graf.data.decoding import EXTENSIONS
+from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
 from graf.data.faults import Fault
 
 TRANSFORMS = "transforms.json"
@@ -48,9 +50,17 @@ class Item:
     focal: float | None = None
 
 
-def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
+class Found(NamedTuple):
+    """The class folders, what is wrong with them, and by suffix how many images lie there in formats that are not read."""
+
+    folders: list[Folder]
+    faults: list[Fault]
+    unread: Counter[str]
+
+
+def find_folders(data: DataConfig) -> Found:
     """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
-    folders, faults, seen = [], [], set()
+    folders, faults, unread, seen = [], [], Counter(), set()
     roots_of = {
         pattern: [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
         for pattern in data.datadir
@@ -64,14 +74,29 @@ def find_folders(data: DataConfig) -> tuple[list[Folder], list[Fault]]:
                 faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
             taken_before = os.path.realpath(root) in seen
-            found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults))
+            other: Counter[str] = Counter()
+            found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults, other))
             if not found and not taken_before:
-                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it"))
+                passed_over = f"; {how_to_convert(other)}" if other else ""
+                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it{passed_over}"))
             folders += found
-    return folders, faults
+            unread += other
+    return Found(folders, faults, unread)
 
 
-def _walk(root: Path, homes: list[str], use_transforms: bool, seen: set[str], faults: list[Fault]) -> Iterator[Folder]:
+def how_to_convert(unread: Counter[str]) -> str:
+    """What to say of images in formats that are not read, counted by suffix."""
+    suffixes = unread.most_common()
+    counts = ", ".join(f"{n:,} {suffix}" for suffix, n in suffixes)
+    return (
+        f"passed over {counts}, formats that are not read; to train on them, convert them to jpg or png, as ImageMagick does "
+        f"with `mogrify -format jpg *{suffixes[0][0]}`"
+    )
+
+
+def _walk(
+    root: Path, homes: list[str], use_transforms: bool, seen: set[str], faults: list[Fault], unread: Counter[str]
+) -> Iterator[Folder]:
     def unreadable(error: OSError) -> None:
         faults.append(Fault(error.filename, f"the folder cannot be read ({error.strerror})"))
 
@@ -95,7 +120,8 @@ def _walk(root: Path, homes: list[str], use_transforms: bool, seen: set[str], fa
         images = ()
         if has_transforms:  # which names the images, and those below it too
             subfolders.clear()
-        else:
+        elif os.path.realpath(path) not in seen:
+            unread.update(suffix for name in names if (suffix := unread_suffix(name)))
             images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
         if (images or has_transforms) and os.path.realpath(path) not in seen:
             yield Folder(Path(path), images, has_transforms)
@@ -109,6 +135,12 @@ def is_within(path: Path, folder: str | os.PathLike) -> bool:
 
 def is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def unread_suffix(name: str) -> str | None:
+    """Its suffix, as it is spelled, where a name is that of an image in a format that is not read."""
+    suffix = os.path.splitext(name)[1]
+    return suffix if suffix.lower() in UNREAD_EXTENSIONS and not name.startswith(".") else None
 
 
 def label_source(data: DataConfig, folders: list[Folder]) -> str:

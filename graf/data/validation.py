@@ -4,17 +4,29 @@ import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.console import progress
 from graf.data.decoding import open_rgb, square_side
 from graf.data.faults import Fault, describe
-from graf.data.folders import Folder, Item, elevation_prefixes, find_folders, items_by_name, label_source, v_cure
+from graf.data.folders import (
+    Folder,
+    Item,
+    elevation_prefixes,
+    find_folders,
+    how_to_convert,
+    items_by_name,
+    label_source,
+    v_cure,
+)
 from graf.data.transforms import items_by_transforms
 from graf.data.workers import available_cores
 from graf.errors import DataError
+from graf.strict import one_line
 
 FOV_TOLERANCE_DEG = 0.5
+EXAMPLES = 3  # of images that a warning names
 
 log = logging.getLogger("graf")
 
@@ -34,14 +46,15 @@ def survey_images(config: Config) -> Survey:
     With data.on_bad_file: skip, faulty images are left out and logged.
     """
     data = config.data
-    folders, faults = find_folders(data)
+    folders, faults, unread = find_folders(data)
     source = label_source(data, folders)
     if source == "none":
         items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
     else:
         items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
         faults += wrong
-    faults += check_images(items, data)
+    checked = check_images(items, data)
+    faults += [image.fault for image in checked if image.fault]
     bad_files = {fault.where for fault in faults if fault.of_image}
     sound = [item for item in items if str(item.file) not in bad_files]
     n_images = len(sound) if data.on_bad_file == "skip" else len(items)
@@ -49,6 +62,9 @@ def survey_images(config: Config) -> Survey:
     if data.on_bad_file == "skip" and items and not sound:
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     raise_or_skip(faults, data)
+    if unread:
+        log.warning("%s", how_to_convert(unread))
+    warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     if source == "filename":
         tell_elevations(elevation_prefixes(folders), data.v)
     return Survey(sound, folders, source)
@@ -89,27 +105,48 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
     return faults
 
 
-def check_images(items: list[Item], data: DataConfig) -> list[Fault]:
-    """Faults of the files themselves; each is decoded to its end, on all cores."""
+class CheckedImage(NamedTuple):
+    """An image file, the side in pixels of the square that is cut from it, and its fault or None where it is sound."""
+
+    item: Item
+    side: int
+    fault: Fault | None
+
+
+def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
+    """The files themselves; each is decoded to its end, on all cores."""
     with ThreadPoolExecutor(available_cores()) as pool:
         checked = pool.map(lambda item: check_image(item, data), items)
-        return [fault for fault in progress(checked, desc="checking images", total=len(items)) if fault]
+        return list(progress(checked, desc="checking images", total=len(items)))
 
 
-def check_image(item: Item, data: DataConfig) -> Fault | None:
-    """The fault of one image file, None where it is sound."""
+def check_image(item: Item, data: DataConfig) -> CheckedImage:
+    """What one image file holds; its side is 0 where it cannot be read."""
     try:
         image = open_rgb(item.file, data.background, can_skip=data.on_bad_file == "error")
         side = square_side(*image.size, data.center_crop)
     except ValueError as error:
-        return Fault(str(item.file), str(error), of_image=True)
+        return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
     if item.focal is None or data.orthographic:
-        return None
+        return CheckedImage(item, side, None)
     fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # of the square crop: its focal length stays
     if abs(fov - data.fov) <= FOV_TOLERANCE_DEG:
-        return None
+        return CheckedImage(item, side, None)
     problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
-    return Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
+    return CheckedImage(item, side, Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}"))
+
+
+def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:
+    """Of images that have fewer pixels than data.imsize: enlarged, they teach the generator to be blurred."""
+    small = sorted((image for image in images if image.side < imsize), key=lambda image: image.side)
+    if not small:
+        return
+    examples = ", ".join(f"{one_line(str(image.item.file))} ({image.side} pixels a side)" for image in small[:EXAMPLES])
+    log.warning(
+        "%d of %d images are smaller than data.imsize %d and are enlarged, up to %.1f times, which shows as blur: %s%s; "
+        "take larger ones or leave them out, or set a smaller data.imsize",
+        *(len(small), len(images), imsize, imsize / small[0].side, examples, ", ..." if len(small) > EXAMPLES else ""),
+    )
 
 
 def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
