@@ -1,5 +1,6 @@
 """Checkpoints: written whole, read without running anything that is in them, ours and other people's."""
 
+import dataclasses
 import logging
 import pickle
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] 
         "n_classes": state.n_classes,
         "n_elevations": state.n_elevations,
         "versions": versions(),
+        "conditions": dataclasses.asdict(state.conditions),
         "state": state.state_dict(),
     }
     try:
@@ -145,6 +147,7 @@ def restore(path: Path, state: TrainState) -> None:
     try:
         _report_changes(content["config"], state.config)
         state.load_state_dict(content["state"])
+        _report_conditions(path, content.get("conditions", {}), state)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
 
@@ -179,6 +182,18 @@ def _report_changes(saved: dict, config: Config) -> None:
             old = before.get(name) if isinstance(before, dict) and name else before
             if old != value:
                 log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
+
+
+def _report_conditions(path: Path, saved: Mapping[str, object], state: TrainState) -> None:
+    changes = state.conditions.changes_since(saved)
+    if changes:
+        log.warning(
+            "%s: saved under other conditions (%s); from step %d on, the run may differ in the last bit from one that was "
+            "never stopped",
+            path,
+            ", ".join(changes),
+            state.step,
+        )
 
 
 def _first_lines(error: Exception, n: int = 5) -> str:

@@ -17,6 +17,7 @@ from graf.memory.sizes import starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
+from graf.training.conditions import Conditions
 from graf.training.distributed import ALONE, Processes
 
 SAVED = (
@@ -38,6 +39,7 @@ class TrainState:
     ):
         self.config = config
         self.device = device
+        self.conditions = Conditions.here(device)
         self.processes = processes
         self.n_classes, self.n_elevations = n_classes, n_elevations
         if config.discriminator.label_loss == "MCE" and n_classes == n_elevations == 1:
