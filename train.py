@@ -20,6 +20,7 @@ from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.curves import draw_curves
 from graf.files import not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
+from graf.memory.snapshot import record_history
 from graf.training.checkpoint import NEWEST, restore, start_from
 from graf.training.checkpoint_files import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.training.distributed import Processes
@@ -91,6 +92,8 @@ def run(
     """Build what the config says, continue where the run is, and train. Returns the exit status."""
     check_monitoring(config)
     keep_to(config.memory, device)
+    if args.memory_snapshot:
+        record_history(device)  # from here on, so that the networks' own memory has one
     if processes.first and not args.dry_run:
         remove_run_leftovers(config.run_dir)
     checkpoint = processes.from_first(

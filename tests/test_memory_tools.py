@@ -21,7 +21,7 @@ from graf.memory import watch as watch_module
 from graf.memory.cleanup import clean_up, install_signal_handler, request_clean_up
 from graf.memory.leak_report import LeakReport
 from graf.memory.limits import GB, MB
-from graf.memory.snapshot import take_census, write_snapshot
+from graf.memory.snapshot import record_history, take_census, write_snapshot
 from graf.memory.supervision import WatchSettings, watch_command, watch_pid
 from graf.memory.watch import NewRows, ProcessWatch
 
@@ -99,6 +99,33 @@ def test_a_snapshot_is_a_file_with_what_lives(tmp_path):
     assert row == {"shape": list(kept.shape), "dtype": "float32", "device": "cpu", "count": 1, "bytes": 4 * kept.numel()}
     assert content["tensor_bytes"]["cpu"] >= row["bytes"]
     assert content["types"]["builtins.function"] > 1000
+
+
+@pytest.mark.parametrize(("flags", "asked"), [(["--memory_snapshot"], ["history of cuda", "data"]), ([], ["data"])])
+def test_for_snapshots_of_a_card_its_history_is_asked_for_before_anything_is_built(tmp_path, monkeypatch, flags, asked):
+    import train
+
+    calls = []
+
+    def build(_config):
+        calls.append("data")
+        raise GrafError("that suffices")
+
+    def history(**given):
+        calls.append(f"history of {given['device']}")
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", history)
+    monkeypatch.setattr(train, "record_history", lambda _cpu: record_history(torch.device("cuda")))
+    monkeypatch.setattr(train, "build_dataset", build)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--set", f"training.outdir={tmp_path}", "--device", "cpu", *flags])
+    with pytest.raises(GrafError, match="that suffices"):
+        train.main()
+    assert calls == asked
+
+
+def test_on_a_cpu_there_is_no_history(monkeypatch):
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **_: pytest.fail("a card was asked"))
+    record_history(torch.device("cpu"))
 
 
 def test_cleaning_up_collects_garbage(garbage):
@@ -248,7 +275,15 @@ def test_a_process_is_watched_until_it_ends(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--pid", "1", "--", "true"], ["--self_test", "--pid", "1"], ["--pid", "1", "--clean_up"], ["--pid", "x"]]
+    "words",
+    [
+        ["--"],
+        ["--out", "o"],
+        ["--pid", "1", "--", "true"],
+        ["--self_test", "--pid", "1"],
+        ["--pid", "1", "--clean_up"],
+        ["--pid", "x"],
+    ],
 )
 def test_the_detector_takes_one_thing_to_watch(tool, words, capsys):
     with pytest.raises(SystemExit) as left:
@@ -262,6 +297,11 @@ def test_what_is_behind_the_dashes_is_the_command_alone(tool):
     assert arguments.out == Path("o")
     assert arguments.pid is None
     assert command == ["python", "--pid", "3"]
+
+
+@pytest.mark.parametrize(("words", "expected"), [([], True), (["--self_test"], True), (["--pid", "1"], False)])
+def test_the_detector_without_arguments_tests_itself(tool, words, expected):
+    assert tool("memory_leak_detector").parse(words)[0].self_test == expected
 
 
 def test_the_detector_proves_itself(tool):

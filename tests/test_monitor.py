@@ -99,6 +99,8 @@ def test_the_line_has_gigabytes_of_card_and_host(path, monkeypatch):
     monkeypatch.setattr(monitor._tree, "resident_bytes", lambda: 3 * GB)
     monitor._latest = {"workers_unique_bytes": GB / 2}
     assert monitor.line() == "memory: allocated 1.50 GB, reserved 2.25 GB, host 3.50 GB"
+    monkeypatch.setattr(monitor_module, "read_allocator", lambda device: {})  # as on a CPU
+    assert monitor.line() == "memory: host 3.50 GB"
 
 
 def test_phases_nest_and_end_with_an_exception_that_passes(path):

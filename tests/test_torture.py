@@ -1,5 +1,6 @@
 """A training survives its faults: the short form of tools/torture.py, and that the tool itself can tell."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -7,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,8 +25,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits other processes' files")
 if sys.platform.startswith("linux"):
     import torture_faults
+    import torture_run
     from state_digests import digest
-    from torture import Fault, first_difference, keep_config, surviving
+    from torture import Fault, ended, first_difference, keep_config, surviving
     from torture_run import NotSurvived, Subject
 
     from train import note_data
@@ -74,6 +77,36 @@ def test_the_step_is_that_of_the_last_whole_row(run):
     assert run.step() == 7
     (run.run_dir / "metrics.jsonl").unlink()
     assert run.step() == 0
+
+
+def test_a_run_that_has_no_log_yet_has_said_nothing(run):
+    assert run.said() == ""
+    assert run.continued_from() is None
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_slow_run_is_waited_for_as_long_as_it_writes(run, monkeypatch, writes):
+    """Time goes by in sleeps of 100 s; what is waited for takes 2,000 s."""
+    clock = [0.0]
+
+    def sleep(_seconds):
+        clock[0] += 100
+        if writes and clock[0] % 400 == 0:
+            run.log_file.write_text("." * int(clock[0]))
+
+    monkeypatch.setattr(torture_run, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(Subject, "alive", True)
+    with contextlib.nullcontext() if writes else pytest.raises(NotSurvived, match="wrote nothing for 600 s"):
+        run.wait(lambda: clock[0] >= 2000 or None)
+    assert clock[0] == (2000 if writes else 700)
+
+
+def test_a_run_is_ended_before_its_folder_goes(run, monkeypatch):
+    killed = []
+    monkeypatch.setattr(run, "kill", lambda: killed.append(1))
+    with pytest.raises(NotSurvived), ended(run):
+        raise NotSurvived("its exit status is 1, not 0")
+    assert killed == [1]
 
 
 def test_the_first_step_that_differs_is_named_with_its_numbers(tmp_path):

@@ -2,7 +2,7 @@
 
     python tools/memory_leak_detector.py [--run results/default] [--clean_up] -- python train.py --config configs/default.yaml
     python tools/memory_leak_detector.py --pid 12345
-    python tools/memory_leak_detector.py --self_test
+    python tools/memory_leak_detector.py            # its self test: a planted leak is told from a clean loop
 
 Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and leaves with the exit status of
 the command. With --run, the folder in which the run's own monitor writes memory.jsonl, growth is counted by step and phase,
@@ -59,9 +59,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: seconds that are not judged")
     parser.add_argument("--clean_up", action="store_true", help="at a warning, have the command's training clean up (SIGUSR2)")
-    parser.add_argument("--self_test", action="store_true", help="tell a planted leak from a clean loop")
+    parser.add_argument("--self_test", action="store_true", help="tell a planted leak from a clean loop; so without arguments")
     split = words.index("--") if "--" in words else len(words)
     arguments, command = parser.parse_args(words[:split]), words[split + 1 :]
+    arguments.self_test |= not words
     if (arguments.pid is not None) + bool(command) + arguments.self_test != 1:
         parser.error("expected one of: --pid N, --self_test, or a command behind --, such as -- python train.py")
     if arguments.clean_up and not command:

@@ -95,10 +95,11 @@ def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faul
     """The undisturbed run, the disturbed one, and what comes of the comparison."""
     undisturbed, disturbed = (subject(args.config, overrides, folder, name) for name in ("undisturbed", "disturbed"))
     began = time.monotonic()
-    undisturbed.start()
-    undisturbed.end(0)
-    log.info("undisturbed: %d steps in %.0f s", undisturbed.step(), time.monotonic() - began)
-    faults = list(inject(disturbed, n_faults, save_every, random.Random(args.seed)))
+    with ended(undisturbed), ended(disturbed):
+        undisturbed.start()
+        undisturbed.end(0)
+        log.info("undisturbed: %d steps in %.0f s", undisturbed.step(), time.monotonic() - began)
+        faults = list(inject(disturbed, n_faults, save_every, random.Random(args.seed)))
     expected, found = (apart(digests, run.run_dir / "model.pt") for run in (undisturbed, disturbed))
     different = [name for name in expected if found.get(name) != expected[name]]
     for kind, count in collections.Counter(fault.kind for fault in faults).items():
@@ -170,6 +171,15 @@ def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterato
         run.end(0)
     if last.problem:
         yield last
+
+
+@contextlib.contextmanager
+def ended(run: Subject) -> Iterator[None]:
+    """Whatever comes, the run's process ends before the folder that it writes into is removed."""
+    try:
+        yield
+    finally:
+        run.kill()
 
 
 @contextlib.contextmanager

@@ -80,18 +80,20 @@ class Subject:
         self.wait(lambda: (self._rows_file() != self.old_rows_file and self.step() >= step) or None)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Until the condition is not None. Raises NotSurvived where the process ends first, or nothing happens for long."""
-        deadline = time.monotonic() + LONGEST_WAIT_S
+        """Until the condition is not None. Raises NotSurvived where the process ends first, or writes nothing for long."""
+        written, deadline = None, 0.0
         while condition() is None:
             if not self.alive and condition() is None:
                 raise NotSurvived(f"it ended with status {self.process.exitcode}")
+            if written != (now := (self.step(), len(self.said()))):
+                written, deadline = now, time.monotonic() + LONGEST_WAIT_S
             if time.monotonic() > deadline:
-                raise NotSurvived(f"nothing happened for {LONGEST_WAIT_S} s")
+                raise NotSurvived(f"it wrote nothing for {LONGEST_WAIT_S} s")
             time.sleep(POLL_S)
 
     def end(self, status: int) -> None:
         """Wait for it to end by itself. Raises NotSurvived where it leaves another status, or a traceback."""
-        self.process.join(LONGEST_WAIT_S)
+        self.wait(lambda: None if self.alive else True)
         if self.process.exitcode != status:
             raise NotSurvived(f"its exit status is {self.process.exitcode}, not {status}")
         if "Traceback" in self.said():
@@ -108,10 +110,11 @@ class Subject:
         return self.process is not None and self.process.is_alive()
 
     def said(self) -> str:
-        """The log of the newest process."""
-        with self.log_file.open(encoding="utf-8", errors="replace") as file:
+        """The log of the newest process; empty before it has one."""
+        with contextlib.suppress(FileNotFoundError), self.log_file.open(encoding="utf-8", errors="replace") as file:
             file.seek(self.log_start)
             return file.read()
+        return ""
 
     def continued_from(self) -> int | None:
         """The step that the newest process said to go on from, 0 for a new run; None before it has."""

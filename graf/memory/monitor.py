@@ -99,13 +99,16 @@ class MemoryMonitor:
             return dict(self._latest)
 
     def line(self) -> str:
-        """`memory: allocated a GB, reserved r GB, host h GB`, as of now; host is the process and what only its workers hold."""
-        allocated = reserved = host = 0.0
+        """`memory: allocated a GB, reserved r GB, host h GB`, as of now; the first two on a card alone.
+
+        host is the process and what only its workers hold.
+        """
+        values: dict[str, float] = {}
         with self._harmless("memory cannot be read"):
-            card = read_allocator(self.device)
-            allocated, reserved = card.get("allocated_bytes", 0), card.get("reserved_bytes", 0)
-            host = self._tree.resident_bytes() + self.latest().get("workers_unique_bytes", 0)
-        return f"memory: allocated {allocated / GB:.2f} GB, reserved {reserved / GB:.2f} GB, host {host / GB:.2f} GB"
+            if card := read_allocator(self.device):
+                values = {"allocated": card["allocated_bytes"], "reserved": card["reserved_bytes"]}
+            values["host"] = self._tree.resident_bytes() + self.latest().get("workers_unique_bytes", 0)
+        return "memory: " + (", ".join(f"{name} {n_bytes / GB:.2f} GB" for name, n_bytes in values.items()) or "unknown")
 
     def _look(self) -> None:
         """A reading for the detectors, in the thread that trains; the next is due when this one's cost is a small share."""

@@ -78,8 +78,8 @@ def record_history(device: torch.device) -> None:
 def write_snapshot(folder: Path, step: int) -> Path:
     """memory_<step>.json in the folder: live tensors by shape and the commonest types of objects, the most first.
 
-    Where CUDA is in use, memory_<step>.pickle beside it, which https://pytorch.org/memory_viz draws. Raises OSError where it
-    cannot be written.
+    Where CUDA is in use, memory_<step>.pickle beside it, which https://pytorch.org/memory_viz draws, with the history of what
+    was allocated since `record_history`. Raises OSError where it cannot be written.
     """
     census = take_census()
     path = folder / f"memory_{step:08d}.json"
