@@ -14,7 +14,7 @@ import yaml
 from graf.camera import rotation_poses
 from graf.config import Config, config_to_dict, load_config
 from graf.console import run_script
-from graf.data import Views, build_dataset, build_loader
+from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.device import keep_freed_memory
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.curves import draw_curves
@@ -101,6 +101,7 @@ def run(
     )
     dataset = processes.in_turn(lambda: build_dataset(config))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
+    config = fit_to_data(config, dataset.knowledge)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     if args.partial:
         start_from(checkpoint, state)

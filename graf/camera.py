@@ -6,6 +6,7 @@ A camera's place is told by u = azimuth / 360 degrees and v = (1 - cos(polar ang
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ from graf.config import DataConfig
 class Labels:
     """What is known of B views: the camera, the class and the elevation bin.
 
-    pose_c2w (B, 3, 4); class_index (B,) and elevation_index (B,) int64, zeros where the data has none.
+    pose_c2w (B, 3, 4), None of photographs whose cameras are not known; class_index (B,) and elevation_index (B,) int64, zeros
+    where the data has none.
     """
 
-    pose_c2w: Tensor
+    pose_c2w: Tensor | None
     class_index: Tensor
     elevation_index: Tensor
 
@@ -30,14 +32,27 @@ class Labels:
         zeros = torch.zeros(len(pose_c2w), dtype=torch.long, device=pose_c2w.device)
         return cls(pose_c2w, zeros, zeros)
 
+    @classmethod
+    def of_batch(cls, batch: Mapping[str, Tensor]) -> "Labels":
+        """Labels among what a batch of a data set holds, by name."""
+        return cls(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
+
+    def with_cameras(self, drawn: "Labels") -> "Labels":
+        """These labels, with the drawn ones' cameras where none are known."""
+        return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=drawn.pose_c2w)
+
     def to(self, device: torch.device | str) -> "Labels":
-        return Labels(*(getattr(self, f.name).to(device, non_blocking=True) for f in dataclasses.fields(self)))
+        return self._each(lambda values: values.to(device, non_blocking=True))
 
     def __len__(self) -> int:
-        return len(self.pose_c2w)
+        return len(self.class_index)
 
     def __getitem__(self, index: slice | Tensor) -> "Labels":
-        return Labels(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+        return self._each(lambda values: values[index])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Labels":
+        poses = None if self.pose_c2w is None else change(self.pose_c2w)
+        return Labels(poses, change(self.class_index), change(self.elevation_index))
 
 
 def position_on_sphere(u: Tensor, v: Tensor) -> Tensor:

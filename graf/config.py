@@ -43,7 +43,11 @@ class DataConfig:
     umax: float = key("... to", -1, 2)
     vmin: float = key("polar position of drawn cameras, (1 - cos polar) / 2, from", 0, 1)
     vmax: float = key("... to", 0, 1)
-    v: tuple[float, ...] = key("polar position of each elevation label, in the order of their rank", 0, 1)
+    v: tuple[float, ...] = key(
+        "polar position of each elevation label, in the order of their rank; toy_cars: as many elevation bins of vmin..vmax",
+        0,
+        1,
+    )
     center_crop: int = key("side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key("mirror real images at random (unposed data only)")
     on_bad_file: Literal["error", "skip"] = key("what a faulty image does: end with the list, or be left out and counted")
@@ -134,7 +138,9 @@ class DiscriminatorConfig:
     norm: Literal["instance", "none"] = key("normalisation between layers (GRAF: instance)")
     spectral_norm: bool = key("spectral normalisation of every layer (GRAF: true)")
     hflip: bool = key("mirror what the discriminator sees at random")
-    condition: Literal["none", "class", "class_and_pose"] = key("what it knows of an image, by projection")
+    condition: Literal["none", "class", "class_and_pose"] = key(
+        "what it knows of an image, by projection; where the data has no cameras, the class, or none of one class"
+    )
     dual: bool = key("refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
     blur_sigma: float = key(
         "blur of all that it sees at step 0, standard deviation in pixels, so that shape comes first", 0, 64

@@ -333,12 +333,6 @@ def test_enlarged_images_are_counted_and_named(tmp_path, caplog):
     assert "enlarged" not in caplog.text
 
 
-def test_names_without_cameras_learn_how_to_name_them(tmp_path):
-    put(tmp_path / "chair_090.png")
-    line = line_about(faults_of(config(tmp_path, **{"discriminator.condition": "class"})), "discriminator.condition")
-    assert "<elevation>_<azimuth>.png, transforms.json" in line
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

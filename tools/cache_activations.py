@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, default_collate  # noqa: E402
 from graf.camera import Labels  # noqa: E402
 from graf.config import Config, load_config, override  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
-from graf.data import Views, build_dataset, sample_labels  # noqa: E402
+from graf.data import Views, build_dataset, fit_to_data, sample_labels  # noqa: E402
 from graf.data.seeding import generator_of as numbered_generator  # noqa: E402
 from graf.device import choose_device, keep_freed_memory  # noqa: E402
 from graf.errors import CheckpointError, GrafError  # noqa: E402
@@ -101,6 +101,8 @@ def main() -> int:
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     dataset = build_dataset(config)
+    if args.config:
+        config = fit_to_data(config, dataset.knowledge)
     try:
         subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
         if args.list:
@@ -160,7 +162,7 @@ def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, arg
     samples = [{"latents": latents[i]} | {name: getattr(labels, name)[i] for name in names} for i in range(args.num_samples)]
 
     def forward(batch: dict[str, Tensor]) -> object:
-        return generator(batch["latents"].to(device), labels_of(batch).to(device), resolution=args.resolution)
+        return generator(batch["latents"].to(device), Labels.of_batch(batch).to(device), resolution=args.resolution)
 
     return Subject(generator, samples, forward)
 
@@ -182,9 +184,9 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
     def forward(batch: dict[str, Tensor]) -> object:
         rng = numbered_generator(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
         images = batch["image"].to(device)
-        labels = labels_of(batch)
-        labels = labels and labels.to(device)
-        cameras = labels or sample_labels(dataset, len(images), config.data, rng).to(device)
+        labels = cameras = Labels.of_batch(batch).to(device)
+        if not dataset.posed:
+            cameras = labels.with_cameras(sample_labels(dataset, len(images), config.data, rng).to(device))
         return discriminator(judged(images, cameras, config, generator, step, rng), labels)
 
     return Subject(discriminator, Photographs(dataset, order[: args.num_samples].tolist()), forward)
@@ -196,6 +198,8 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
     weights, n_classes = found.part("discriminator", path), content.get("n_classes", found.n_classes)
     if config.discriminator.condition != "none" and len(dataset.class_names) > n_classes:
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
+    if config.discriminator.condition == "class_and_pose" and not dataset.posed:
+        raise CheckpointError(f"{path}: its discriminator judges by cameras too, and the data has none (data.labels)")
     network = Discriminator(config.discriminator, config.patch_size, n_classes, content.get("n_elevations", 1))
     require_fit({"discriminator": network}, found.parts, config, path)
     network.load_state_dict(weights)
@@ -216,11 +220,6 @@ def judged(
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
     refinement = None if generator is None else generator.refinement
     return judged_images(patches, None, config.discriminator, refinement, step)
-
-
-def labels_of(batch: dict[str, Tensor]) -> Labels | None:
-    """The labels of a batch of samples, None where the data is unposed."""
-    return Labels(*(batch[f.name] for f in dataclasses.fields(Labels))) if "pose_c2w" in batch else None
 
 
 if __name__ == "__main__":

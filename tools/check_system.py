@@ -24,6 +24,7 @@ import torch  # noqa: E402
 from graf.camera import Labels, sample_poses  # noqa: E402
 from graf.config import Config, MetricsConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
+from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data  # noqa: E402
 from graf.data.loader import MAX_WORKERS, PREFETCH  # noqa: E402
 from graf.data.workers import available_cores  # noqa: E402
 from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
@@ -51,14 +52,16 @@ def main() -> int:
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
-    sizes = starting_sizes(config, device.type, planned)
+    known = expected_knowledge(config.data)
+    config = fit_to_data(config, known)
+    sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
     config = with_sizes(config, sizes)
-    estimate = estimate_step(config, device.type)
+    estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)
     taken = f"batches of {config.training.batch_size}, {sizes} (peak: {estimate.moment})"
     log_rows(f"estimate: {config.expname}, {taken}", parts(estimate))
     needed = estimate.total_bytes
     if not args.no_step:
-        needed = max(needed, measure(config, device, estimate, budget))
+        needed = max(needed, measure(config, known, device, estimate, budget))
     if needed <= budget and host_suffices(device):
         log.info("\nfits, %s: %s needed, %s free on %s", sizes, size(needed), size(budget), device)
         return 0
@@ -166,13 +169,13 @@ def host_suffices(device: torch.device) -> bool:
     return False
 
 
-def measure(config: Config, device: torch.device, estimate: Estimate, budget: int) -> int:
+def measure(config: Config, known: Knowledge, device: torch.device, estimate: Estimate, budget: int) -> int:
     """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget."""
     if estimate.total_bytes > budget:
         log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
         return 0
     idle = peak_memory_bytes(device)
-    sizes, said = attempt(lambda: take_steps(config, device), (*FAILURES, OutOfMemory))
+    sizes, said = attempt(lambda: take_steps(config, known, device), (*FAILURES, OutOfMemory))
     if said or sizes.smaller_than is not None:
         log.info("\nmeasured: out of memory%s", f", survived with {sizes}" if not said else f" ({said})")
         return budget + 1
@@ -181,10 +184,10 @@ def measure(config: Config, device: torch.device, estimate: Estimate, budget: in
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def take_steps(config: Config, device: torch.device) -> StepSizes:
+def take_steps(config: Config, known: Knowledge, device: torch.device) -> StepSizes:
     """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in."""
     keep_freed_memory()
-    state = TrainState(config, device)
+    state = TrainState(config, device, known.n_classes, known.n_elevations)
     batch, width = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, 3, width, width, generator=state.draws).to(device) * 2 - 1
     for _ in range(STEPS):

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from graf.camera import rotation_poses  # noqa: E402
 from graf.config import Config, load_config  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
-from graf.data import Views, build_dataset, build_loader  # noqa: E402
+from graf.data import Views, build_dataset, build_loader, fit_to_data  # noqa: E402
 from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
 from graf.evaluation.consistency import multi_view_consistency  # noqa: E402
 from graf.evaluation.metrics import measure_generator  # noqa: E402
@@ -133,6 +133,7 @@ def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], No
 def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
     """A row at each of the minutes, of one training. The peak of its memory is told where none of the minutes is 0."""
     dataset = build_dataset(config)
+    config = fit_to_data(config, dataset.knowledge)
     idle = peak_memory_bytes(device)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
     if config.ccsr.pretrained_path:

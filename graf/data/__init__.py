@@ -5,12 +5,13 @@ import logging
 from graf.config import Config
 from graf.config_checks import advice
 from graf.data.images import load_images
+from graf.data.knowledge import fit_to_data
 from graf.data.loader import Batches, build_loader
 from graf.data.toy_cars import load_toy_cars
 from graf.data.validation import check_fit, raise_or_skip
 from graf.data.views import Views, sample_labels
 
-__all__ = ["Batches", "Views", "build_dataset", "build_loader", "sample_labels"]
+__all__ = ["Batches", "Views", "build_dataset", "build_loader", "fit_to_data", "sample_labels"]
 
 log = logging.getLogger("graf")
 

@@ -11,6 +11,7 @@ from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.data.decoding import read_image
 from graf.data.folders import Item
+from graf.data.knowledge import elevation_bins
 from graf.data.validation import Survey, survey_images
 from graf.data.views import Views
 from graf.errors import DataError
@@ -35,7 +36,7 @@ class ImageFolders(Views):
             labels=labels,
             fingerprint=images_fingerprint(survey.items, data),
             class_index=class_index,
-            n_elevations=len(data.v) if survey.label_source == "filename" else 1,
+            n_elevations=elevation_bins(data, survey.label_source),
         )
 
     def read(self, index: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Endless batches whose content is a function of the seed and the step alone, however many workers read them."""
 
-import dataclasses
 import logging
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -84,7 +83,7 @@ class BatchReader(Dataset):
 
 
 class Batches:
-    """Iterator over (images (B, 3, H, W) in [-1, 1], Labels or None) on the CPU; `close` ends its workers.
+    """Iterator over (images (B, 3, H, W) in [-1, 1], their Labels) on the CPU; `close` ends its workers.
 
     open_loader(step) gives the loader of a step's batch and those after it. Workers that die are started anew from the batch
     in hand, and so are all where `renew_every` is not 0, as often. Raises DataError where a file cannot be read, GrafError
@@ -100,7 +99,7 @@ class Batches:
     def __iter__(self) -> "Batches":
         return self
 
-    def __next__(self) -> tuple[Tensor, Labels | None]:
+    def __next__(self) -> tuple[Tensor, Labels]:
         batch, problems = self._read()
         if batch is None:
             raise DataError(problems[-1])
@@ -111,9 +110,7 @@ class Batches:
         self._step += 1
         if self._renew_every and self._step % self._renew_every == 0:
             self._open()
-        if "pose_c2w" not in batch:
-            return batch["image"], None
-        return batch["image"], Labels(*(batch[f.name] for f in dataclasses.fields(Labels)))
+        return batch["image"], Labels.of_batch(batch)
 
     def close(self) -> None:
         """End the worker processes; the iterator cannot be used afterwards. Deleting it does the same."""

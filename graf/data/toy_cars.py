@@ -5,6 +5,7 @@ car and its own camera, drawn from the config's range, as in GRAF's carla set.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -18,10 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graf.camera import Labels, sample_poses
+from graf.camera import Labels, azimuth_and_v, sample_poses
 from graf.config import DataConfig
 from graf.console import progress
 from graf.data.car_shapes import make_car
+from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
 from graf.data.seeding import generator_of
 from graf.data.views import Views
@@ -53,7 +55,7 @@ class CarViews(NamedTuple):
 class ToyCars(Views):
     """The set in memory: images (N, 3, H, W) uint8 and their labels."""
 
-    def __init__(self, images: Tensor, labels: Labels | None, fingerprint: str):
+    def __init__(self, images: Tensor, labels: Labels | None, fingerprint: str, n_elevations: int = 1):
         self.images = images
         super().__init__(
             files=[f"toy car {index}" for index in range(len(images))],
@@ -61,6 +63,7 @@ class ToyCars(Views):
             class_index=torch.zeros(len(images), dtype=torch.long),
             labels=labels,
             fingerprint=fingerprint,
+            n_elevations=n_elevations,
         )
 
     def read(self, index: int) -> Tensor:
@@ -83,8 +86,15 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
         )
         kept = make_toy_cars(data)
         _write(kept, file)
-    labels = None if data.labels == "none" else Labels.of_poses(kept["pose_c2w"])
-    return ToyCars(kept["images"], labels, fingerprint)
+    labels = None if data.labels == "none" else toy_car_labels(kept["pose_c2w"], data)
+    return ToyCars(kept["images"], labels, fingerprint, elevation_bins(data, data.labels))
+
+
+def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
+    """The cameras (N, 3, 4), all of one class, and the bins that they are in of vmin..vmax cut evenly."""
+    _, v = azimuth_and_v(pose_c2w)
+    edges = torch.linspace(data.vmin, data.vmax, elevation_bins(data, data.labels) + 1)[1:-1]
+    return dataclasses.replace(Labels.of_poses(pose_c2w), elevation_index=torch.bucketize(v, edges))
 
 
 def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:

@@ -93,10 +93,6 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
     if data.hflip and posed:
         cure = "set data.hflip: false, or data.labels: none to train without cameras"
         faults.append(Fault("data.hflip", f"a mirrored photograph would need a mirrored camera; {cure}"))
-    for key, value in (("condition", config.discriminator.condition), ("label_loss", config.discriminator.label_loss)):
-        if value != "none" and not posed and n_images:
-            cure = "set it to none, or give the images cameras (data.labels): names <elevation>_<azimuth>.png, transforms.json"
-            faults.append(Fault(f"discriminator.{key}", f"{value} needs labels, and these images have no cameras; {cure}"))
     if uses_radius and not data.near <= data.radius[1] <= data.far:
         margin = min((data.far - data.near) / 2, 0.9 * data.radius[1])
         near, far = data.radius[1] - margin, data.radius[1] + margin

@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
+from graf.data.knowledge import Knowledge
 
 
 class Views(Dataset, abc.ABC):
@@ -37,6 +38,10 @@ class Views(Dataset, abc.ABC):
     @property
     def posed(self) -> bool:
         return self.labels is not None
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return Knowledge(self.posed, len(self.class_names), self.n_elevations)
 
     def __len__(self) -> int:
         return len(self.files)

@@ -103,7 +103,7 @@ def _train_on(state: TrainState, dataset: Views, interruption: Interruption, mem
         raise with_advice(no_room, state)
 
 
-def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels | None) -> dict[str, Tensor]:
+def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> dict[str, Tensor]:
     """One step of both networks on one batch from the loader. Returns the step's scalars.
 
     Raises Derailed where training cannot go on from here, OutOfMemory where the smallest part of the step is too large.
@@ -115,7 +115,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
         return sample_labels(dataset, n, config.data, state.draws).to(state.device)
 
     images = images.to(state.device, non_blocking=True)
-    labels = labels.to(state.device) if labels is not None else None
+    labels = labels.to(state.device)
     sizes = str(state.sizes)
     stats, said = state.processes.attempt(
         lambda: discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from graf.config import Config, TrainingConfig
-from graf.errors import ConfigError
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import starting_sizes
 from graf.models.discriminator import Discriminator
@@ -42,8 +41,6 @@ class TrainState:
         self.conditions = Conditions.here(device)
         self.processes = processes
         self.n_classes, self.n_elevations = n_classes, n_elevations
-        if config.discriminator.label_loss == "MCE" and n_classes == n_elevations == 1:
-            raise ConfigError("discriminator.label_loss: MCE has nothing to tell apart in data of one class and one elevation")
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)

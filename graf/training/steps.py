@@ -36,7 +36,7 @@ Stats = dict[str, Tensor]
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None, fake_labels: Labels) -> Stats:
-    """Teach the discriminator on photographs (B, 3, W, W), their labels where known, and as many fakes.
+    """Teach the discriminator on photographs (B, 3, W, W), their labels (None: nothing is known), and as many fakes.
 
     In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
@@ -44,7 +44,7 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None,
     mine = state.processes.rows
     real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
     if labels is not None:
-        real = dataclasses.replace(real, labels=labels)
+        real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
 
     def loss_of(rows: slice) -> tuple[Tensor, Stats]:
         return _discriminator_loss(state, images[rows], None if labels is None else labels[rows], real[rows], fake[rows])

@@ -89,11 +89,11 @@ def test_fewer_images_than_a_batch(refused, tmp_path):
     assert "batch" in refused("train.py", "--set", *TINY_IMAGES, "data.labels=none")
 
 
-def test_a_condition_on_cameras_that_nobody_knows(refused, tmp_path):
+def test_labels_that_tell_nothing_apart(refused, tmp_path):
     for name in ("one.png", "two.png"):
         photograph(tmp_path / "photos" / name)
-    message = refused("train.py", "--set", *TINY_IMAGES, "--set", "data.labels=none")
-    assert "discriminator.condition: class_and_pose needs labels" in message
+    message = refused("train.py", "--set", *TINY_IMAGES, "discriminator.label_loss=MCE")
+    assert "discriminator.label_loss: MCE has nothing to tell apart in data of one class and one elevation" in message
 
 
 def test_missing_checkpoint_to_resume(refused):

@@ -1,0 +1,64 @@
+"""What a data set tells of its images besides their pixels, and a config's discriminator as it fits that."""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+
+from graf.config import Config, DataConfig
+from graf.data.folders import find_folders, label_source
+from graf.errors import ConfigError
+
+log = logging.getLogger("graf")
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Whether each image has a camera, and into how many classes and elevation bins the images fall."""
+
+    posed: bool
+    n_classes: int = 1
+    n_elevations: int = 1
+
+
+def elevation_bins(data: DataConfig, label_source: str) -> int:
+    """As many as data.v has entries, where file names tell elevations or toy cars are seen from a range of them; else 1."""
+    if data.type == "toy_cars":
+        return len(data.v) if label_source != "none" and data.vmin < data.vmax else 1
+    return len(data.v) if label_source == "filename" else 1
+
+
+def expected_knowledge(data: DataConfig) -> Knowledge:
+    """What the data set of a config tells, by the names of its folders and files alone; no image is read.
+
+    Where there are none yet, file names with cameras are expected.
+    """
+    if data.type == "toy_cars":
+        return Knowledge(data.labels != "none", n_elevations=elevation_bins(data, data.labels))
+    folders = find_folders(data).folders
+    source = label_source(data, folders) if folders else "filename"
+    return Knowledge(source != "none", max(1, len(folders)), elevation_bins(data, source))
+
+
+def fit_to_data(config: Config, known: Knowledge) -> Config:
+    """The config with discriminator.condition as the data knows it: without cameras the class alone, or none where there is
+    one class. The log tells a change.
+
+    Raises ConfigError where discriminator.label_loss has nothing to tell apart.
+    """
+    discriminator = config.discriminator
+    if discriminator.label_loss != "none" and known.n_classes == known.n_elevations == 1:
+        raise ConfigError(
+            f"discriminator.label_loss: {discriminator.label_loss} has nothing to tell apart in data of one class and one "
+            "elevation; set it to none, or give each class a folder of its own"
+        )
+    if known.posed or discriminator.condition == "none":
+        return config
+    condition = "class" if known.n_classes > 1 else "none"
+    if condition == discriminator.condition:
+        return config
+    log.info(
+        "discriminator.condition: %s instead of %s, for these images have %d class(es) and no cameras, which names as "
+        "<elevation>_<azimuth>.png or a transforms.json would tell",
+        *(condition, discriminator.condition, known.n_classes),
+    )
+    return dataclasses.replace(config, discriminator=dataclasses.replace(discriminator, condition=condition))

@@ -1,0 +1,154 @@
+"""What a data set tells of its images, and the discriminator's condition as it fits that."""
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+from test_data_images import config, put, put_transforms
+
+from graf.camera import azimuth_and_v
+from graf.config import load_config
+from graf.data import build_dataset, build_loader
+from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
+from graf.errors import ConfigError
+from graf.training.loop import train_step
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("files", "known"),
+    [
+        (("a.png", "b.png"), Knowledge(False)),
+        (("cats/a.png", "dogs/b.png"), Knowledge(False, n_classes=2)),
+        (("0_0000.png", "1_0090.png"), Knowledge(True, n_elevations=4)),
+        (("x/0_0000.png", "y/0_0090.png"), Knowledge(True, n_classes=2, n_elevations=4)),
+    ],
+)
+def test_names_alone_tell_what_the_images_do(tmp_path, files, known):
+    for file in files:
+        put(tmp_path / file)
+    settings = config(tmp_path)
+    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == known
+
+
+def test_transforms_tell_cameras_and_no_elevations(tmp_path):
+    put(tmp_path / "a.png")
+    matrix = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 3.6], [0, 0, 0, 1]]
+    put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix}])
+    settings = config(tmp_path)
+    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == Knowledge(True)
+
+
+def test_of_a_set_that_is_not_here_file_names_are_expected(tmp_path):
+    assert expected_knowledge(config(tmp_path / "carla").data) == Knowledge(True, n_elevations=4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "known"),
+    [
+        ((), Knowledge(True, n_elevations=4)),
+        (("data.v=[0.3,0.4]",), Knowledge(True, n_elevations=2)),
+        (("data.labels=filename", "data.vmin=0.3", "data.vmax=0.3"), Knowledge(True)),
+        (("data.labels=none",), Knowledge(False)),
+    ],
+)
+def test_toy_cars_have_as_many_elevation_bins_as_data_v_has_entries(tmp_path, keys, known):
+    settings = load_config(None, [f"data.datadir={tmp_path}", "data.n_images=8", "data.imsize=8", *keys])
+    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == known
+
+
+def test_a_toy_cars_elevation_bin_is_its_quarter_of_the_range(tmp_path):
+    keys = ["data.n_images=200", "data.imsize=8", "data.vmin=0.1", "data.vmax=0.5", f"data.datadir={tmp_path}"]
+    labels = build_dataset(load_config(None, keys)).labels
+    v = azimuth_and_v(labels.pose_c2w)[1]
+    assert torch.equal(labels.elevation_index, ((v - 0.1) / 0.1).long())
+    assert labels.elevation_index.unique().tolist() == [0, 1, 2, 3]
+    assert labels.class_index.unique().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("condition", "known", "fitted"),
+    [
+        ("class_and_pose", Knowledge(True), "class_and_pose"),
+        ("class", Knowledge(True), "class"),  # of checkpoints that have it
+        ("class_and_pose", Knowledge(False, n_classes=2), "class"),
+        ("class", Knowledge(False, n_classes=2), "class"),
+        ("class_and_pose", Knowledge(False), "none"),
+        ("class", Knowledge(False), "none"),
+        ("none", Knowledge(False, n_classes=2), "none"),
+    ],
+)
+def test_the_condition_falls_to_what_the_data_knows_and_stays_there(smoke, caplog, condition, known, fitted):
+    settings = smoke(f"discriminator.condition={condition}")
+    with caplog.at_level(logging.INFO, logger="graf"):
+        after = fit_to_data(settings, known)
+    assert after == smoke(f"discriminator.condition={fitted}")
+    told = [f"discriminator.condition: {fitted} instead of {condition}" in line for line in caplog.messages]
+    assert told == [True] * (fitted != condition)
+    assert fit_to_data(after, known) is after
+
+
+def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
+    with caplog.at_level(logging.INFO, logger="graf"):
+        fit_to_data(smoke(), Knowledge(False, n_classes=3))
+    assert "3 class(es) and no cameras, which names as <elevation>_<azimuth>.png or a transforms.json" in caplog.text
+
+
+def test_labels_without_anything_to_tell_apart_are_refused(smoke):
+    settings = smoke("discriminator.label_loss=MCE")
+    with pytest.raises(ConfigError, match="MCE has nothing to tell apart.*set it to none, or give each class a folder"):
+        fit_to_data(settings, Knowledge(False))
+    assert fit_to_data(settings, Knowledge(True, n_elevations=4)) is settings
+
+
+def one_step(settings):
+    """The state after a training step, and its scalars, as train.py would take it."""
+    dataset = build_dataset(settings)
+    settings = fit_to_data(settings, dataset.knowledge)
+    state = TrainState(settings, CPU, len(dataset.class_names), dataset.n_elevations)
+    images, labels = next(build_loader(dataset, settings, CPU))
+    return state, train_step(state, dataset, images, labels), labels
+
+
+def test_the_label_loss_learns_elevations_of_the_embedded_cars(smoke, tmp_path):
+    cars = smoke("discriminator.label_loss=MCE", f"data.datadir={tmp_path}", "training.batch_size=8")
+    state, stats, labels = one_step(cars)
+    assert state.discriminator.elevation_head.out_features == 4
+    assert stats["loss_label_d"] > 0.5  # nats of four bins, of one class none
+    assert state.discriminator.elevation_head.weight.grad.abs().max() > 0
+
+
+def test_of_unposed_class_folders_the_class_alone_conditions(smoke, tmp_path):
+    for index in range(8):
+        put(tmp_path / f"{index % 2}" / f"{index}.png", colour=(30 * index, 0, 0), size=(16, 16))
+    folder = ("data.type=images", f"data.datadir={tmp_path}", "discriminator.label_loss=MCE", "training.batch_size=8")
+    state, stats, labels = one_step(smoke(*folder))
+    assert state.config.discriminator.condition == "class" and state.discriminator.pose_embedding is None
+    assert labels.pose_c2w is None and sorted(labels.class_index.tolist()) == [0] * 4 + [1] * 4
+    assert state.generator.class_embedding.num_embeddings == 2
+    for network in (state.discriminator.class_embedding, state.discriminator.class_head):
+        assert network.weight.grad.abs().max() > 0
+    assert stats["loss_label_d"] > 0.3 and torch.isfinite(stats["loss_g"])
+
+
+@pytest.mark.parametrize("ccsr", [(), ("ccsr.mode=consistency", "ccsr.judge=restored")])
+def test_a_folder_of_plain_photographs_trains_without_further_keys(smoke, tmp_path, ccsr):
+    for index in range(4):
+        put(tmp_path / f"IMG_{index}.jpg", size=(20, 16))
+    state, stats, labels = one_step(smoke("data.type=images", f"data.datadir={tmp_path}", *ccsr))
+    assert state.discriminator.projection is None and torch.isfinite(stats["loss_d"])
+
+
+def test_photographs_are_told_apart_by_their_own_class_and_not_by_that_of_a_fake(smoke, photographs, labels):
+    """Real images are scored with the labels that came with them, though cameras are drawn."""
+    settings = smoke("discriminator.condition=class")
+    scored = []
+    state = TrainState(settings, CPU, n_classes=2)
+    state.discriminator.register_forward_pre_hook(lambda _, inputs: scored.append(inputs[1].class_index.tolist()))
+    own = dataclasses.replace(labels, pose_c2w=None, class_index=torch.tensor([1, 0, 0, 1]))
+    discriminator_step(state, photographs, own, labels)
+    assert scored[0] == [1, 0, 0, 1] and scored[1] == labels.class_index.tolist()
