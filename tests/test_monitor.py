@@ -15,7 +15,7 @@ from graf.memory import monitor as monitor_module
 from graf.memory import readings
 from graf.memory.limits import GB, MB, memory_available, memory_limit
 from graf.memory.monitor import MemoryMonitor, end_cut_line, pause
-from graf.memory.readings import Card, ProcessTree, read_allocator
+from graf.memory.readings import Card, CpuLoad, ProcessTree, read_allocator
 
 CPU = torch.device("cpu")
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
@@ -62,12 +62,29 @@ def test_rows_tell_time_step_phase_and_bytes(path, monkeypatch):
     assert found[-1]["step"] == 7
     assert found[-1]["phase"] == "train"
     assert [row["time"] for row in found] == sorted(row["time"] for row in found)
+    assert all(row["run_cpu_percent"] >= 0 and 0 <= row["machine_cpu_percent"] <= 100 for row in found)
     assert found[0]["host_unique_bytes"] <= found[0]["host_bytes"]
     assert "host_unique_bytes" not in found[1]  # costs too much for every row
     assert all(row["monitor_cpu_share"] > 0 for row in found)
     assert monitor.latest()["host_bytes"] == found[-1]["host_bytes"]
     assert all(isinstance(value, (int, float)) for value in monitor.latest().values())
     assert not monitor._thread.is_alive()
+
+
+def test_the_load_is_cpu_time_over_the_time_that_went_by(monkeypatch):
+    """Two cores were busy for 4 s with the process, its child and one that has ended meanwhile; then none was."""
+    clock, times = [0.0], SimpleNamespace(user=1.0, system=0.5, children_user=0.25, children_system=0.25)
+    child = SimpleNamespace(cpu_times=lambda: (clock[0] / 2, 1.0, 99.0))
+    tree = ProcessTree()
+    tree.process, tree.children = SimpleNamespace(cpu_times=lambda: times), [child]
+    monkeypatch.setattr(readings, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(readings.psutil, "cpu_percent", lambda: 62.5)
+    load = CpuLoad(tree)
+    clock[0], times.user, times.children_user = 4.0, 5.0, 2.25  # 4 s, 2 s of the ended child, 2 s of the child
+    assert load.read() == {"run_cpu_percent": 200.0, "machine_cpu_percent": 62.5}
+    tree.children = []  # whose time is known no longer
+    clock[0] = 8.0
+    assert load.read()["run_cpu_percent"] == 0
 
 
 def test_without_an_interval_there_is_no_thread_and_no_file(path):

@@ -23,7 +23,7 @@ from test_report import BROWSERS, EVIL, Page, content, put_png
 from graf.errors import GrafError
 from graf.evaluation import status_page
 from graf.evaluation import tail as tail_module
-from graf.evaluation.run_status import RunReader, RunStatus, speed, thinned, trend
+from graf.evaluation.run_status import Limits, RunReader, RunStatus, paces, speed, thinned, trend
 from graf.evaluation.tail import Tail
 from graf.memory.leak_report import LeakReport
 from graf.memory.limits import GB, MB
@@ -241,6 +241,65 @@ def test_warnings_tell_of_leaks_collapse_and_values_that_are_not_finite(run):
     assert values == "values that were not finite, of the last 10 rows: loss_d in 2"
 
 
+CARD = {"gpu_used_bytes": 39 * GB, "gpu_total_bytes": 40 * GB, "gpu_temperature_c": 88}  # 97.5 %
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (Limits(), ["the card is 98% full (39.00 of 40.00 GB, all processes together)", "the card is at 88 C"]),
+        (Limits(card_percent=97.5, hot_c=88), ["the card is 98% full", "the card is at 88 C"]),
+        (Limits(card_percent=98, hot_c=88), ["the card is at 88 C"]),
+        (Limits(card_percent=98, hot_c=89), []),
+    ],
+)
+def test_a_nearly_full_card_and_a_hot_one_are_warned_of_while_the_run_goes_on(run, limits, told):
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, **CARD))
+    found = RunReader(run, limits).status().warnings
+    assert len(found) == len(told)
+    assert all(line.startswith(start) for line, start in zip(found, told, strict=True))
+    put_rows(run / "memory.jsonl", memory_row(NOW, 1000, **CARD))
+    assert RunReader(run, limits).status().warnings == ()
+
+
+@pytest.mark.parametrize(("times", "slowdown", "told"), [(3, 2, True), (3, 3.5, False), (1, 2, False)])
+def test_steps_slower_than_the_runs_own_median_are_warned_of(run, clock, times, slowdown, told):
+    """0.5 s a step in 40 intervals, then 12 intervals in which a step takes `times` as long."""
+    for number in range(1, 13):
+        clock.now += 5 * times
+        put_rows(run / "memory.jsonl", memory_row(clock.now, 400 + 10 * number), when=clock.now)
+    found = RunReader(run, Limits(slowdown=slowdown)).status().warnings
+    assert len(found) == told
+    if told:
+        assert found[0].startswith("a step takes 1.5 s of late, 3.0 times the run's median of 0.5 s; ")
+
+
+def test_paces_are_of_training_alone_and_end_where_a_run_was_resumed():
+    rows = [memory_row(when, step) for when, step in ((0, 0), (5, 10), (10, 10), (15, 20))]  # none between 5 and 10
+    rows += [memory_row(20, 20, phase="sample"), memory_row(30, 21), memory_row(34, 23)]
+    rows += [memory_row(90, 15), memory_row(95, 16)]
+    assert paces(rows) == [0.5, 1.0, 2.0, 5.0]
+
+
+def test_the_processor_is_told_while_the_run_goes_on(run, clock, program):
+    put_rows(run / "memory.jsonl", memory_row(NOW, 400, run_cpu_percent=185.3, machine_cpu_percent=61.5))
+    status = RunReader(run).status()
+    assert status_page.facts(status)["cpu"] == "1.9 cores busy with the run, 62 % of the machine's in all"
+    assert "1.9 cores busy" in text_of(program.page(status)) and "1.9 cores busy" in Page(status_page.html(status)).text
+    put_rows(run / "memory.jsonl", memory_row(NOW, 1000, run_cpu_percent=185.3, machine_cpu_percent=61.5, gpu_power_w=300))
+    assert status_page.facts(RunReader(run).status()).keys() == {"state", "step", "speed"}
+
+
+def test_the_memory_of_a_run_that_is_over_does_not_rise(run, program):
+    for over in (False, True):
+        if over:
+            put_rows(run / "memory.jsonl", memory_row(NOW, 1000))
+        status = RunReader(run).status()
+        for text in (text_of(program.page(status)), Page(status_page.html(status)).text):
+            assert ("rising" in text) is not over
+            assert "falling" in text  # of loss_d, which tells of the training
+
+
 def test_a_leak_row_of_another_version_and_odd_numbers_are_left_out(run):
     other_leak = {"time": NOW, "step": 400, "leak": {"source": "host"}}
     put_rows(run / "memory.jsonl", other_leak, memory_row(NOW, 400, host_bytes=10**400))
@@ -305,6 +364,35 @@ def leave_with(program, monkeypatch, *words) -> int:
 def test_once_prints_a_page_and_leaves(run, program, monkeypatch, capsys):
     assert leave_with(program, monkeypatch, run, "--once") == 0
     assert "400 of 1,000" in capsys.readouterr().out
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """results/ with the runs old and sets/new, of which the latter was written last, and a folder that is none."""
+    monkeypatch.chdir(tmp_path)
+    for name, when in (("old", NOW - 9000), ("sets/new", NOW - 50)):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        put_rows(tmp_path / "results" / name / "memory.jsonl", memory_row(when - 5, 1), memory_row(when, 11), when=when)
+    (tmp_path / "results" / "data_check").mkdir()
+    return tmp_path / "results"
+
+
+def test_without_a_run_the_newest_is_shown(results, program, monkeypatch, capsys):
+    assert leave_with(program, monkeypatch, "--once") == 0
+    assert capsys.readouterr().out.startswith("results/sets/new\n")
+    shutil.rmtree(results)
+    assert leave_with(program, monkeypatch, "--once") == 2
+    assert "results: no run here; start one with python train.py" in capsys.readouterr().err
+
+
+def test_of_a_folder_of_runs_the_runs_are_listed(results, program, monkeypatch, capsys):
+    assert leave_with(program, monkeypatch, "results") == 2
+    first, *runs = capsys.readouterr().err.splitlines()
+    assert first.endswith("results: name one of the runs in it, the newest first:")
+    assert runs[0] == "  results/sets/new: step 11, running"
+    assert runs[1].startswith("  results/old: step 11, silent for")
+    assert leave_with(program, monkeypatch, "results/data_check", "--once") == 0
+    assert "has not taken a step yet" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_is_status_2(tmp_path, program, monkeypatch, capsys):

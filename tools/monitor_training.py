@@ -1,5 +1,6 @@
-"""Watch a run from its folder alone: step, speed, estimated end, losses, memory, temperature, warnings.
+"""Watch a run from its folder alone: step, speed, estimated end, losses, memory, CPU, card, warnings.
 
+    python tools/monitor_training.py                             # the newest run in results/
     python tools/monitor_training.py results/default             # live in the terminal, until Ctrl-C
     python tools/monitor_training.py results/default --once      # one page, as also into a file or a pipe
     python tools/monitor_training.py results/default --web       # in a browser on this machine, with the newest samples
@@ -24,17 +25,21 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from graf.console import log, run_script  # noqa: E402
-from graf.evaluation.run_status import RunReader, RunStatus, thinned  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
+from graf.evaluation.run_status import Limits, RunReader, RunStatus, is_run, runs_below, thinned  # noqa: E402
 from graf.evaluation.status_page import COLUMNS, columns, facts, gigabytes, loss, make_server, memory_title  # noqa: E402
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+RESULTS = Path("results")  # training.outdir
 CURVE_WIDTH, BAR_WIDTH = 24, 60  # characters
 STATE_STYLE = {"starting": "cyan", "running": "green", "silent": "yellow", "finished": "bold green"}
 
 
 def main() -> int:
     arguments = parse(sys.argv[1:])
-    reader = RunReader(arguments.run)
+    limits = Limits(arguments.card_percent, arguments.slowdown, arguments.hot_c)
+    reader = RunReader(arguments.run or newest_run(RESULTS), limits)
+    require_one_run(reader.run_dir)
     sys.stdout.reconfigure(errors="replace")  # a terminal that has not all characters
     with contextlib.suppress(KeyboardInterrupt):
         if arguments.web:
@@ -46,17 +51,44 @@ def main() -> int:
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, such as results/default")
+    parser.add_argument(
+        "run",
+        type=Path,
+        nargs="?",
+        metavar="RUN",
+        help="the run's folder, such as results/default; by default the newest in results",
+    )
     parser.add_argument("--once", action="store_true", help="print one page and leave")
     parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between looks at the files")
     parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1 instead, which refreshes itself")
     parser.add_argument("--port", type=int, default=8010, help="of the page; 0 for any that is free")
+    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="warn of a card as full as this")
+    parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="warn of steps so many times as slow as usual")
+    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="warn of a card as hot as this, degrees Celsius")
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
     if arguments.once and arguments.web:
         parser.error("--once prints to the terminal, --web serves a page; expected one of them")
     return arguments
+
+
+def newest_run(folder: Path) -> Path:
+    """The run in the folder that was written last. Raises GrafError where there is none."""
+    runs = runs_below(folder)
+    if not runs:
+        raise GrafError(f"{folder}: no run here; start one with python train.py, or name the folder of one")
+    return runs[0]
+
+
+def require_one_run(folder: Path) -> None:
+    """Raises GrafError for a folder that holds runs and is none, with how they are."""
+    runs = [] if is_run(folder) else runs_below(folder)
+    if not runs:
+        return
+    told = [(run, facts(RunReader(run).status())) for run in runs]
+    lines = (f"  {run}: step {found['step']}, {found['state']}" for run, found in told)
+    raise GrafError("\n".join([f"{folder}: name one of the runs in it, the newest first:", *lines]))
 
 
 def serve(reader: RunReader, port: int) -> None:
@@ -92,7 +124,7 @@ def page(status: RunStatus, bars: str = BARS) -> RenderableType:
     if status.losses:
         parts.append(curves("losses", status.losses, loss, bars))
     if status.memory:
-        parts.append(curves(memory_title(status), status.memory, gigabytes, bars))
+        parts.append(curves(memory_title(status), status.memory, gigabytes, bars, moves=status.state == "running"))
     parts += [Text(f"warning: {warning}", style="yellow") for warning in status.warnings]
     if status.samples:
         names = (path.relative_to(status.run_dir).as_posix() for path in status.samples)
@@ -100,13 +132,15 @@ def page(status: RunStatus, bars: str = BARS) -> RenderableType:
     return Group(*parts)
 
 
-def curves(title: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], bars: str) -> Table:
+def curves(
+    title: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], bars: str, moves: bool = True
+) -> Table:
     """A row a curve."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("", *COLUMNS, ""):
         table.add_column(heading, justify="right" if heading in COLUMNS[:3] else "left", no_wrap=True, overflow="crop")
     for name, values in series.items():
-        table.add_row(Text(name), *columns(values, shown), sparkline(values, CURVE_WIDTH, bars))
+        table.add_row(Text(name), *columns(values, shown, moves), sparkline(values, CURVE_WIDTH, bars))
     return table
 
 

@@ -3,11 +3,13 @@
 All times are seconds since 1970. A run may not have begun to write, be resumed from an earlier step, or have ended long ago.
 """
 
+import dataclasses
 import functools
 import json
 import math
 import os
 import re
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +22,7 @@ from graf.errors import ConfigError, GrafError
 from graf.evaluation.sanity import collapse_warning
 from graf.evaluation.tail import Tail
 from graf.memory.leak_report import LeakReport, duration
+from graf.memory.limits import GB
 
 LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept: of metrics.jsonl and memory.jsonl
 WINDOW_S = 600.0  # over which speed is averaged, samples and evaluations included
@@ -33,10 +36,22 @@ MEMORY = {
     "gpu_used_bytes": "card, all processes",
 }
 CARD = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
+CPU = ("run_cpu_percent", "machine_cpu_percent")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # by any of which a folder is known as a run's
+LATE_PACES = 12  # the newest, that are compared with all; a minute, where rows are written every 5 s
 SANITY = ("mean_opacity", "depth_spread", "depth_range", "empty_share", "full_share")
 SAMPLE = re.compile(r"(\d+)_\w+\.png")
 
 Moment = tuple[float, int]  # a time, and the step that the run was at
+
+
+@dataclass(frozen=True)
+class Limits:
+    """At which a run on its way is warned of."""
+
+    card_percent: float = 95.0  # of the card's memory in use, by all processes
+    slowdown: float = 2.0  # seconds of a step of late, over their median in the run
+    hot_c: float = 87.0  # degrees Celsius of the card
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class RunStatus:
     card: dict[str, float]  # newest readings of CARD
     warnings: tuple[str, ...]
     samples: tuple[Path, ...]  # pictures of the step that was sampled last
+    cpu: dict[str, float] = dataclasses.field(default_factory=dict)  # newest readings of CPU
 
     @property
     def state(self) -> Literal["starting", "running", "silent", "finished"]:
@@ -77,11 +93,11 @@ class RunStatus:
 class RunReader:
     """Reads a run's folder again and again; of its logs each time only what is new, and never more than their ends."""
 
-    def __init__(self, run_dir: Path):
+    def __init__(self, run_dir: Path, limits: Limits = Limits()):
         """Raises GrafError where there is no such folder."""
         if not run_dir.is_dir():
             raise GrafError(f"{run_dir}: no such folder; name that of a run, such as results/default")
-        self.run_dir = run_dir
+        self.run_dir, self.limits = run_dir, limits
         metrics, memory = run_dir / "metrics.jsonl", run_dir / "memory.jsonl"
         self._losses = Tail(metrics, lambda row: any(name.startswith("loss") for name in row), LOSS_ROWS)
         self._sanity = Tail(metrics, lambda row: all(_number(row.get(name)) is not None for name in SANITY), 1)
@@ -102,7 +118,7 @@ class RunReader:
             moments = told
         newest = memory[-1] if memory else {}
         now = time.time()
-        return RunStatus(
+        status = RunStatus(
             run_dir=self.run_dir,
             time=now,
             step=max(
@@ -117,10 +133,27 @@ class RunReader:
             losses=_series(losses, {name: name for row in losses for name in row if name.startswith("loss")}),
             memory={name: values for name, values in _series(memory, MEMORY).items() if any(values)},
             memory_s=newest["time"] - memory[0]["time"] if memory else 0.0,
-            card={name: value for name in CARD if (value := _number(newest.get(name))) is not None},
+            card=_readings(newest, CARD),
+            cpu=_readings(newest, CPU),
             warnings=(*_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
             samples=max(sheets)[2] if sheets else (),
         )
+        if status.state != "running":
+            return status
+        strain = (*_strained_card(newest, self.limits), *_slower(memory, self.limits.slowdown))
+        return dataclasses.replace(status, warnings=(*status.warnings, *strain))
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Runs in the folder or in a folder of it, that which was written last first."""
+    runs = []
+    for child in _folders(folder):
+        runs += [child] if is_run(child) else filter(is_run, _folders(child))
+    return sorted(runs, key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in RUN_FILES)
 
 
 def speed(moments: Sequence[Moment]) -> float | None:
@@ -141,6 +174,20 @@ def speed(moments: Sequence[Moment]) -> float | None:
     if began is None or end <= began[0]:
         return None
     return (last - began[1]) / (end - began[0])
+
+
+def paces(rows: Sequence[dict]) -> list[float]:
+    """Seconds of a step between each two rows of which the later knows of more steps, where the run trains in both."""
+    found, start = [], None
+    for row in rows:
+        if row["phase"] != "train":
+            start = None
+        elif start is None or row["step"] < start["step"]:
+            start = row
+        elif row["step"] > start["step"]:
+            found.append((row["time"] - start["time"]) / (row["step"] - start["step"]))
+            start = row
+    return found
 
 
 def trend(values: Sequence[float]) -> str:
@@ -177,6 +224,39 @@ def _series(rows: list[dict], names: dict[str, str]) -> dict[str, tuple[float, .
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
+
+
+def _readings(row: dict, names: Iterable[str]) -> dict[str, float]:
+    return {name: value for name in names if (value := _number(row.get(name))) is not None}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _strained_card(row: dict, limits: Limits) -> list[str]:
+    found = _readings(row, ("gpu_used_bytes", "gpu_total_bytes", "gpu_temperature_c"))
+    used, total = found.get("gpu_used_bytes", 0.0), found.get("gpu_total_bytes", 0.0)
+    told = []
+    if total and 100 * used >= limits.card_percent * total:
+        told.append(
+            f"the card is {used / total:.0%} full ({used / GB:.2f} of {total / GB:.2f} GB, all processes together); "
+            "end another program on it, or set a smaller training.micro_batch or memory.budget_gb"
+        )
+    if found.get("gpu_temperature_c", 0.0) >= limits.hot_c:
+        told.append(f"the card is at {found['gpu_temperature_c']:.0f} C, at which cards slow down; give it air")
+    return told
+
+
+def _slower(rows: Sequence[dict], slowdown: float) -> list[str]:
+    seconds = paces(rows)
+    if len(seconds) < 3 * LATE_PACES:
+        return []
+    late, usual = statistics.median(seconds[-LATE_PACES:]), statistics.median(seconds)
+    if late < slowdown * usual:
+        return []
+    times = f"{late:.3g} s of late, {late / usual:.1f} times the run's median of {usual:.3g} s"
+    return [f"a step takes {times}; another program may be busy beside it, the disk slow, or the processor hot"]
 
 
 def _leak(rows: Iterable[dict], now: float) -> list[str]:

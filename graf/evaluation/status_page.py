@@ -16,7 +16,7 @@ from pathlib import Path
 from graf.errors import GrafError
 from graf.evaluation.html_pieces import FILE_MB, MB, Embedder
 from graf.evaluation.report import HEAD
-from graf.evaluation.run_status import RunReader, RunStatus, thinned, trend
+from graf.evaluation.run_status import CPU, RunReader, RunStatus, thinned, trend
 from graf.memory.leak_report import duration
 from graf.memory.limits import GB
 
@@ -24,14 +24,14 @@ ADDRESS = "127.0.0.1"
 NAMES = (ADDRESS, "localhost")  # by any other, a page elsewhere has led the browser here
 REFRESH_S = 5
 CURVE_POINTS, CURVE_HEIGHT = 200, 40
-COLUMNS = ("now", "lowest", "highest", "trend")
+COLUMNS = ("last", "lowest", "highest", "trend")
 FAR_S = 10 * 365 * 86400  # beyond which an end has no date
 
 log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end and card in words, as far as they are known."""
+    """State, step, speed, end, processor and card in words, as far as they are known, and of a run that is over, its end."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
@@ -40,14 +40,19 @@ def facts(status: RunStatus) -> dict[str, str]:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
         found["end"] = f"in {duration(left)}{date}"
     units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
+    if status.state == "finished":  # what was measured last no longer is
+        return found
+    if len(status.cpu) == len(CPU):
+        run, machine = (status.cpu[name] for name in CPU)
+        found["cpu"] = f"{run / 100:.1f} cores busy with the run, {machine:.0f} % of the machine's in all"
     if status.card:
         found["card"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.card.items())
     return found
 
 
-def columns(values: Sequence[float], shown: Callable[[float], str]) -> tuple[str, ...]:
-    """The COLUMNS of a curve."""
-    return shown(values[-1]), shown(min(values)), shown(max(values)), trend(values)
+def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool = True) -> tuple[str, ...]:
+    """The COLUMNS of a curve, which has a trend where it `moves`."""
+    return shown(values[-1]), shown(min(values)), shown(max(values)), trend(values) if moves else ""
 
 
 def loss(value: float) -> str:
@@ -72,7 +77,7 @@ def html(status: RunStatus) -> str:
         + f"<h1>{name}</h1>\n<table>\n{rows}</table>\n"
         + "".join(f'<p class="note">{escape(warning)}</p>\n' for warning in status.warnings)
         + _curves("losses", status.losses, loss)
-        + _curves(memory_title(status), status.memory, gigabytes)
+        + _curves(memory_title(status), status.memory, gigabytes, moves=status.state == "running")
         + "".join(_samples(status))
         + "</body>\n</html>\n"
     )
@@ -124,13 +129,13 @@ def _state(status: RunStatus) -> str:
     return status.state + phase
 
 
-def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str]) -> str:
+def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], moves: bool = True) -> str:
     if not series:
         return ""
     heads = "".join(f"<th>{name}</th>" for name in ("", *COLUMNS, ""))
     rows = []
     for name, values in series.items():
-        cells = "".join(f"<td>{text}</td>" for text in columns(values, shown))
+        cells = "".join(f"<td>{text}</td>" for text in columns(values, shown, moves))
         rows.append(f"<tr><th>{escape(name)}</th>{cells}<td>{_curve(values)}</td></tr>\n")
     return f"<h2>{heading}</h2>\n<table>\n<tr>{heads}</tr>\n{''.join(rows)}</table>\n"
 

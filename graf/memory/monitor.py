@@ -16,7 +16,7 @@ import torch
 from graf.memory.leak_report import LeakReport
 from graf.memory.leaks import LeakDetector
 from graf.memory.limits import GB, memory_available
-from graf.memory.readings import Card, ProcessTree, read_allocator
+from graf.memory.readings import Card, CpuLoad, ProcessTree, read_allocator
 from graf.memory.snapshot import Census, take_census
 
 log = logging.getLogger("graf")
@@ -43,6 +43,7 @@ class MemoryMonitor:
         self.budget_bytes, self.card_budget_bytes = budget_bytes, card_budget_bytes
         self.reports: deque[LeakReport] = deque(maxlen=MAX_REPORTS)
         self._tree, self._card = ProcessTree(), Card(device)
+        self._cpu = CpuLoad(self._tree)
         self._detectors: dict[str, LeakDetector] = {}
         self._step, self._phase, self._steps_seen = 0, "train", 0
         self._latest: dict[str, float] = {}
@@ -157,7 +158,7 @@ class MemoryMonitor:
             if unique:
                 self._tree.find_children()
             values = self._tree.read() | (self._tree.read_unique() if unique else {})
-            values |= read_allocator(self.device) | self._card.read()
+            values |= self._cpu.read() | read_allocator(self.device) | self._card.read()
             cpu_s = self._look_cpu_s + self._row_cpu_s + time.thread_time() - began
             values["monitor_cpu_share"] = cpu_s / max(time.monotonic() - self._started, self.interval_s)
             with self._lock:

@@ -1,6 +1,7 @@
 """Single readings of memory: a process and its children, PyTorch's allocator on a card, and the card itself."""
 
 import logging
+import time
 from collections.abc import Callable
 
 import psutil
@@ -52,7 +53,13 @@ class ProcessTree:
             return {}
         return {"host_unique_bytes": host, "workers_unique_bytes": workers}
 
-    def _over_children(self, read: Callable[[psutil.Process], int]) -> int:
+    def cpu_seconds(self) -> float:
+        """CPU time that the process, its children and those of them that have ended took so far."""
+        own = self.process.cpu_times()
+        ended = getattr(own, "children_user", 0) + getattr(own, "children_system", 0)
+        return own.user + own.system + ended + self._over_children(lambda child: sum(child.cpu_times()[:2]))
+
+    def _over_children(self, read: Callable[[psutil.Process], float]) -> float:
         alive, total = [], 0
         for child in self.children:
             try:
@@ -62,6 +69,22 @@ class ProcessTree:
             alive.append(child)
         self.children = alive
         return total
+
+
+class CpuLoad:
+    """What was computed since the last reading: by the processes, 100 for each core, and of all the machine's cores."""
+
+    def __init__(self, tree: ProcessTree):
+        self.tree = tree
+        self._before = time.monotonic(), tree.cpu_seconds()
+        psutil.cpu_percent()  # the next reading is of what comes from here on
+
+    def read(self) -> dict[str, float]:
+        """Both in percent. Raises psutil.Error where the process has ended."""
+        (then, spent), now, seconds = self._before, time.monotonic(), self.tree.cpu_seconds()
+        self._before = now, seconds
+        run_percent = 100 * max(0.0, seconds - spent) / max(now - then, 1e-3)
+        return {"run_cpu_percent": round(run_percent, 1), "machine_cpu_percent": psutil.cpu_percent()}
 
 
 def read_allocator(device: torch.device) -> dict[str, float]:
