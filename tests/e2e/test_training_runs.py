@@ -12,6 +12,11 @@ import imageio.v2 as imageio
 import pytest
 import torch
 from command_line import ROOT, SMOKE, run
+from compare_runs import require_same_run
+
+from graf.training.conditions import source_digest
+
+EACH_STEP = ["--set", "training.backup_every=1"]  # a checkpoint of each step, for comparison
 
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -27,9 +32,11 @@ def read_rows(run_dir: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where a run of four steps was made in one go."""
-    folder = tmp_path_factory.mktemp("runs")
-    run("train.py", *SMOKE, "--use_amp", "--max_steps", "4", "--set", "training.sample_every=2", cwd=folder)
+    """Where a run of four steps was made in one go; source.txt: the digest of graf/ and configs/ before it."""
+    folder = tmp_path_factory.mktemp("straight")
+    (folder / "source.txt").write_text(source_digest())
+    steps = ["--max_steps", "4", "--set", "training.sample_every=2"]
+    (folder / "log.txt").write_text(run("train.py", *SMOKE, "--use_amp", *EACH_STEP, *steps, cwd=folder))
     return folder
 
 
@@ -48,9 +55,14 @@ def test_a_run_leaves_checkpoint_config_curves_and_samples(folder):
 
 
 def test_two_steps_and_two_resumed_are_four_bit_for_bit(folder, tmp_path):
-    run("train.py", *SMOKE, "--use_amp", "--max_steps", "2", "--set", "training.sample_every=0", cwd=tmp_path)
-    said = run("train.py", *SMOKE, "--use_amp", "--max_steps", "4", cwd=tmp_path)
-    assert "from step 2" in said
+    sources = {"straight run": (folder / "source.txt").read_text(), "first half": source_digest()}
+    steps = ["--max_steps", "2", "--set", "training.sample_every=0"]
+    said = run("train.py", *SMOKE, "--use_amp", *EACH_STEP, *steps, cwd=tmp_path)
+    sources["second half"] = source_digest()
+    continued = run("train.py", *SMOKE, "--use_amp", *EACH_STEP, "--max_steps", "4", cwd=tmp_path)
+    assert "from step 2" in continued
+    (tmp_path / "log.txt").write_text(said + continued)
+    require_same_run(folder, tmp_path, 4, sources)
     straight, resumed = weights(folder / "results" / "smoke"), weights(tmp_path / "results" / "smoke")
     assert straight.keys() == resumed.keys()
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
