@@ -21,6 +21,7 @@ from graf.evaluation.curves import draw_curves
 from graf.files import not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
+from graf.precision import log_number_format
 from graf.training.checkpoint import NEWEST, restore, start_from
 from graf.training.checkpoint_files import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.training.distributed import Processes
@@ -103,6 +104,7 @@ def run(
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     config = fit_to_data(config, dataset.knowledge)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
+    log_number_format(config.training, device)
     if args.partial:
         start_from(checkpoint, state)
     elif checkpoint is not None:

@@ -174,7 +174,9 @@ class TrainingConfig:
     grad_clip: float = key("largest gradient norm of either network; 0 for no limit", 0)
     model_average_beta: float = key("decay of the generator's moving average, which samples and evaluation use", 0, 1)
     use_amp: bool = key("mixed precision (`--use_amp`)")
-    amp_dtype: Literal["auto", "bfloat16", "float16"] = key("auto: bfloat16 where the device has it")
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
+        "auto: bfloat16 where the processor multiplies it, else float16 (card) or float32 (CPU)"
+    )
     max_hours: float = key("end the run, to be continued, after so many hours; 0 for no limit", 0)
     max_bad_steps: int = key(
         "non-finite steps in a row after which the run goes back to its last checkpoint, once, then stops", 1

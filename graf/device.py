@@ -13,7 +13,10 @@ LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wi
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`. Raises GrafError for what this machine lacks."""
+    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`, which becomes the current device.
+
+    Raises GrafError for what this machine lacks.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -26,6 +29,8 @@ def choose_device(name: str) -> torch.device:
         n_devices = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= n_devices:
             raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
+        if device.index is not None:
+            torch.cuda.set_device(device)
     return device
 
 

@@ -21,6 +21,7 @@ from graf.camera import Labels, poses_at, sample_poses
 from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError
 from graf.models.discriminator import Discriminator
+from graf.precision import AmpSettings
 from graf.rays import camera_rays, full_grid
 from graf.training.checkpoint import (
     NEWEST,
@@ -160,7 +161,7 @@ def test_a_run_may_change_its_number_format(smoke, tmp_path):
     """From bfloat16, without loss scaling, to a card with float16 only."""
     save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.use_amp=true")))
     state = new_state(smoke("training.use_amp=true"))
-    state.scaler_g, state.scaler_d = (torch.amp.GradScaler("cpu", enabled=True) for _ in range(2))
+    state.amp = AmpSettings("cpu", True, torch.float16)
     restore(tmp_path / NEWEST, state)
     assert state.scaler_g.is_enabled()
 

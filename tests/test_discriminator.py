@@ -49,7 +49,7 @@ def test_official_names_and_shapes(build, patch, widths):
 
 
 def test_spectral_normalisation_bounds_every_layer(build):
-    discriminator = build("discriminator.spectral_norm=true", "discriminator.condition=none").train()
+    discriminator = build("discriminator.spectral_norm=true", "discriminator.condition=none")
     discriminator.update_spectral_norms(30)
     discriminator(torch.randn(1, 3, 16, 16))
     for layer in discriminator.main:
@@ -106,7 +106,7 @@ def test_label_heads_have_one_logit_a_class_and_a_bin(build, labels, photographs
 
 
 def test_spectral_norms_follow_the_weights_when_told_and_scoring_leaves_them_alone(build, photographs):
-    discriminator = build("discriminator.spectral_norm=true", "discriminator.condition=none").train()
+    discriminator = build("discriminator.spectral_norm=true", "discriminator.condition=none")
     layer = discriminator.main[0]
 
     def norm():

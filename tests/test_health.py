@@ -10,6 +10,7 @@ from graf.camera import Labels, sample_poses
 from graf.data import Views
 from graf.errors import GrafError
 from graf.memory.survival import OutOfMemory
+from graf.precision import AmpSettings
 from graf.training import loop, steps
 from graf.training.checkpoint import NEWEST, checkpoint_step, read_checkpoint, restore
 from graf.training.checkpoint_files import save_newest
@@ -182,6 +183,25 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
     assert state.step == 2
     assert same(weights(state), good)
     assert state.sizes.images == 2
+
+
+def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, photographs, monkeypatch):
+    """Between unscale_ and update a GradScaler takes no other step."""
+
+    def out_of_memory(_):
+        raise MemoryError
+
+    state = build()
+    state.amp = AmpSettings("cpu", True, torch.float16)
+    state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=512.0), torch.amp.GradScaler("cpu")
+    save_newest(state)
+    with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
+        patch.setattr(torch.nn.utils, "get_total_norm", out_of_memory)
+        train_step(state, Noise(), photographs, None)
+    roll_back(state, caught.value)
+    assert state.scaler_g.get_scale() == 512
+    train_step(state, Noise(), photographs, None)
+    assert (state.step, state.bad_steps) == (1, 0)
 
 
 def test_going_back_does_not_forget_what_the_best_file_is_of(build):

@@ -1,5 +1,7 @@
 """Between steps memory may run out as in them: what is made there is tried again, then left, and no run is lost for it."""
 
+import json
+
 import pytest
 import torch
 
@@ -105,6 +107,32 @@ def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, 
     failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: cannot be written (no space left on device)"))
     with pytest.raises(CheckpointWriteError):
         train(state, Grey(), Interruption())
+
+
+def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(build, monkeypatch):
+    """As a single overflow in float16 is."""
+    state = build("training.max_steps=7", "training.save_every_steps=3")
+    calls = failing(monkeypatch, "save_newest", 0)
+
+    def overflowing(state, *_):
+        state.bad_steps = {2: 1, 3: 2}.get(state.step, 0)  # steps 3 and 4 are skipped
+        return step(state)
+
+    monkeypatch.setattr(loop, "train_step", overflowing)
+    train(state, Grey(), Interruption())
+    assert calls == [5, 6, 7]
+
+
+def test_live_scales_of_the_gradients_are_in_the_rows(build):
+    def scales(state):
+        train(state, Grey(), Interruption())
+        rows = [json.loads(line) for line in (state.config.run_dir / "metrics.jsonl").read_text().splitlines()]
+        return [(row.get("gradient_scale_g"), row.get("gradient_scale_d")) for row in rows if "loss_d" in row]
+
+    assert scales(build("training.max_steps=1")) == [(None, None)]
+    state = build("training.max_steps=1")
+    state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=32.0)
+    assert scales(state) == [(64, 32)]
 
 
 def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):

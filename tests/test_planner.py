@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 
+from graf import precision
 from graf.config import CONFIG_DIR, Config, load_config, override
 from graf.memory.advice import fits, smallest_edits
 from graf.memory.limits import MB
@@ -140,11 +141,19 @@ def test_what_can_never_fit_is_said(refine):
     assert smallest_edits(refine(), PROCESS_BYTES["cpu"]) is None
 
 
-def test_the_cheapest_edit_that_suffices_is_taken():
+def test_the_cheapest_edit_that_suffices_is_taken(monkeypatch):
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: True)
     config = load_config()
     half = estimate_step(override(config, ["training.use_amp=true"])).total_bytes
     assert smallest_edits(config, half) == ("training.use_amp=true",)
     assert smallest_edits(config, half + 10 * MB) == ("training.use_amp=true",)
+
+
+def test_mixed_precision_is_not_advised_where_it_is_float32(monkeypatch):
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: False)
+    config = load_config()
+    budget = estimate_step(override(config, ["training.accumulation_steps=2"])).total_bytes
+    assert smallest_edits(config, budget) == ("training.accumulation_steps=2",)
 
 
 @pytest.mark.parametrize("megabytes", [60, 110, 200])

@@ -5,7 +5,7 @@ import torch
 
 from graf.device import choose_device
 from graf.errors import GrafError
-from graf.training.state import AmpSettings, TrainState
+from graf.training.state import TrainState
 
 
 @pytest.fixture
@@ -104,22 +104,6 @@ def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
     assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == 0
 
 
-@pytest.mark.parametrize(("use_amp", "dtype"), [("true", torch.bfloat16), ("false", torch.float32)])
-def test_mixed_precision_is_bfloat16_on_the_cpu(smoke, use_amp, dtype):
-    amp = AmpSettings.choose(smoke(f"training.use_amp={use_amp}").training, torch.device("cpu"))
-    with amp.autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-        with amp.autocast(enabled=False):
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-    assert not amp.scaler().is_enabled()
-
-
-def test_float16_needs_a_scaler_and_bfloat16_none():
-    assert AmpSettings("cpu", True, torch.float16).scaler().is_enabled()
-    assert not AmpSettings("cpu", True, torch.bfloat16).scaler().is_enabled()
-    assert not AmpSettings("cpu", False, torch.float16).scaler().is_enabled()
-
-
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "mps", "meta", "", "gpu0", "cuda:x"])
 def test_a_device_that_is_not_here_is_an_error_that_names_it(name):
     with pytest.raises(GrafError, match=f"--device {name}"):
@@ -135,7 +119,12 @@ def test_devices_that_are_here(monkeypatch):
         choose_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    current = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert choose_device("auto").type == "cuda"
+    assert choose_device("cuda").type == "cuda"
+    assert current == []
     assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]  # or the CUDA functions that are given no device would ask another card
     with pytest.raises(GrafError, match="sees 2 CUDA"):
         choose_device("cuda:2")

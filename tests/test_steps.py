@@ -125,6 +125,30 @@ def test_a_generator_whose_loss_is_not_finite_keeps_its_weights(build, labels):
     assert averaged.keys() == weights.keys()
 
 
+@pytest.mark.parametrize(
+    ("gradient", "stat"),
+    [(1.0, torch.nan), (1e30, 0.0), (torch.inf, 0.0)],
+    ids=["a stat", "the norm of finite gradients", "a gradient"],
+)
+def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
+    state = build()
+    network, optimizer = state.discriminator, state.optimizer_d
+    scaler, before = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1), bytes_of(network)
+    for expected in (8.0, 4.0):
+        scaler.scale(torch.zeros(()))
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        norm = steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(stat)})
+        assert not torch.isfinite(norm)
+        assert scaler.get_scale() == expected
+    assert bytes_of(network) == before
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(0.0)})
+    assert scaler.get_scale() == 8
+    assert bytes_of(network) != before
+
+
 def test_stats_are_detached_scalars(build, photographs, labels):
     state = build(*EVERYTHING)
     stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels)

@@ -25,6 +25,7 @@ from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, rays_of_a_piece
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
+from graf.precision import AmpSettings
 
 FLOAT = 4  # bytes
 PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its
@@ -61,15 +62,18 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
         generator = Generator(config, n_classes)
         discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations)
     held = _persistent(config, generator, discriminator)
+    amp = AmpSettings.choose(config.training, torch.device(device_type))
+    size = amp.dtype.itemsize  # bytes of a number that a network keeps
+    size_scored = size if amp.suits_discriminator else FLOAT
     batch = config.images_at_once
     drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
-    field_kept, field_backward = _field(config, batch)
-    scores = _scores(config, discriminator, batch)
+    field_kept, field_backward = _field(config, batch, size)
+    scores = _scores(config, discriminator, batch, size_scored)
     moments = {
-        "discriminator step": {"discriminator": _discriminator_step(config, discriminator, batch)},
+        "discriminator step": {"discriminator": _discriminator_step(config, discriminator, batch, size_scored)},
         "generator step, backward pass begins": {
             "rays and field": field_kept,
-            "ccsr": _refinement(config, generator, batch),
+            "ccsr": _refinement(config, generator, batch, size),
             "discriminator": scores,
         },
         "generator step, backward pass in the field": {"rays and field": field_backward},
@@ -86,10 +90,6 @@ def rays_in_flight(config: Config, rays: int) -> tuple[int, bool]:
     if chunk not in ("auto", 0) and chunk < rays:
         return chunk, False
     return min(rays, rays_of_a_piece(config.nerf)), True
-
-
-def _activation_bytes(config: Config) -> int:
-    return 2 if config.training.use_amp else FLOAT
 
 
 def _weights(network: nn.Module, learning: bool = False) -> int:
@@ -124,36 +124,36 @@ def _noise(config: Config) -> int:
     return FLOAT * rays * (jittered + disturbed)
 
 
-def _field(config: Config, batch: int) -> tuple[int, int]:
+def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
     """Bytes that rendering holds for the backward pass, and the most while that pass is in the field."""
     nerf, rays = config.nerf, batch * config.ray_sampler.N_samples
     at_once, others_wait = rays_in_flight(config, rays)
-    coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth)
+    coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth, size)
     kept, peak = (nerf.N_samples * bytes_a_sample for bytes_a_sample in coarse)
     if nerf.N_importance > 0:
-        fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine)
+        fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine, size)
         n_samples = nerf.N_samples + nerf.N_importance
         kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
-    weights = _modulated_weights(config, batch)
+    weights = _modulated_weights(config, batch, size)
     if not others_wait:
         return 0, peak * at_once + weights
     weights *= math.ceil(rays / at_once)  # a copy a piece
     return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
 
 
-def _modulated_weights(config: Config, batch: int) -> int:
+def _modulated_weights(config: Config, batch: int, size: int) -> int:
     """Bytes of the copies of the field's weights that each image has of its own, for nerf.conditioning: film."""
     nerf = config.nerf
     numbers = (nerf.netdepth + 1) * nerf.netwidth**2
     if nerf.N_importance > 0:
         numbers += (nerf.netdepth_fine + 1) * nerf.netwidth_fine**2
-    return batch * numbers * _activation_bytes(config) if nerf.conditioning == "film" else 0
+    return batch * numbers * size if nerf.conditioning == "film" else 0
 
 
-def _field_a_sample(config: Config, depth: int, width: int) -> tuple[int, int]:
+def _field_a_sample(config: Config, depth: int, width: int, size: int) -> tuple[int, int]:
     """As `_field`, of one sample. A layer keeps its activated output, where that is not computed anew; some more are in flight
     where the density's and the colour's gradients meet."""
-    nerf, size = config.nerf, _activation_bytes(config)
+    nerf = config.nerf
     inputs, layers, in_flight = 0, max(1, depth - 1), 4
     if nerf.conditioning == "film":
         layers, in_flight = depth + 1, 2
@@ -164,11 +164,10 @@ def _field_a_sample(config: Config, depth: int, width: int) -> tuple[int, int]:
     return int(kept + COMPOSITING * FLOAT), int(kept + in_flight * width * size + COMPOSITING_LEFT * FLOAT)
 
 
-def _refinement(config: Config, generator: Generator, batch: int) -> int:
+def _refinement(config: Config, generator: Generator, batch: int, size: int) -> int:
     """Bytes that CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
     if generator.refinement is None:
         return 0
-    size = _activation_bytes(config)
     side = config.patch_size // config.ccsr.scale_factor
     backbone = generator.refinement.backbone
     of_backbone = _light if isinstance(backbone, LightBackbone) else _rrdb
@@ -213,21 +212,21 @@ def _features(discriminator: Discriminator, side: int) -> int:
     return total
 
 
-def _scores(config: Config, discriminator: Discriminator, batch: int) -> int:
+def _scores(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
     """Bytes that scoring one batch keeps; normalisation keeps its input too."""
     judged = 2 if config.nerf.N_importance > 0 else 1
     maps = 2 if config.discriminator.norm == "instance" else 1
     features = _features(discriminator, config.patch_size)
     weights = _weights(discriminator) if config.discriminator.spectral_norm else 0  # a normalised copy
-    return judged * maps * batch * features * _activation_bytes(config) + weights
+    return judged * maps * batch * features * size + weights
 
 
-def _discriminator_step(config: Config, discriminator: Discriminator, batch: int) -> int:
+def _discriminator_step(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
     """Bytes beside the gradients: real and fake scored, and the penalty's forward, gradient and gradient of the gradient.
 
     Layers' weights have copies meanwhile: second gradients to be added, and normalised ones for each scoring.
     """
-    size, weights = _activation_bytes(config), _weights(discriminator)
+    weights = _weights(discriminator)
     maps = 2 if config.discriminator.norm == "instance" else 1
     features = maps * batch * _features(discriminator, config.patch_size)
     scored = (3 if config.nerf.N_importance > 0 else 2) * features * size

@@ -63,6 +63,7 @@ class Discriminator(nn.Module):
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
         self.update_spectral_norms(POWER_ITERATIONS)
+        self.train()
 
     def train(self, mode: bool = True) -> "Discriminator":
         """As any module's, but that scoring changes no spectral norm: a step's parts would each see another network."""

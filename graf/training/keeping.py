@@ -42,6 +42,7 @@ class Keeper:
         self.watch = CollapseWatch()
         self.numbers: dict[str, float] = {}  # of the newest row
         self.saved_step = state.step
+        self.checkpoint_due = False
 
     def __enter__(self) -> "Keeper":
         return self
@@ -95,7 +96,9 @@ class Keeper:
         state, training, step = self.state, self.training, self.state.step
         if due(step, MEMORY_LINE_EVERY):
             log.info("step %d: %s", step, self.monitor.line())
-        if due(step, training.save_every_steps) and not state.bad_steps:  # amid bad ones the last good checkpoint is worth more
+        self.checkpoint_due |= due(step, training.save_every_steps)
+        if self.checkpoint_due and not state.bad_steps:  # amid bad ones the last good checkpoint is worth more
+            self.checkpoint_due = False
             self.during("checkpoint", self._save)
         if due(step, training.backup_every):
             self.during("checkpoint", lambda: save(self.run_dir / backup_name(step), state, self.numbers))
@@ -130,7 +133,7 @@ class Keeper:
             raise
 
     def _print(self, stats: dict[str, Tensor]) -> None:
-        self.numbers = self.log.scalars(stats, self.state.step)
+        self.numbers = self.log.scalars(stats | self.state.gradient_scales(), self.state.step)
         self.state.note_losses(self.numbers)
         self.watch.look(self.numbers, self.state.step)
         self.log.memory(self.monitor.latest(), self.state.step)

@@ -2,7 +2,6 @@
 
 import bisect
 import copy
-import dataclasses
 import math
 import random
 
@@ -16,6 +15,7 @@ from graf.memory.sizes import starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
+from graf.precision import AmpSettings
 from graf.training.conditions import Conditions
 from graf.training.distributed import ALONE, Processes
 
@@ -89,6 +89,11 @@ class TrainState:
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
+    def gradient_scales(self) -> dict[str, float]:
+        """By what each scaler multiplies its loss, where the number format needs it, so that no gradient rounds to 0."""
+        scalers = {"gradient_scale_g": self.scaler_g, "gradient_scale_d": self.scaler_d}
+        return {name: scaler.get_scale() for name, scaler in scalers.items() if scaler.is_enabled()}
+
     def note_losses(self, scalars: dict[str, float]) -> None:
         """Remember those of a step's losses that are the lowest of the run so far."""
         for name, value in scalars.items():
@@ -125,6 +130,7 @@ class TrainState:
             "lowest_losses": self.lowest_losses,
             "data_fingerprint": self.data_fingerprint,
             "sizes": self.sizes.state_dict(),
+            "number_format": self.amp.number_format,
             "rng": rng,
         }
 
@@ -133,6 +139,7 @@ class TrainState:
 
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
+        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()  # of a step left half done none can be used again
         for name in SAVED:
             part = getattr(self, name)
             if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
@@ -158,37 +165,6 @@ class TrainState:
         if "python" in rng:  # checkpoints of before they were kept have neither
             random.setstate(rng["python"])
             np.random.set_state(rng["numpy"])
-
-
-@dataclasses.dataclass(frozen=True)
-class AmpSettings:
-    """Mixed precision on one device: whether, and in which number format."""
-
-    device_type: str
-    enabled: bool
-    dtype: torch.dtype
-
-    @classmethod
-    def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
-        """bfloat16 where the device has it, else float16, unless the config names one; bfloat16 on the CPU."""
-        name = training.amp_dtype
-        if name == "auto" or device.type == "cpu":
-            has_bfloat16 = device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
-            name = "bfloat16" if has_bfloat16 else "float16"
-        return cls(device.type, training.use_amp, getattr(torch, name))
-
-    def autocast(self, enabled: bool = True) -> torch.autocast:
-        """The context in which networks run; `enabled=False` for what needs float32 inside it."""
-        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled)
-
-    @property
-    def suits_discriminator(self) -> bool:
-        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16."""
-        return self.device_type != "cpu"
-
-    def scaler(self) -> torch.amp.GradScaler:
-        """Loss scaling, live where float16 needs it."""
-        return torch.amp.GradScaler(self.device_type, enabled=self.enabled and self.dtype == torch.float16)
 
 
 def _plain_numpy_state() -> tuple:

@@ -229,5 +229,7 @@ def _optimize(
     if torch.isfinite(norm):
         nn.utils.clip_grads_with_norm_(network.parameters(), state.config.training.grad_clip or torch.inf, norm)
         scaler.step(optimizer)
-    scaler.update()
+        scaler.update()
+    elif scaler.is_enabled():  # told explicitly, since each gradient by itself may be finite
+        scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
     return norm
