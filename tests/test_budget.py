@@ -74,12 +74,11 @@ UNDER_A_LIMIT = """
 import graf, psutil, torch
 from graf.config import load_config
 from graf.memory.budget import keep_to
-from graf.memory.survival import attempt
+from graf.memory.survival import RanOut, attempt
 gb = psutil.Process().memory_info().rss / 2**30
 keep_to(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
 for mebibytes in (100, 1000, 100):
-    held, said = attempt(lambda: torch.zeros(mebibytes, 2**18))
-    print("none left" if said else "taken")
+    print("none left" if isinstance(attempt(lambda: torch.zeros(mebibytes, 2**18)), RanOut) else "taken")
 """
 
 

@@ -1,5 +1,8 @@
 """Two processes train as one does: the same weights, whatever happens to one of them."""
 
+import io
+import json
+import logging
 import signal
 import sys
 from contextlib import closing
@@ -18,12 +21,12 @@ from graf.data.toy_cars import ToyCars
 from graf.errors import ConfigError, GrafError
 from graf.evaluation.sampling import fresh_samples
 from graf.memory.sizes import StepSizes
-from graf.memory.survival import surviving
-from graf.training import launch, steps
+from graf.memory.survival import RanOut, surviving
+from graf.training import keeping, launch, steps
 from graf.training.checkpoint import restore, save_checkpoint
 from graf.training.distributed import ALONE, Processes
 from graf.training.interruption import Interruption
-from graf.training.loop import train_step
+from graf.training.loop import train, train_step
 from graf.training.state import TrainState
 
 N_STEPS = 20
@@ -83,6 +86,7 @@ def in_two_processes(rank, folder):
     found["resumed"] = resumed(processes, folder)
     found["out of memory"], found["sizes"] = short_of_memory(processes)
     found["half done"] = processes.attempt(fails_for_memory if rank else lambda: "done")
+    found["evaluations"], found["said of them"] = measured_while_training(processes, folder)
     found["samples"] = list(samples(*build(UNREFINED), processes.map))
     with closing(processes.map(lambda i: 10 * i, range(10))) as tens:
         found["first of many"] = [next(tens)] if rank == 0 else list(tens)
@@ -127,6 +131,23 @@ def short_of_memory(processes):
     take_steps(state, dataset, FEW_STEPS)
     steps.generator_loss = real
     return weights(state), (state.sizes.images, len(calls))
+
+
+def measured_while_training(processes, folder):
+    """The steps at which a run measures itself, as each process calls for it, and what the run warns of."""
+    few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4", "training.monitoring=none")
+    cadences = ("training.max_steps=4", "training.fid_every=2", "training.sample_every=0", "training.save_every_steps=0")
+    state, dataset = build((*UNREFINED, *few, *cadences, f"training.outdir={folder}", "memory.interval_s=0"), processes)
+    called, said, real = [], io.StringIO(), keeping.evaluate
+    handler = logging.StreamHandler(said)
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("graf").addHandler(handler)
+    keeping.evaluate = lambda state, *rest: called.append(state.step) or real(state, *rest)
+    state.config.run_dir.mkdir(exist_ok=True)
+    train(state, dataset, Interruption())
+    keeping.evaluate = real
+    logging.getLogger("graf").removeHandler(handler)
+    return called, said.getvalue()
 
 
 def first_after_memory_ran_out(processes):
@@ -242,9 +263,16 @@ def test_out_of_memory_in_one_process_makes_the_parts_of_all_smaller_and_changes
 
 def test_out_of_memory_in_the_middle_of_an_update_is_told_to_all(found):
     assert [of_process["half done"] for of_process in found] == [
-        (None, "in another process"),
-        (None, "no room for the optimizer"),
+        RanOut("in another process"),
+        RanOut("no room for the optimizer"),
     ]
+
+
+def test_two_processes_measure_each_time_once_and_warn_of_no_memory(found, folder):
+    assert [of_process["evaluations"] for of_process in found] == [[2, 4]] * 2
+    rows = [json.loads(line) for line in (folder / "smoke" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
+    assert not any("out of memory" in of_process["said of them"] for of_process in found)
 
 
 def test_the_first_process_is_given_the_samples_of_all(found):

@@ -7,7 +7,7 @@ import torch
 
 from graf.data import Views
 from graf.errors import CheckpointWriteError
-from graf.memory.survival import OutOfMemory
+from graf.memory.survival import Done, OutOfMemory
 from graf.training import keeping, loop, samples
 from graf.training.checkpoint import NEWEST, checkpoint_step, read_checkpoint
 from graf.training.interruption import Interruption
@@ -195,7 +195,7 @@ def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatc
     with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
         state.step = 2
         monkeypatch.setattr(type(state.processes), "alone", False)
-        monkeypatch.setattr(state.processes.__class__, "attempt", lambda _, work: (work(), ""))
+        monkeypatch.setattr(state.processes.__class__, "attempt", lambda _, work: Done(work()))
         monkeypatch.setattr(keeping, "evaluate", lambda *_: (_ for _ in ()).throw(AssertionError("the stream ended early")))
         with pytest.raises(AssertionError):
             keeper._measure()

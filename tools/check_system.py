@@ -35,7 +35,7 @@ from graf.memory.budget import budget_bytes  # noqa: E402
 from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
-from graf.memory.survival import FAILURES, OutOfMemory, attempt  # noqa: E402
+from graf.memory.survival import FAILURES, OutOfMemory, RanOut, attempt  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 from graf.training.steps import discriminator_step, generator_step  # noqa: E402
 
@@ -175,9 +175,12 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
         log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
         return 0
     idle = peak_memory_bytes(device)
-    sizes, said = attempt(lambda: take_steps(config, known, device), (*FAILURES, OutOfMemory))
-    if said or sizes.smaller_than is not None:
-        log.info("\nmeasured: out of memory%s", f", survived with {sizes}" if not said else f" ({said})")
+    outcome = attempt(lambda: take_steps(config, known, device), (*FAILURES, OutOfMemory))
+    if isinstance(outcome, RanOut):
+        log.info("\nmeasured: out of memory (%s)", outcome.said)
+        return budget + 1
+    if outcome.result.smaller_than is not None:
+        log.info("\nmeasured: out of memory, survived with %s", outcome.result)
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))

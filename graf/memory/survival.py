@@ -3,7 +3,8 @@
 import errno
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -34,17 +35,31 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, CheckpointWriteError)) and any(sign in str(error).lower() for sign in SIGNS)
 
 
-def attempt(work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES) -> tuple[T | None, str]:
-    """The work's result, or None and what was said where memory ran out; its tensors and graph are gone by then.
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """The work was done, with this result."""
+
+    result: T
+
+
+@dataclass(frozen=True)
+class RanOut:
+    """Memory ran out, as `said`; the tensors and the graph of the work are gone."""
+
+    said: str
+
+
+def attempt(work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES) -> Done[T] | RanOut:
+    """What came of the work.
 
     An error of another class than `failures` is raised: OutOfMemory, by default, is for who cannot take smaller pieces.
     """
     try:
-        return work(), ""
+        return Done(work())
     except failures as error:
         if not is_out_of_memory(error):
             raise
-        return None, first_line(error)
+        return RanOut(first_line(error))
 
 
 def first_line(error: BaseException) -> str:
@@ -59,12 +74,13 @@ def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agre
     whether this one failed. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
-        result, said = attempt(work, (*FAILURES, OutOfMemory))  # what could not shrink any more may fit into a smaller whole
-        failed = result is None
-        if not agree(failed):
-            return result
-        result = None
+        outcome = attempt(work, (*FAILURES, OutOfMemory))  # what could not shrink any more may fit into a smaller whole
+        ran_out = isinstance(outcome, RanOut)
+        if not agree(ran_out):
+            return outcome.result
+        said = outcome.said if ran_out else "in another process"
+        del outcome  # a result that is not to be: its memory is needed
         clean_up()
         if not shrink():
-            raise OutOfMemory(f"{what}: out of memory ({said or 'in another process'}), in the smallest pieces there are")
-        log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said or "in another process")
+            raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
+        log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said)

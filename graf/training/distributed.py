@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graf.errors import ConfigError, GrafError
 from graf.memory.sizes import StepSizes
-from graf.memory.survival import attempt
+from graf.memory.survival import Done, RanOut, attempt
 from graf.training.interruption import SIGNALS, Interruption
 
 HALF_DONE = 500  # the word of a process that ran out of memory where it cannot simply try again; signals are below it
@@ -69,8 +69,8 @@ class Processes:
         """Whether the flag is set in any process. Raises AnotherProcessFailed, as all that exchanges something does."""
         return self._word(int(flag)) > 0
 
-    def attempt(self, work: Callable[[], T]) -> tuple[T | None, str]:
-        """As graf.memory.survival.attempt, but of all processes or none: where memory runs out in one, all get None."""
+    def attempt(self, work: Callable[[], T]) -> Done[T] | RanOut:
+        """As graf.memory.survival.attempt, but of all processes or none: where memory runs out in one, all get RanOut."""
         told = []
 
         def listening() -> T:
@@ -80,12 +80,13 @@ class Processes:
                 told.append(True)
                 raise
 
-        result, said = attempt(listening)
+        outcome = attempt(listening)
+        ran_out = isinstance(outcome, RanOut)
         if not told:
             with contextlib.suppress(OutOfMemoryElsewhere):
-                self._word(HALF_DONE if result is None else 0)
-                return result, said
-        return None, said or "in another process"
+                self._word(HALF_DONE if ran_out else 0)
+                return outcome
+        return outcome if ran_out else RanOut("in another process")
 
     def together(self) -> None:
         """Wait until all processes are here."""

@@ -13,7 +13,7 @@ from graf.files import not_worth_a_run
 from graf.memory.cleanup import clean_up
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
-from graf.memory.survival import OutOfMemory, attempt
+from graf.memory.survival import Done, OutOfMemory, RanOut, attempt
 from graf.training.checkpoint import backup_name
 from graf.training.checkpoint_files import save, save_newest
 from graf.training.collapse import CollapseWatch
@@ -82,15 +82,16 @@ class Keeper:
         Where memory runs out the work is begun anew, once, and then left: no run ends for it. Returns whether it is done.
         """
         with self.monitor.phase(phase):
-            said = _tried(work, attempt_work)
-            if said:
+            outcome = _tried(work, attempt_work)
+            if isinstance(outcome, RanOut):
                 clean_up()
-                said = _tried(work, attempt_work)
-            if said:
-                log.warning("step %d: out of memory twice (%s); no %s this time", self.state.step, said, phase)
-            if said or self.state.config.memory.empty_cache == "phases":
+                outcome = _tried(work, attempt_work)
+            done = isinstance(outcome, Done)
+            if not done:
+                log.warning("step %d: out of memory twice (%s); no %s this time", self.state.step, outcome.said, phase)
+            if not done or self.state.config.memory.empty_cache == "phases":
                 clean_up()
-        return not said
+        return done
 
     def _write(self) -> None:
         state, training, step = self.state, self.training, self.state.step
@@ -146,12 +147,12 @@ class Keeper:
                 log.info("memory snapshot: %s", write_snapshot(self.run_dir / "memory", self.state.step))
 
 
-def _tried(work: Callable[[], None], attempt_work: Callable) -> str:
-    """What was said where memory ran out, empty where the work is done."""
+def _tried(work: Callable[[], None], attempt_work: Callable) -> Done[None] | RanOut:
+    """What came of the work, be it that memory does not suffice for the smallest pieces there are."""
     try:
-        return attempt_work(work)[1]
-    except OutOfMemory as error:  # in the smallest pieces there are
-        return str(error)
+        return attempt_work(work)
+    except OutOfMemory as error:
+        return RanOut(str(error))
 
 
 def due(step: int, every: int) -> bool:

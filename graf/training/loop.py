@@ -16,7 +16,7 @@ from graf.evaluation.extractors import choose_extractor
 from graf.memory.budget import watched_budgets
 from graf.memory.cleanup import install_signal_handler
 from graf.memory.monitor import MemoryMonitor
-from graf.memory.survival import OutOfMemory, first_line, is_out_of_memory
+from graf.memory.survival import OutOfMemory, RanOut, first_line, is_out_of_memory
 from graf.training.checkpoint import restore
 from graf.training.checkpoint_files import newest_checkpoint
 from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
@@ -117,12 +117,13 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
     sizes = str(state.sizes)
-    stats, said = state.processes.attempt(
+    outcome = state.processes.attempt(
         lambda: discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
     )
-    if stats is None:
-        raise HalfUpdated(f"step {state.step + 1}: out of memory ({said}) while weights were changed, which may be half done")
-    stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
+    if isinstance(outcome, RanOut):
+        where = f"step {state.step + 1}: out of memory ({outcome.said})"
+        raise HalfUpdated(f"{where} while weights were changed, which may be half done")
+    stats = outcome.result | {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
     state.advance()
     if str(state.sizes) != sizes:
         log.warning("step %d: it took out-of-memory to find that %s is too much; now %s", state.step, sizes, state.sizes)
