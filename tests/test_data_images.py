@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,6 +14,7 @@ from PIL import Image
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import load_config
 from graf.data import build_dataset
+from graf.errors import DataError
 
 SHARED = Path(__file__).parents[1].parent / "shared" / "data"
 
@@ -51,6 +54,47 @@ def test_images_without_labels(tmp_path):
     assert item["image"][:, 0, 0].tolist() == [1, -1, -1] and item["image"].dtype == torch.float32
     assert item["class_index"].dtype == item["elevation_index"].dtype == torch.int64
     assert "pose_c2w" not in item
+
+
+def test_a_messy_folder_is_read_as_far_as_it_can_be(tmp_path, caplog):
+    folder, grey = tmp_path / "fotos für mich", np.full((12, 9), 257 * 77, np.uint16)
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    for name, image, options in (
+        ("IMG 1.JPG", Image.new("RGB", (30, 20), (77, 77, 77)), {"exif": exif}),
+        ("größe $x_y$ 日本.png", Image.new("L", (9, 40), 77), {}),
+        ("16 bits.png", Image.fromarray(grey), {}),
+        ("16 bits.tiff", Image.fromarray(grey), {}),
+        ("nested/deeper/cmyk.jpeg", Image.new("CMYK", (8, 8), (0, 0, 0, 178)), {}),
+        ("nested/palette.bmp", Image.new("L", (64, 8), 77).convert("P"), {}),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image.save(folder / name, **options)
+    (folder / "text.png").write_text("no image")
+    (folder / "empty.jpg").touch()
+    (folder / "half.JPG").write_bytes((folder / "IMG 1.JPG").read_bytes()[:300])
+    (folder / "video.mov").touch()
+    (folder / "album.png").mkdir()
+    settings = config(f"{folder}/", **{"data.on_bad_file": "skip"})
+    dataset = build_dataset(settings)
+    assert "left out 3 faulty images" in caplog.text
+    assert dataset.class_names == ["fotos für mich", "nested", "deeper"] and len(dataset) == 6
+    assert all((dataset.read(index).int() - 77).abs().max() <= 1 for index in range(6))
+    with pytest.raises(DataError) as caught:
+        build_dataset(config(f"{folder}/"))
+    told = str(caught.value).splitlines()
+    assert told[0] == "3 faults in the data:"
+    faulty = {str(folder / name) for name in ("empty.jpg", "half.JPG", "text.png")}
+    assert {line.partition(": ")[0] for line in told[1:]} == faulty
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are any bytes on Linux alone")
+def test_a_name_that_is_no_text_is_read_and_told(tmp_path):
+    put(tmp_path / os.fsdecode(b"\xff.png"), (1, 2, 3))
+    assert build_dataset(config(tmp_path)).read(0)[:, 0, 0].tolist() == [1, 2, 3]
+    (tmp_path / os.fsdecode(b"\xff.png")).write_text("no image")
+    with pytest.raises(DataError, match=r"\\udcff.png: cannot be read"):
+        build_dataset(config(tmp_path))
 
 
 def test_a_flipped_item_is_the_mirror_image(tmp_path):

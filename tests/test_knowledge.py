@@ -95,7 +95,9 @@ def test_the_condition_falls_to_what_the_data_knows_and_stays_there(smoke, caplo
 def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
     with caplog.at_level(logging.INFO, logger="graf"):
         fit_to_data(smoke(), Knowledge(False, n_classes=3))
-    assert "3 class(es) and no cameras, which names as <elevation>_<azimuth>.png or a transforms.json" in caplog.text
+    assert (
+        "3 classes and no cameras, which names such as 0.5_0090.png (<elevation>_<azimuth>) or a transforms.json" in caplog.text
+    )
 
 
 def test_labels_without_anything_to_tell_apart_are_refused(smoke):

@@ -1,13 +1,16 @@
 """Check a config's data set and picture it: every fault at once, or a contact sheet with the cameras around the object.
 
-    python tools/validate_data.py --config configs/default.yaml [--set data.datadir=data/chairs] [--out results/data_check]
+    python tools/validate_data.py --config configs/default.yaml [--set data.datadir=data/chairs] [--out chairs_check]
 
 Exits with 0 where the set can be trained on and with 2 where it has faults. The sheet tells a wrong pose convention at a
-glance: each image must show what a camera standing where it is drawn would see.
+glance: each image must show what a camera standing where it is drawn would see. Of images without cameras it draws those
+that training will draw. Where there are faults, the sheet of an earlier check is removed.
 """
 
 import argparse
+import re
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -17,58 +20,81 @@ import matplotlib  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from graf.camera import azimuth_and_v  # noqa: E402
-from graf.config import load_config  # noqa: E402
+from graf.camera import azimuth_and_v, sample_poses  # noqa: E402
+from graf.config import Config, DataConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
-from graf.data import Views, build_dataset  # noqa: E402
+from graf.data import Views, build_dataset, fit_to_data  # noqa: E402
 from graf.files import whole_file  # noqa: E402
+from graf.strict import one_line  # noqa: E402
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import SubFigure  # noqa: E402
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage  # noqa: E402
 
 SHEET_ROWS, SHEET_COLUMNS = 6, 5
 CAMERAS_DRAWN = 300
 IMAGES_ON_MAP = 12
+FOLDER = Path("results/data_check")
+LONGEST_NAME = 100
+LONGEST_TITLE = 24
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", help="YAML file of the run; without it configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.fov=32")
-    parser.add_argument("--out", default="results/data_check", help="folder of the contact sheet")
+    parser.add_argument("--out", help=f"folder of the contact sheet; by default one of the set's own: {FOLDER}/EXPNAME/DATA")
     arguments = parser.parse_args()
-    dataset = build_dataset(load_config(arguments.config, arguments.set))
-    sheet = Path(arguments.out) / "contact_sheet.png"
-    draw_sheet(dataset, sheet)
+    config = load_config(arguments.config, arguments.set)
+    sheet = Path(arguments.out or own_folder(config)) / "contact_sheet.png"
+    sheet.unlink(missing_ok=True)  # of a set as it was before, or of another one
+    dataset = build_dataset(config)
+    draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"
-    log.info("%d images %s, classes: %s; no faults; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
+    log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
+    fit_to_data(config, dataset.knowledge)
+    log.info("no faults")
 
 
-def draw_sheet(dataset: Views, file: Path) -> None:
-    """Images with their azimuth and polar angle at the left; where the data is posed, the cameras at the right."""
-    figure = plt.figure(figsize=(16, 10) if dataset.posed else (8, 10), layout="constrained")
-    left, *right = figure.subfigures(1, 2) if dataset.posed else [figure]
+def own_folder(config: Config) -> Path:
+    """Where the sheet of a config's data set lies, and no other's but of a set of the same name."""
+    name = "+".join(Path(folder).resolve().name for folder in config.data.datadir) or config.data.type
+    return FOLDER / config.expname / re.sub(r"[^\w.+-]", "_", name)[:LONGEST_NAME]
+
+
+def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
+    """Images at the left, with azimuth and polar angle where they are known; their cameras at the right, or drawn ones."""
+    figure = plt.figure(figsize=(16, 10), layout="constrained")
+    left, right = figure.subfigures(1, 2)
     shown = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS)
     if dataset.posed:
-        azimuth_deg, v = azimuth_and_v(dataset.labels.pose_c2w)
+        poses = dataset.labels.pose_c2w
+        azimuth_deg, v = azimuth_and_v(poses)
         polar_deg = torch.rad2deg(torch.arccos(1 - 2 * v))
-        draw_cameras(dataset, azimuth_deg, right[0])
+        above = draw_cameras(poses.numpy(), right, "{} of {} cameras and where they look; the object is at the origin")
+        draw_thumbnails(dataset, azimuth_deg, above)
+    else:
+        poses = sample_poses(CAMERAS_DRAWN, data, torch.Generator().manual_seed(data.seed))
+        draw_cameras(poses.numpy(), right, "the images have no cameras: {} such as training draws (umin..umax, vmin..vmax)")
     for index, axes in zip(shown, left.subplots(SHEET_ROWS, SHEET_COLUMNS).flat, strict=False):
         axes.imshow(picture(dataset, index))
-        title = Path(dataset.files[index]).name if not dataset.posed else f"{azimuth_deg[index]:.0f}°, {polar_deg[index]:.0f}°"
-        axes.set_title(title, fontsize=8)
+        name = one_line(Path(dataset.files[index]).name)[-LONGEST_TITLE:]
+        title = f"{azimuth_deg[index]:.0f}°, {polar_deg[index]:.0f}°" if dataset.posed else name
+        axes.set_title(title, fontsize=8, parse_math=False)
     for axes in left.axes:
         axes.axis("off")
     left.suptitle("azimuth, angle from the zenith" if dataset.posed else "images")
-    with whole_file(file) as temporary:
+    with whole_file(file) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of names in scripts that matplotlib has no font for
         figure.savefig(temporary, dpi=100)
     plt.close(figure)
 
 
-def draw_cameras(dataset: Views, azimuth_deg: torch.Tensor, figure: matplotlib.figure.SubFigure) -> None:
-    """The cameras with their look directions in space, and from above with some images where they were taken."""
-    poses = dataset.labels.pose_c2w.numpy()
+def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
+    """The cameras (N, 3, 4) with their look directions in space, under the title with how many of how many are shown, and from
+    above. Returns the axes of the latter."""
     space = figure.add_subplot(2, 1, 1, projection="3d")
     some = poses[spread(len(poses), CAMERAS_DRAWN)]
     reach = np.abs(poses[:, :, 3]).max()
@@ -78,16 +104,23 @@ def draw_cameras(dataset: Views, azimuth_deg: torch.Tensor, figure: matplotlib.f
         space.text(*(0.45 * reach * axis), name, color=colour)
     space.set(xlim=(-reach, reach), ylim=(-reach, reach), zlim=(-reach / 2, reach))
     space.set_box_aspect((2, 2, 1.5))
-    space.set_title(f"{len(some)} of {len(poses)} cameras and where they look; the object is at the origin", fontsize=10)
+    space.set_title(title.format(len(some), len(poses)), fontsize=10)
 
     above = figure.add_subplot(2, 1, 2)
     above.quiver(*some[:, :2, 3].T, *-some[:, :2, 2].T, color="lightgrey", width=0.002)
     above.quiver([0, 0], [0, 0], [1, 0], [0, 1], color=["red", "green"], scale=8)
+    above.set(xlim=(-1.3 * reach, 1.3 * reach), ylim=(-1.3 * reach, 1.3 * reach), aspect="equal", xlabel="x", ylabel="y")
+    above.set_title("from above", fontsize=10)
+    return above
+
+
+def draw_thumbnails(dataset: Views, azimuth_deg: torch.Tensor, above: Axes) -> None:
+    """Some images where their cameras stand."""
     by_azimuth = torch.argsort(azimuth_deg)
     for index in by_azimuth[spread(len(by_azimuth), IMAGES_ON_MAP)].tolist():
         thumbnail = OffsetImage(picture(dataset, index), zoom=56 / dataset[index]["image"].shape[-1])
-        above.add_artist(AnnotationBbox(thumbnail, poses[index, :2, 3], frameon=True, pad=0.1))
-    above.set(xlim=(-1.3 * reach, 1.3 * reach), ylim=(-1.3 * reach, 1.3 * reach), aspect="equal", xlabel="x", ylabel="y")
+        position = dataset.labels.pose_c2w[index, :2, 3].tolist()
+        above.add_artist(AnnotationBbox(thumbnail, position, frameon=True, pad=0.1))
     above.set_title("from above: images where their cameras stand", fontsize=10)
 
 

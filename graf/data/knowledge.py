@@ -57,8 +57,8 @@ def fit_to_data(config: Config, known: Knowledge) -> Config:
     if condition == discriminator.condition:
         return config
     log.info(
-        "discriminator.condition: %s instead of %s, for these images have %d class(es) and no cameras, which names as "
-        "<elevation>_<azimuth>.png or a transforms.json would tell",
-        *(condition, discriminator.condition, known.n_classes),
+        "discriminator.condition: %s instead of %s, for these images have %s and no cameras, which names such as 0.5_0090.png "
+        "(<elevation>_<azimuth>) or a transforms.json would tell",
+        *(condition, discriminator.condition, "one class" if known.n_classes == 1 else f"{known.n_classes} classes"),
     )
     return dataclasses.replace(config, discriminator=dataclasses.replace(discriminator, condition=condition))

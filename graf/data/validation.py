@@ -61,10 +61,10 @@ def survey_images(config: Config) -> Survey:
     faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
     if data.on_bad_file == "skip" and items and not sound:
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
-    raise_or_skip(faults, data)
-    if unread:
+    if unread and items:  # without any it is among the faults
         log.warning("%s", how_to_convert(unread))
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
+    raise_or_skip(faults, data)
     if source == "filename":
         tell_elevations(elevation_prefixes(folders), data.v)
     return Survey(sound, folders, source)
