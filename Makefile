@@ -9,7 +9,7 @@ train: .venv/ready
 	$(BIN)/python eval.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

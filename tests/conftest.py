@@ -1,13 +1,40 @@
-"""What many tests share: configs at their smallest, cameras on the sphere, and a batch in memory."""
+"""How tests run, and what many of them share: configs at their smallest, cameras on the sphere, and a batch in memory."""
 
-import graf  # noqa: F401, I001  first: it tells torch's threads how to wait
+import gc
+import os
+
+import graf  # noqa: F401  first: it tells torch's threads how to wait
+
+# isort: split
 import pytest
 import torch
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
+from graf.data.workers import available_cores
 
 UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
+
+
+def pytest_configure():
+    """A test takes one thread, as do the programs that it starts: other tests run beside it."""
+    threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(threads))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """As many processes as this one has cores (of a container, of taskset), at most 8 as each takes a gigabyte."""
+    return min(available_cores(), 8)
+
+
+def pytest_collection_finish():
+    """Garbage collection looks at what tests make only: beside all imported modules each one would take half a second."""
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -40,3 +67,9 @@ def labels(smoke):
 def photographs():
     """Four noise images (4, 3, 16, 16) in [-1, 1]."""
     return torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(12)) * 2 - 1
+
+
+@pytest.fixture
+def few_objects():
+    """What lives already is out of a census's sight, and of its time."""
+    gc.freeze()

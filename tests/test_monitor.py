@@ -1,6 +1,5 @@
 """The monitor's rows, lines and warnings; and that nothing that goes wrong in it reaches the training."""
 
-import gc
 import json
 import logging
 import subprocess
@@ -24,14 +23,6 @@ SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sl
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "run" / "memory.jsonl"
-
-
-@pytest.fixture
-def few_objects():
-    """What lives already is out of the census's sight, and of its time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def rows(path) -> list[dict]:
