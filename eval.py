@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from graf.command_line import Parser
 from graf.config import Config, load_config, override
 from graf.console import run_script
 from graf.device import choose_device, keep_freed_memory
 from graf.errors import GrafError
 from graf.evaluation.jobs import JOBS, STAGES, Evaluation, EvaluationSettings
 from graf.evaluation.result_file import ResultFile
-from graf.files import file_sha256
+from graf.files import expanded, file_sha256
 from graf.training.checkpoint import checkpoint_step, read_checkpoint
 from graf.training.checkpoint_files import FOLDERS
 from graf.training.export import SUFFIX
@@ -39,15 +40,17 @@ TAKEN_BY = {  # flags that only some jobs look at
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
+    p = Parser(
+        __doc__,
         usage="%(prog)s [FLAGS]; --help lists them",  # all of them would bury an error's message
-        description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     what = p.add_argument_group("what", "--sweep where none is named")
     what.add_argument("--sweep", action="store_true", help="angle sheet, rotation and elevation videos, colours and depth")
     what.add_argument("--metrics", type=metric_names, default=[], help="some of fid,kid,prc, against the data set")
-    what.add_argument("--dump_samples", metavar="DIR", help="with --metrics: the images measured as PNGs, in a new folder")
+    what.add_argument(
+        "--dump_samples", type=expanded, metavar="DIR", help="with --metrics: the images measured as PNGs, in a new folder"
+    )
     what.add_argument(
         "--consistency", action="store_true", help="is it one 3D object: depth-warp error, popping of a turn, checkerboards"
     )
@@ -57,13 +60,17 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--reconstruction", action="store_true", help="the first object's views for COLMAP, nerfstudio, instant-ngp"
     )
-    what.add_argument("--invert", nargs="+", metavar="PHOTO", help="find latent and camera of photographs of one object")
+    what.add_argument(
+        "--invert", type=expanded, nargs="+", metavar="PHOTO", help="find latent and camera of photographs of one object"
+    )
     what.add_argument("--report", action="store_true", help="report.html: all of the run's results on one page")
     what.add_argument("--export", type=export_name, metavar="FILE", help="the generator and its config alone, as .safetensors")
-    p.add_argument("--config", help="YAML file that names the run, or the config of a --checkpoint")
+    p.add_argument("--config", type=Path, help="YAML file that names the run, or the config of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.N_samples=64")
-    p.add_argument("--run", help="a run's folder; by default that of the config, and of configs/default.yaml without one")
-    p.add_argument("--checkpoint", help="a checkpoint file, ours or other people's, instead of the run's newest")
+    p.add_argument(
+        "--run", type=Path, help="a run's folder; by default that of the config, and of configs/default.yaml without one"
+    )
+    p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
     p.add_argument("--partial", action="store_true", help="take those of the checkpoint's weights that fit the config")
     p.add_argument("--azimuths", type=angles, help="degrees, such as 0,45,90; by default 8 over the config's range")
     p.add_argument("--elevations", type=heights, help="degrees above the horizon, such as 10,30; by default mid height")
@@ -77,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--mesh_level", type=float, help="density at the surface; by default where silhouettes agree with opacity")
     p.add_argument("--seed", type=seed, default=0, help="of the objects' latents, and of the samples that are measured")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--out", help="folder of the results; by default eval/step_N in the run's folder")
+    p.add_argument("--out", type=Path, help="folder of the results; by default eval/step_N in the run's folder")
     return p
 
 
@@ -141,7 +148,7 @@ def metric_names(text: str) -> list[str]:
 def export_name(text: str) -> str:
     if not text.endswith(SUFFIX):
         raise argparse.ArgumentTypeError(f"expected a file name that ends in {SUFFIX}, found {text!r}")
-    return text
+    return expanded(text)
 
 
 def main() -> int:
@@ -164,7 +171,7 @@ def main() -> int:
     generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
     run_dir = run_of(checkpoint, config)
-    out = Path(args.out) if args.out else run_dir / "eval" / f"step_{step:08d}"
+    out = args.out or run_dir / "eval" / f"step_{step:08d}"
     log.info("%s, step %d: %d objects, seed %d", checkpoint, step, args.n_objects, args.seed)
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
     Evaluation(settings_of(args), generator, step, run_dir, out, results).run()
@@ -197,8 +204,8 @@ def flags(names: Iterable[str]) -> str:
 def find_checkpoint(args: argparse.Namespace) -> Path:
     """The checkpoint that the flags name. Raises GrafError where there is none."""
     if args.checkpoint:
-        return Path(args.checkpoint)
-    return trained_checkpoint(Path(args.run) if args.run else load_config(args.config, args.set).run_dir)
+        return args.checkpoint
+    return trained_checkpoint(args.run or load_config(args.config, args.set).run_dir)
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:

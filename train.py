@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import os
 from pathlib import Path
 
 import graf  # noqa: F401  first: it tells torch's threads how to wait
@@ -12,13 +13,14 @@ import torch
 import yaml
 
 from graf.camera import rotation_poses
+from graf.command_line import Parser, add_folder_flags, folder_overrides
 from graf.config import Config, config_to_dict, load_config
 from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.device import keep_freed_memory
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.curves import draw_curves
-from graf.files import not_worth_a_run, whole_file
+from graf.files import expanded, not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
 from graf.precision import log_number_format
@@ -42,10 +44,12 @@ log = logging.getLogger("graf")
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        description=__doc__, epilog=EXIT_STATUSES, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    p = Parser(__doc__, EXIT_STATUSES, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument(
+        "--config",
+        type=Path,
+        help="YAML file, or one of configs/ by name; by default configs/default.yaml, from which others say only what differs",
     )
-    p.add_argument("--config", help="YAML file; by default configs/default.yaml, from which others say only what differs")
     p.add_argument(
         "--set",
         nargs="+",
@@ -54,13 +58,18 @@ def parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="such as training.batch_size=4",
     )
+    add_folder_flags(p)
     p.add_argument("--use_amp", action="store_true", help="mixed precision, as training.use_amp=true")
     p.add_argument(
-        "--resume", default="auto", help="auto: continue the run in its folder; none: refuse if there is one; or a file"
+        "--resume",
+        type=expanded,
+        default="auto",
+        help="auto: continue the run in its folder; none: refuse if there is one; or a file",
     )
     p.add_argument("--partial", action="store_true", help="with --resume FILE: a new run from those of its weights that fit")
     p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--local_rank", type=int, help="as torch.distributed.launch passes it, for the variable LOCAL_RANK")
     p.add_argument("--seed", type=int, help="instead of training.seed")
     p.add_argument(
         "--memory_snapshot", action="store_true", help="write beside each checkpoint what memory holds: memory/memory_STEP.json"
@@ -76,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
+    if args.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     requeue_at_start()
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
@@ -154,7 +165,7 @@ def note_data(state: TrainState, dataset: Views) -> None:
 
 def overrides(args: argparse.Namespace) -> list[str]:
     """The flags that stand for config keys, behind --set."""
-    flags = list(args.set)
+    flags = [*args.set, *folder_overrides(args)]
     if args.use_amp:
         flags.append("training.use_amp=true")
     if args.max_steps is not None:

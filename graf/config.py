@@ -16,6 +16,8 @@ import yaml
 
 from graf.config_checks import check_config
 from graf.errors import ConfigError
+from graf.files import expanded
+from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
 from graf.strict import build, key, one_line, shown
 
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
@@ -26,7 +28,7 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 @dataclass(frozen=True)
 class DataConfig:
     type: Literal["toy_cars", "images"] = key("`toy_cars` (made on first use) or `images` (your folders)")
-    datadir: tuple[str, ...] = key("folder or list of folders; for toy_cars where the set is kept")
+    datadir: tuple[str, ...] = key("folder or list of folders; for toy_cars where the set is kept", is_path=True)
     labels: Literal["auto", "transforms", "filename", "none"] = key(
         "where cameras come from: transforms.json, file names, nowhere; `auto` takes what it finds"
     )
@@ -51,6 +53,7 @@ class DataConfig:
     center_crop: int = key("side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key("mirror real images at random (unposed data only)")
     on_bad_file: Literal["error", "skip"] = key("what a faulty image does: end with the list, or be left out and counted")
+    prefetch_factor: int = key("batches that each loader process (training.nworkers) reads ahead", 1, 1000)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class CcsrConfig:
     num_rrdb_blocks: int = key("rrdb: blocks", 1, 64)
     nf: int = key("rrdb: channels", 4, 512)
     gc: int = key("rrdb: channels that a dense layer adds", 4, 256)
-    pretrained_path: str = key("rrdb: file of ESRGAN or Real-ESRGAN weights to start from; empty for none")
+    pretrained_path: str = key("rrdb: file of ESRGAN or Real-ESRGAN weights to start from; empty for none", is_path=True)
     freeze_backbone: bool = key("rrdb: keep the network's own weights as they are; codes and latents still learn")
     drift_weight: float = key(
         "refine: weight of the loss that keeps a proposal's downsampling, which the projection replaces, near the rendering", 0
@@ -152,7 +155,7 @@ class DiscriminatorConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    outdir: str = key("parent folder of the runs; the run is outdir/expname")
+    outdir: str = key("parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key("seed of weights, latents, cameras and the order of the data", 0, 2**32)
     max_steps: int = key("train until this step", 0)
     batch_size: int = key("images a step", 1)
@@ -198,7 +201,7 @@ class MetricsConfig:
     extractor: Literal["auto", "inception-v3-compat", "efficientnet-lite0"] = key(
         "network of FID and KID; auto takes Inception where its weights lie on this machine"
     )
-    weights_path: str = key("file of the Inception weights; empty looks into torch hub's cache")
+    weights_path: str = key("file of the Inception weights; empty looks into torch hub's cache", is_path=True)
     protocol: Literal["counts", "graf", "full"] = key(
         "how many images: n_real and n_fake; 20,000 real and 1,000 generated as GRAF reports; 50,000 of each"
     )
@@ -272,17 +275,27 @@ class Config:
 def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
     """The config of a YAML file, merged over configs/default.yaml, with `section.key=value` overrides on top.
 
-    A file in GRAF's own format is translated (see graf/foreign_config.py). Raises ConfigError for a missing file, an unknown
-    key, a wrong type, a value out of range, or values that do not fit each other.
+    path: a file, or one of ours in configs/ by name (see find_config). A file in GRAF's own format is translated (see
+    graf/foreign_config.py). Raises ConfigError for a missing file, and for unknown keys, wrong types and values out of range
+    all at once, or for values that do not fit each other.
     """
-    default_path = CONFIG_DIR / "default.yaml"
-    raw = read_yaml(default_path)
-    where = str(default_path)
+    where = str(CONFIG_DIR / "default.yaml")
+    raw = read_yaml(Path(where))
     if path is not None:
-        where = str(path)
-        for layer, layer_where in _layers(Path(path)):
-            raw = merge(raw, layer, layer_where)
+        for layer, where in _layers(find_config(path)):
+            raw = merge(raw, layer, where)
     return override(config_from_dict(raw, where), overrides)
+
+
+def find_config(name: str | Path, beside: Path = Path()) -> Path:
+    """The file that a config's name means: as it is, or else one of ours by `configs/smoke.yaml`, `smoke.yaml` or `smoke`.
+
+    beside: the folder that a relative name starts from.
+    """
+    named = beside / expanded(str(name))
+    folders = [named.parent] if Path(name).parent not in (Path(), Path("configs")) else [named.parent, CONFIG_DIR]
+    files = (folder / file for folder in folders for file in (named.name, named.name + ".yaml"))
+    return next(filter(os.path.isfile, files), named)
 
 
 def override(config: Config, overrides: typing.Sequence[str]) -> Config:
@@ -296,8 +309,6 @@ def override(config: Config, overrides: typing.Sequence[str]) -> Config:
 def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
     name."""
-    from graf.foreign_config import is_graf_format, translate_ccsr, translate_graf
-
     raw = translate_ccsr(read_yaml(path), str(path))
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
@@ -308,8 +319,7 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
     if parent == "default.yaml":
         return [(raw, str(path))]
-    home = CONFIG_DIR if not os.path.exists(path.parent / parent) and os.path.exists(CONFIG_DIR / parent) else path.parent
-    return [*_layers(home / parent, (*seen, path.resolve())), (raw, str(path))]
+    return [*_layers(find_config(parent, path.parent), (*seen, path.resolve())), (raw, str(path))]
 
 
 def read_yaml(path: Path) -> dict:
@@ -322,7 +332,7 @@ def read_yaml(path: Path) -> dict:
         raw = yaml.load(text, _PlainLoader)
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
-        raise ConfigError(f"{one_line(str(path))}: no such config file; configs/ has {', '.join(known)}") from None
+        raise ConfigError(f"{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{one_line(str(path))}: cannot be read ({reason})") from None

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graf.errors import ConfigError
-from graf.strict import shown
+from graf.strict import faults_as_error, shown
 
 if TYPE_CHECKING:
     from graf.config import Config
@@ -23,11 +22,11 @@ Check = tuple[bool, str]  # whether it is wrong, and the message if so
 
 
 def check_config(config: Config, where: str) -> None:
-    """Raises ConfigError, in the name of `where`, for the first values that do not fit each other."""
-    for checks in (_patch_checks, _ccsr_checks, _camera_checks, _network_checks, _run_checks):
-        for wrong, message in checks(config):
-            if wrong:
-                raise ConfigError(f"{where}: {message}")
+    """Raises ConfigError, in the name of `where`, for values that do not fit each other: the first of each concern."""
+    concerns = (_patch_checks, _ccsr_checks, _camera_checks, _network_checks, _run_checks)
+    first = (next((message for wrong, message in checks(config) if wrong), None) for checks in concerns)
+    if faults := [message for message in first if message is not None]:
+        raise faults_as_error(where, faults)
 
 
 def advice(config: Config) -> list[str]:

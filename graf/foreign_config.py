@@ -36,6 +36,24 @@ CCSR_WITHOUT_MEANING = {
 }
 CCSR_SECTIONS_WITHOUT_MEANING = ("wandb", "nerfacc")
 
+EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"
+RATES = "training.lr_g and training.lr_d, one for each network"
+OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, and where it is here
+    "accumulate_grad_batches": (
+        "here it is training.accumulation_steps, in so many parts training.batch_size is taken; it does not multiply the batch"
+    ),
+    "check_val_every_n_epoch": "here it is training.fid_every, steps between measurements of FID and KID",
+    "epochs": f"here it is {EPOCHS}",
+    "gradient_clip_val": "here it is training.grad_clip",
+    "learning_rate": f"here it is {RATES}",
+    "lr": f"here it is {RATES}",
+    "max_epochs": f"here it is {EPOCHS}",
+    "num_epochs": f"here it is {EPOCHS}",
+    "num_workers": "here it is training.nworkers",
+    "pin_memory": "there is none here, for batches are pinned wherever a run trains on a card",
+    "precision": "here it is training.use_amp, or --use_amp, whose number format is training.amp_dtype",
+}
+
 
 def translate_ccsr(raw: dict, where: str) -> dict:
     """A config of the older graf_ccsr, known by `ccsr.enabled`, which stood for what is ccsr.mode: consistency.

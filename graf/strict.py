@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import itertools
 import math
 import reprlib
 import typing
@@ -9,14 +10,17 @@ import unicodedata
 from typing import Any, Literal
 
 from graf.errors import ConfigError
+from graf.files import expanded
+from graf.foreign_config import OTHER_SUITES
 
 LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
 LONGEST_NAME = 200  # characters of a name in a message
+FAULTS_SHOWN = 20
 
 
-def key(meaning: str, low: float | None = None, high: float | None = None) -> Any:
-    """One config key: what it means (the README's table prints it) and the closed range of its numbers."""
-    return dataclasses.field(metadata={"meaning": meaning, "low": low, "high": high})
+def key(meaning: str, low: float | None = None, high: float | None = None, *, is_path: bool = False) -> Any:
+    """One config key: what it means (the README's table prints it), the closed range of its numbers, whether it names files."""
+    return dataclasses.field(metadata={"meaning": meaning, "low": low, "high": high, "is_path": is_path})
 
 
 class _Shown(reprlib.Repr):
@@ -42,40 +46,85 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def check_keys(raw: dict, known: typing.Iterable[str], where: str) -> None:
-    """Raises ConfigError for the first key of `raw` that is not known, with the nearest that is."""
-    known = list(known)
-    for name in raw:
-        if name not in known:
-            told = one_line(name) if isinstance(name, str) else shown(name)
-            hint = difflib.get_close_matches(told, known, n=1)
-            raise ConfigError(f"{where}: unknown key '{told}'" + (f", did you mean '{hint[0]}'?" if hint else ""))
+def build(cls: type, raw: Any, where: str) -> Any:
+    """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError with all faults."""
+    faults: list[str] = []
+    built = _build(cls, raw, "", faults, full_names(cls))
+    if faults:
+        raise faults_as_error(where, faults)
+    return built
 
 
-def build(cls: type, raw: Any, where: str, prefix: str = "") -> Any:
-    """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError."""
+def faults_as_error(where: str, faults: typing.Sequence[str]) -> ConfigError:
+    """One fault on one line behind `where`; of several, each on its own."""
+    if len(faults) == 1:
+        return ConfigError(f"{where}: {faults[0]}")
+    more = [f"... and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+    return ConfigError("\n  ".join([f"{where}: {len(faults)} faults:", *faults[:FAULTS_SHOWN], *more]))
+
+
+def _build(cls: type, raw: Any, prefix: str, faults: list[str], names: dict[str, list[str]]) -> Any:
+    """The dataclass, or None where `faults` has grown; prefix: of the names of its keys, such as `training.`"""
+    section = prefix.rstrip(".")
     if not isinstance(raw, dict):
-        raise ConfigError(f"{where}: '{prefix.rstrip('.')}' is a section with keys of its own, found {shown(raw)}")
+        faults.append(f"'{section}' is a section with keys of its own, found {shown(raw)}")
+        return None
+    n_faults, values = len(faults), {}
     fields = dataclasses.fields(cls)
-    check_keys(raw, [f.name for f in fields], f"{where}: {prefix.rstrip('.')}" if prefix else where)
-    values = {}
+    known = [f.name for f in fields]
+    faults += [f"{section}: {told}" if section else told for told in _unknown_keys(raw, known, names)]
     for f in fields:
         name = prefix + f.name
         if f.name not in raw:
-            raise ConfigError(f"{where}: key '{name}' is missing")
-        if dataclasses.is_dataclass(f.type):
-            values[f.name] = build(f.type, raw[f.name], where, name + ".")
+            faults.append(f"key '{name}' is missing")
+        elif dataclasses.is_dataclass(f.type):
+            values[f.name] = _build(f.type, raw[f.name], name + ".", faults, names)
         else:
             try:
-                value = _typed(raw[f.name], f.type, f.name)
+                values[f.name] = _value(raw[f.name], f)
             except ValueError as error:
-                raise ConfigError(f"{where}: {name}: expected {error}, found {shown(raw[f.name])}") from None
-            _check_range(value, f, f"{where}: {name}")
-            values[f.name] = value
-    return cls(**values)
+                faults.append(f"{name}: {error}")
+    return cls(**values) if len(faults) == n_faults else None
+
+
+def _unknown_keys(raw: dict, known: list[str], names: dict[str, list[str]]) -> typing.Iterator[str]:
+    """What to say of each key that a section does not know."""
+    for name in itertools.filterfalse(known.__contains__, raw):
+        told = one_line(name) if isinstance(name, str) else shown(name)
+        meant = difflib.get_close_matches(told, known, n=1) if told not in names else names[told]
+        if told in OTHER_SUITES:
+            yield f"unknown key '{told}': {OTHER_SUITES[told]}"
+        elif meant:
+            yield f"unknown key '{told}', did you mean {' or '.join(map(repr, meant))}?"
+        else:
+            yield f"unknown key '{told}'"
+
+
+def full_names(cls: type, prefix: str = "") -> dict[str, list[str]]:
+    """Every key by its last word: {"batch_size": ["training.batch_size", "metrics.batch_size"], ...}."""
+    names: dict[str, list[str]] = {}
+    for f in dataclasses.fields(cls):
+        if not dataclasses.is_dataclass(f.type):
+            names.setdefault(f.name, []).append(prefix + f.name)
+            continue
+        for name, found in full_names(f.type, f"{prefix}{f.name}.").items():
+            names.setdefault(name, []).extend(found)
+    return names
 
 
 COLOURS = {"white": [1.0, 1.0, 1.0], "black": [0.0, 0.0, 0.0]}
+
+
+def _value(raw: Any, f: dataclasses.Field) -> Any:
+    """A key's value, as its field wants it. Raises ValueError with what is wrong."""
+    try:
+        value = _typed(raw, f.type, f.name)
+    except ValueError as error:
+        raise ValueError(f"expected {error}, found {shown(raw)}") from None
+    _check_range(value, f)
+    if f.metadata["is_path"]:
+        return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
+    return value
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:
@@ -144,12 +193,12 @@ def _typed_tuple(value: Any, kinds: tuple, name: str) -> tuple:
     return tuple(_typed(item, kinds[0], name) for item in value)
 
 
-def _check_range(value: Any, f: dataclasses.Field, where: str) -> None:
+def _check_range(value: Any, f: dataclasses.Field) -> None:
     low, high = f.metadata["low"], f.metadata["high"]
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (str, bool)):
             continue
         if low is not None and number < low:
-            raise ConfigError(f"{where}: must be at least {low:g}, found {number:g}")
+            raise ValueError(f"must be at least {low:g}, found {number:g}")
         if high is not None and number > high:
-            raise ConfigError(f"{where}: must be at most {high:g}, found {number:g}")
+            raise ValueError(f"must be at most {high:g}, found {number:g}")

@@ -13,12 +13,14 @@ from graf.config import (
     config_from_dict,
     config_rows,
     config_to_dict,
+    find_config,
     load_config,
     merge,
     parse_override,
     read_yaml,
 )
 from graf.errors import ConfigError
+from graf.foreign_config import OTHER_SUITES
 
 SHIPPED = sorted(CONFIG_DIR.glob("*.yaml"))
 
@@ -183,6 +185,55 @@ def test_a_broken_file_is_one_error_that_names_it(tmp_path, text, words):
     assert len(message.splitlines()) == 1 and len(message) < 1000
 
 
+def test_all_faults_of_a_file_are_told_at_once(tmp_path):
+    path = written(
+        tmp_path,
+        "lr: 1\ntraining: {num_workers: 3, batch_size: 0, imsize: 8}\ndata: {far: deep, fov: 200}\nnerf: {zzz: 1}\n",
+    )
+    assert refusal(path=path).splitlines() == [
+        f"{path}: 7 faults:",
+        "  unknown key 'lr': here it is training.lr_g and training.lr_d, one for each network",
+        "  data.far: expected a number, found 'deep'",
+        "  data.fov: must be at most 179, found 200",
+        "  nerf: unknown key 'zzz'",
+        "  training: unknown key 'num_workers': here it is training.nworkers",
+        "  training: unknown key 'imsize', did you mean 'data.imsize'?",
+        "  training.batch_size: must be at least 1, found 0",
+    ]
+
+
+def test_faults_beyond_twenty_are_counted(tmp_path):
+    path = written(tmp_path, "\n".join(f"k{number}: 1" for number in range(25)))
+    lines = refusal(path=path).splitlines()
+    assert lines[0].endswith("25 faults:")
+    assert (len(lines), lines[-1]) == (22, "  ... and 5 more")
+
+
+def test_values_that_do_not_fit_are_told_for_each_concern_at_once():
+    message = refusal("data.near=9", "training.accumulation_steps=9", "z_dist.dim_appearance=64")
+    for words in (
+        "near must be below far",
+        "z_dist.dim_appearance: must leave room",
+        "accumulation_steps: at most batch_size 8",
+    ):
+        assert words in message
+
+
+@pytest.mark.parametrize("section", ["", "training.", "data."])
+@pytest.mark.parametrize("name", sorted(OTHER_SUITES))
+def test_keys_of_other_suites_are_told_by_ours(section, name):
+    message = refusal(f"{section}{name}=1")
+    assert f"unknown key '{name}': {OTHER_SUITES[name]}" in message
+    ours = re.findall(r"\b(?:training|data)\.\w+", OTHER_SUITES[name])
+    assert ours or name == "pin_memory"
+    assert set(ours) <= {key for key, _, _ in config_rows()}
+
+
+def test_a_key_without_its_section_is_told_where_it_is():
+    assert "unknown key 'batch_size', did you mean 'training.batch_size' or 'metrics.batch_size'?" in refusal("batch_size=4")
+    assert "did you mean 'data.prefetch_factor'?" in refusal("training.prefetch_factor=4")
+
+
 @pytest.mark.parametrize("merged", ["[{}]", "{{<<: [{}]}}"])
 def test_a_few_lines_that_stand_for_billions_are_refused(tmp_path, merged):
     lines = ["a: &a {x: 1}"]
@@ -211,6 +262,50 @@ def test_a_missing_file_is_an_error_that_lists_the_configs_there_are(tmp_path):
     message = refusal(path=tmp_path / "nowhere.yaml")
     assert "nowhere.yaml: no such config file" in message
     assert "carla_64.yaml" in message
+
+
+@pytest.mark.parametrize("name", ["smoke", "smoke.yaml", "configs/smoke", "configs/smoke.yaml"])
+def test_our_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert find_config(name) == CONFIG_DIR / "smoke.yaml"
+    assert load_config(name).expname == "smoke"
+
+
+def test_the_users_own_file_comes_before_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graf").mkdir()  # a folder is no config
+    assert load_config("graf").expname == "graf"
+    written(tmp_path, "expname: mine", "graf.yaml")
+    assert load_config("graf").expname == load_config("graf.yaml").expname == "mine"
+
+
+@pytest.mark.parametrize("name", ["elsewhere/smoke.yaml", "/nowhere/configs/smoke.yaml"])
+def test_another_folders_file_is_not_taken_for_ours(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert refusal(path=name).startswith(f"{name}: no such config file; {CONFIG_DIR} has ")
+
+
+def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # as Windows names it
+    written(tmp_path, "ccsr: {backbone: rrdb, pretrained_path: ~/x2.pth}", "parent.yaml")
+    path = written(
+        tmp_path,
+        """
+        inherit_from: ~/parent.yaml
+        data: {datadir: [~/photos, $HOME/more, "cost$5"]}
+        training: {outdir: "${HOME}/runs"}
+        metrics: {weights_path: ~/inception.pth}
+        """,
+    )
+    config = load_config("~/mine.yaml")
+    assert config == load_config(path)
+    assert config.data.datadir == (f"{tmp_path}/photos", f"{tmp_path}/more", "cost$5")
+    assert config.training.outdir == f"{tmp_path}/runs"
+    assert config.metrics.weights_path == f"{tmp_path}/inception.pth"
+    assert config.ccsr.pretrained_path == f"{tmp_path}/x2.pth"
+    assert load_config(None, ["training.outdir=~"]).training.outdir == str(tmp_path)
+    assert load_config(None, ["expname=$HOME"]).expname == "$HOME"
 
 
 def test_what_cannot_be_decoded_or_opened_is_a_config_error(tmp_path):

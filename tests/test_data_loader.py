@@ -14,6 +14,7 @@ import torch
 from graf.camera import Labels, poses_at
 from graf.config import load_config
 from graf.data import Views, build_loader, sample_labels
+from graf.data import loader as loader_module
 from graf.data.loader import EndlessBatches
 from graf.data.workers import how_it_ended
 from graf.errors import DataError, GrafError
@@ -75,6 +76,14 @@ def test_labels_belong_to_their_images():
         assert torch.equal(labels.pose_c2w, expected.pose_c2w)
         assert torch.equal(labels.class_index, expected.class_index)
         assert torch.equal(labels.elevation_index, expected.elevation_index)
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(0, None), (1, 5)])
+def test_only_workers_read_ahead(monkeypatch, workers, ahead):
+    options = []
+    monkeypatch.setattr(loader_module, "DataLoader", lambda *_, **given: options.append(given) or [])
+    build_loader(Numbered(True), config("data.prefetch_factor=5", f"training.nworkers={workers}"), "cpu").close()
+    assert [(given["num_workers"], given["prefetch_factor"]) for given in options] == [(workers, ahead)]
 
 
 @pytest.mark.parametrize("start", [1, 4, 5, 13])

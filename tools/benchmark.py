@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
 
+from graf.command_line import Parser  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.device import choose_device  # noqa: E402
@@ -51,9 +52,9 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(__doc__)
     p.add_argument("what", choices=["step", "ccsr", "memory", "rules"])
-    p.add_argument("--config", help="step, ccsr, rules: YAML file; by default configs/default.yaml")
+    p.add_argument("--config", type=Path, help="step, ccsr, rules: YAML file; by default configs/default.yaml")
     p.add_argument(
         "--steps", type=int, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or as many as a minute has"
     )
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
     p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--json", metavar="FILE", help="write the rows into this file too")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the rows into this file too")
     p.add_argument("--row", help=argparse.SUPPRESS)
     return p
 

@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.data.workers import available_cores  # noqa: E402
@@ -60,13 +61,13 @@ class TimedProcesses(Processes):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
     parser.add_argument("--steps", type=int, default=20, help="steps that are timed, after a few that are not")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as for train.py")
-    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--measure", action="store_true", help="be one of the processes, and print the row as JSON")
     args = parser.parse_args()
     if args.measure:
@@ -86,7 +87,7 @@ def main() -> int:
         images_s, exchanges = f"{row['batch_size'] / seconds:.1f}", f"{row['seconds_of_exchanges']:.4f}"
         log.info(ROW, row["processes"], row["threads"], f"{seconds:.4f}", images_s, speed_up, exchanges)
     if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return 0
 
 

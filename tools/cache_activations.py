@@ -24,6 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset, default_collate  # noqa: E402
 
 from graf.camera import Labels  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, load_config, override  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset, fit_to_data, sample_labels  # noqa: E402
@@ -69,7 +70,7 @@ class Photographs(Dataset):
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(__doc__)
     p.add_argument("--checkpoint", type=Path, required=True, help="a checkpoint file, or a run's folder")
     p.add_argument("--network", choices=["discriminator", "generator"], default="discriminator", help="default: discriminator")
     p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
@@ -79,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
     p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
     p.add_argument("--seed", type=int, default=0, help="of the choice of photographs, of latents and cameras; default 0")
-    p.add_argument("--config", help="YAML file, by default the checkpoint's own config")
+    p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")
     return p

@@ -5,7 +5,6 @@
 One half of the data set is compared with the other half as it is, blurred, noisy, or one image repeated.
 """
 
-import argparse
 import logging
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.data import build_dataset  # noqa: E402
@@ -35,8 +35,8 @@ FAR = 3  # times as far as the held-out half is one image repeated at least, by 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser = Parser(__doc__)
+    parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.imsize=64")
     parser.add_argument("--n", type=int, default=500, help="images of each half, at most")
     args = parser.parse_args()

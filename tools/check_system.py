@@ -22,10 +22,11 @@ import psutil  # noqa: E402
 import torch  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, MetricsConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data  # noqa: E402
-from graf.data.loader import MAX_WORKERS, PREFETCH  # noqa: E402
+from graf.data.loader import MAX_WORKERS  # noqa: E402
 from graf.data.workers import available_cores  # noqa: E402
 from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
@@ -71,8 +72,8 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    p = Parser(__doc__)
+    p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--budget_gb", type=float, help="judge by so much memory instead of by what is free, such as 4")
@@ -120,7 +121,8 @@ def storage(config: Config) -> list[tuple[str, str]]:
     workers = min(config.training.nworkers, MAX_WORKERS, available_cores())
     if SHARED_MEMORY.exists():
         free = shutil.disk_usage(SHARED_MEMORY).free
-        needed = workers * PREFETCH * config.training.batch_size * 3 * config.data.imsize**2 * 4
+        batches = workers * config.data.prefetch_factor
+        needed = batches * config.training.batch_size * 3 * config.data.imsize**2 * 4
         enough = "" if needed <= free else "; too little: set training.nworkers=0"
         rows.append(("shared memory", f"{size(free)} free, {size(needed)} for {workers} workers{enough}"))
     return rows

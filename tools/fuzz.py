@@ -6,7 +6,6 @@ Every mutation must end in a dry run that works or in exit status 2 with under t
 behind; those that do not are listed, and make the exit status 1. What is legal is made small before it is run.
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -34,6 +33,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 import train  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.config import CONFIG_DIR, Config, config_to_dict, load_config  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.files import whole_file  # noqa: E402
@@ -79,7 +79,7 @@ class TooLong(BaseException):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--mutations", type=int, default=500, help="of each config, and of data sets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and faults there too")

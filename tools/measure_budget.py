@@ -19,6 +19,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
@@ -34,13 +35,13 @@ LARGE = ("nerf.netwidth=128", "nerf.netdepth=6", "training.batch_size=16", "trai
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--steps", type=int, default=20, help="of training, on noise instead of photographs")
     parser.add_argument("--share", type=float, default=0.6, help="of the unlimited run's peak that the other one gets")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="largest relative difference of the last losses")
     parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--budget_gb", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.budget_gb is not None:
@@ -58,7 +59,7 @@ def main() -> int:
     within = limited["peak_bytes"] <= budget_gb * GB
     log.info("largest relative difference of the losses: %.1e; within the budget: %s", difference, "yes" if within else "NO")
     if args.json:
-        Path(args.json).write_text(json.dumps([unlimited, limited], indent=1), encoding="utf-8")
+        args.json.write_text(json.dumps([unlimited, limited], indent=1), encoding="utf-8")
     return 0 if within and difference <= args.tolerance else 1
 
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from matplotlib.figure import Figure  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.files import whole_file  # noqa: E402
@@ -26,9 +27,7 @@ LARGEST_CHANGE = 0.02  # of the resident memory, from the second third to the la
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("--picture", type=Path, help="draw memory over steps into this PNG")
     args = parser.parse_args()

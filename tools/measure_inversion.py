@@ -20,6 +20,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from graf.camera import azimuth_and_v, poses_at  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import DataConfig  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data.car_shapes import make_car  # noqa: E402
@@ -41,14 +42,12 @@ UNSEEN_TURNS_DEG = (90.0, 180.0, 270.0)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("checkpoint", help="a checkpoint file, or a run's folder")
+    parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
     parser.add_argument("--n_cars", type=int, default=10, help="cars to look for")
     parser.add_argument("--seed", type=int, default=1, help="of the cars, another than the training's data.seed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()
     if args.json:
         check_writable(args.json)

@@ -22,6 +22,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 
 from graf.camera import rotation_poses  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, load_config  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset, build_loader, fit_to_data  # noqa: E402
@@ -59,16 +60,14 @@ DATA_ALONE = "data"  # of a process that only makes the data set
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("what", choices=["progress", "ccsr"])
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="of training, at which to measure")
-    parser.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as metrics.n_fake=992")
     parser.add_argument("--no_amp", action="store_true", help="float32 instead of mixed precision")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    parser.add_argument("--json", help="write the rows into this file too")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     args = parser.parse_args()
     variants = {"trained": None} if args.what == "progress" else CCSR
@@ -88,7 +87,7 @@ def main() -> int:
     return write_table(list(variants), args.minutes, args.json)
 
 
-def write_table(variants: list[str], minutes: list[float], file: str | None) -> int:
+def write_table(variants: list[str], minutes: list[float], file: Path | None) -> int:
     """Print each row as it comes, and write all there are into the file. Returns the exit status of what failed, or 0.
 
     A process does nothing but train until it has told its peak, so minute 0 is measured in another one, and toy cars are made
@@ -108,7 +107,7 @@ def write_table(variants: list[str], minutes: list[float], file: str | None) -> 
     return max([in_own_process(variant, some, keep) for variant in variants for some in goals])
 
 
-def variant_config(file: str | None, settings: Sequence[str], scale: int | None) -> Config:
+def variant_config(file: Path | None, settings: Sequence[str], scale: int | None) -> Config:
     """A file's config with the settings, and so many pixels a ray, with as many rays as keep the discriminator's view."""
     base = load_config(file, settings)
     if scale is None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.memory.limits import MB  # noqa: E402
 from graf.memory.supervision import WatchSettings, watch_command, watch_pid  # noqa: E402
@@ -52,7 +53,7 @@ def main() -> int:
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the command behind `--`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--pid", type=int, help="watch this process instead of a command")
     parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
     parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")

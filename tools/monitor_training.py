@@ -24,6 +24,7 @@ from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.run_status import Limits, RunReader, RunStatus, is_run, runs_below, thinned  # noqa: E402
@@ -50,7 +51,7 @@ def main() -> int:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument(
         "run",
         type=Path,

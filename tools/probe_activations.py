@@ -6,7 +6,6 @@ The score is of samples that took no part in training, beside that of the best g
 probe so far. Weights and result lie in the folder as probe_LAYER_TARGET.safetensors and .json.
 """
 
-import argparse
 import dataclasses
 import json
 import logging
@@ -24,6 +23,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.activation_files import CachedActivations  # noqa: E402
@@ -223,7 +223,7 @@ class Experiment:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder that tools/cache_activations.py wrote")
     parser.add_argument("--layer", help="by default the only one")
     parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to read off the activations")

@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 import eval as evaluation  # noqa: E402
 import train as training  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import config_rows  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.errors import GrafError  # noqa: E402
@@ -23,7 +24,7 @@ def flag_table(parser: argparse.ArgumentParser) -> str:
     """Markdown table of a script's flags."""
     rows = []
     for action in parser._actions:
-        if isinstance(action, argparse._HelpAction):
+        if isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
             continue
         default = "" if action.default in (None, False) or action.default == [] else f"`{action.default}`"
         rows.append((f"`{', '.join(action.option_strings)}`", default, action.help))
@@ -52,7 +53,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    Parser(__doc__).parse_args()
     path = ROOT / "README.md"
     text = with_tables(path.read_text(encoding="utf-8"))
     with whole_file(path) as temporary:

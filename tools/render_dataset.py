@@ -26,6 +26,7 @@ from PIL import Image  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from graf.camera import poses_at, sample_poses  # noqa: E402
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge  # noqa: E402
 from graf.config_checks import PATCH_SIZES  # noqa: E402
 from graf.console import log, progress, run_script  # noqa: E402
@@ -48,7 +49,7 @@ class View(NamedTuple):
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(__doc__)
     p.add_argument("meshes", nargs="+", type=Path, metavar="MESHES", help="files, or folders to search")
     p.add_argument("--out", required=True, type=Path, help="folder of the set")
     p.add_argument("--match", default="*", metavar="PATTERN", help="take files of a folder whose path fits, such as '*chair*'")

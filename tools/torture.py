@@ -28,6 +28,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
+from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, config_to_dict, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from state_digests import digests  # noqa: E402
@@ -80,10 +81,10 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(__doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="on two free cores; so many faults and steps are chosen")
     p.add_argument("--faults", type=int, help="instead of those that fit into --minutes, at least 30")
-    p.add_argument("--config", help="YAML file; by default configs/default.yaml")
+    p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.nworkers=1")
     p.add_argument("--seed", type=int, default=0, help="of the instants and of what is damaged")
     p.add_argument("--json", type=Path, help="write faults, survived, steps_lost_max and bit_identical into this file")

@@ -6,7 +6,6 @@ Beside each other: the photograph's pixels enlarged, what the network makes of t
 downsampling is the photograph, as CCSR does it.
 """
 
-import argparse
 import logging
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torchvision.transforms.functional import pil_to_tensor  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.data.decoding import open_rgb  # noqa: E402
 from graf.errors import CheckpointError, GrafError  # noqa: E402
@@ -40,9 +40,9 @@ LARGEST = 1536  # side of the enlarged square, pixels, of which the network hold
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("weights", help="file of weights, such as tools/convert_realesrgan.py writes")
-    parser.add_argument("photo", help="the photograph")
+    parser = Parser(__doc__)
+    parser.add_argument("weights", type=Path, help="file of weights, such as tools/convert_realesrgan.py writes")
+    parser.add_argument("photo", type=Path, help="the photograph")
     parser.add_argument("output", type=Path, help="PNG file to write")
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="that of the weights")
     parser.add_argument("--shrink", type=int, default=1, help="first make the photograph so many times smaller")
@@ -57,7 +57,7 @@ def main() -> None:
     log.info("%s", args.output)
 
 
-def load_network(path: str, scale: int) -> RRDBNet:
+def load_network(path: Path | str, scale: int) -> RRDBNet:
     """The network of a file of weights, of the size that they are of. Raises CheckpointError."""
     weights = to_basicsr(read_weights(Path(path)), path)
     n_blocks, nf, gc = network_size(weights)
@@ -70,7 +70,7 @@ def load_network(path: str, scale: int) -> RRDBNet:
     return network
 
 
-def read_photo(path: str, shrink: int, scale: int) -> Tensor:
+def read_photo(path: Path | str, shrink: int, scale: int) -> Tensor:
     """The photograph (1, 3, H, W) in [-1, 1]. Raises GrafError for what cannot be read or is too large to enlarge."""
     if shrink < 1:
         raise GrafError(f"--shrink {shrink}: expected a whole number above 0")

@@ -18,7 +18,6 @@ from graf.data.workers import available_cores, ended, how_it_ended, leave_deaths
 from graf.errors import DataError, GrafError
 
 MAX_WORKERS = 4
-PREFETCH = 2  # batches a worker reads ahead
 MOST_DEATHS = 4  # of workers over one batch, that are survived
 DYING_S = 1.0  # in which a worker whose batch broke off is seen to have died
 MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
@@ -163,7 +162,7 @@ def build_loader(
             BatchReader(dataset, skip=data.on_bad_file == "skip"),
             batch_sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
             num_workers=n_workers,
-            prefetch_factor=PREFETCH if n_workers else None,
+            prefetch_factor=data.prefetch_factor if n_workers else None,  # else nobody reads ahead, and torch refuses
             pin_memory=torch.device(device).type == "cuda",
             collate_fn=_as_read,
             worker_init_fn=leave_interrupts_to_parent,
