@@ -36,6 +36,7 @@ def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
         "source": source_digest(),
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "number_format": "float32",
     }
 
 
@@ -50,7 +51,7 @@ def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
 )
 def test_a_restore_under_other_conditions_says_so_in_one_line(warnings_of_restore, name, before, label):
     (message,) = warnings_of_restore(**{name: before})
-    assert f"({label} {before} -> {getattr(Conditions.here(CPU), name)})" in message
+    assert f"({label} {before} -> {getattr(Conditions.here(CPU, 'float32'), name)})" in message
     assert "from step 7 on, the run may differ in the last bit" in message
     assert "\n" not in message
 
@@ -58,6 +59,11 @@ def test_a_restore_under_other_conditions_says_so_in_one_line(warnings_of_restor
 def test_all_that_changed_is_one_line(warnings_of_restore):
     (message,) = warnings_of_restore(threads=1000, cpu_capability="VSX")
     assert message.count("->") == 2
+
+
+def test_another_number_format_is_more_than_the_last_bit(warnings_of_restore):
+    (message,) = warnings_of_restore(number_format="bfloat16")
+    assert "(number format bfloat16 -> float32); from step 7 on, the run will differ" in message
 
 
 def test_a_restore_under_the_same_conditions_is_silent(warnings_of_restore):
@@ -76,10 +82,10 @@ def test_checkpoints_of_before_they_were_kept_load_silently(smoke, tmp_path, cap
 
 
 def test_on_a_card_threads_and_the_cpus_instructions_do_not_count():
-    here = Conditions.here(CPU)
+    here = Conditions.here(CPU, "float32")
     saved = dataclasses.asdict(dataclasses.replace(here, threads=1000, cpu_capability="VSX"))
     assert len(here.changes_since(saved)) == 2
-    assert Conditions.here(CARD).changes_since(saved) == []
+    assert Conditions.here(CARD, "float32").changes_since(saved) == {}
 
 
 def test_the_sources_digest_follows_names_and_bytes(tmp_path):

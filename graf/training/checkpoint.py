@@ -146,7 +146,6 @@ def restore(path: Path, state: TrainState) -> None:
         return
     try:
         _report_changes(content["config"], state.config)
-        _report_number_format(content["state"], state)
         state.load_state_dict(content["state"])
         _report_conditions(path, content.get("conditions", {}), state)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -189,18 +188,12 @@ def _report_conditions(path: Path, saved: Mapping[str, object], state: TrainStat
     changes = state.conditions.changes_since(saved)
     if changes:
         log.warning(
-            "%s: saved under other conditions (%s); from step %d on, the run may differ in the last bit from one that was "
-            "never stopped",
+            "%s: saved under other conditions (%s); from step %d on, the run %s from one that was never stopped",
             path,
-            ", ".join(changes),
+            ", ".join(changes.values()),
             state.step,
+            "will differ" if "number_format" in changes else "may differ in the last bit",
         )
-
-
-def _report_number_format(saved: dict, state: TrainState) -> None:
-    before, now = saved.get("number_format"), state.amp.number_format  # older checkpoints do not tell
-    if before not in (None, now):
-        log.warning("the number format of training changed since the checkpoint: %s -> %s", before, now)
 
 
 def _first_lines(error: Exception, n: int = 5) -> str:

@@ -1,4 +1,4 @@
-"""What the last bit of a run's numbers depends on, beside its config, its data and its random state.
+"""What a run's numbers depend on, to the last bit, beside its config, its data and its random state.
 
 A checkpoint holds the conditions that it was made under, so that a run that is continued under others says so.
 """
@@ -18,6 +18,7 @@ LABELS = {
     "source": "source of graf/ and configs/",
     "threads": "threads",
     "cpu_capability": "instructions of the CPU",
+    "number_format": "number format",
 }
 
 
@@ -29,21 +30,24 @@ class Conditions:
     source: str  # digest of graf/ and configs/
     threads: int | None  # that share an operation on the CPU, and split its sums
     cpu_capability: str | None  # the widest instructions that PyTorch uses, such as AVX512
+    number_format: str  # of products under autocast, such as bfloat16
 
     @classmethod
-    def here(cls, device: torch.device) -> "Conditions":
+    def here(cls, device: torch.device, number_format: str) -> "Conditions":
         on_cpu = device.type == "cpu"
         return cls(
             torch=str(torch.__version__),
             source=source_digest(),
             threads=torch.get_num_threads() if on_cpu else None,
             cpu_capability=torch.backends.cpu.get_cpu_capability() if on_cpu else None,
+            number_format=number_format,
         )
 
-    def changes_since(self, saved: Mapping[str, object]) -> list[str]:
-        """What differs from a checkpoint's, such as "threads 4 -> 2"; what either does not know is left out."""
-        pairs = [(LABELS[name], saved.get(name), value) for name, value in dataclasses.asdict(self).items()]
-        return [f"{label} {old} -> {new}" for label, old, new in pairs if None not in (old, new) and old != new]
+    def changes_since(self, saved: Mapping[str, object]) -> dict[str, str]:
+        """By name what differs from a checkpoint's, such as "threads 4 -> 2"; what either does not know is left out."""
+        pairs = {name: (saved.get(name), value) for name, value in dataclasses.asdict(self).items()}
+        changed = {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+        return {name: f"{LABELS[name]} {old} -> {new}" for name, (old, new) in changed.items()}
 
 
 def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> str:

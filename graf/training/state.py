@@ -38,7 +38,6 @@ class TrainState:
     ):
         self.config = config
         self.device = device
-        self.conditions = Conditions.here(device)
         self.processes = processes
         self.n_classes, self.n_elevations = n_classes, n_elevations
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
@@ -54,6 +53,7 @@ class TrainState:
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
         self.sizes = processes.smallest(sizes)
         self.amp = AmpSettings.choose(config.training, device)
+        self.conditions = Conditions.here(device, self.amp.number_format)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         self.step = 0
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
@@ -130,7 +130,6 @@ class TrainState:
             "lowest_losses": self.lowest_losses,
             "data_fingerprint": self.data_fingerprint,
             "sizes": self.sizes.state_dict(),
-            "number_format": self.amp.number_format,
             "rng": rng,
         }
 

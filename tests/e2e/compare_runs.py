@@ -12,12 +12,13 @@ from graf.training.checkpoint import backup_name, read_checkpoint
 
 
 def require_same_run(straight: Path, resumed: Path, steps: int, sources: Mapping[str, str]) -> None:
-    """Fail where one checkpoint or row of metrics of two runs of so many steps is not the other's to the last bit.
+    """Fail where one checkpoint, row of metrics or toy car of two runs of so many steps is not the other's to the last bit.
 
-    straight, resumed: folders with log.txt and the run in results/smoke, which holds a backup of each step. Both are then
-    kept. sources: the digest of graf/ and configs/ before each part of the runs.
+    straight, resumed: folders with log.txt, data/ and the run in results/smoke, which holds a backup of each step. Both are
+    kept on a failure. sources: the digest of graf/ and configs/ before each part of the runs.
     """
-    found = differences(straight / "results" / "smoke", resumed / "results" / "smoke", steps)
+    found = compare_data(straight / "data", resumed / "data")
+    found += differences(straight / "results" / "smoke", resumed / "results" / "smoke", steps)
     if len(set(sources.values())) > 1:
         found.append("graf/ or configs/ changed between the runs")
     if not found:
@@ -30,6 +31,12 @@ def require_same_run(straight: Path, resumed: Path, steps: int, sources: Mapping
     raise AssertionError("\n".join([*found, *digests, f"both folders are kept in {kept}", *logs]))
 
 
+def compare_data(ours: Path, theirs: Path) -> list[str]:
+    """A line for each set of toy cars that is not the same, each run having drawn its own."""
+    sets = [{path.name: torch.load(path, weights_only=True) for path in data.rglob("*.pt")} for data in (ours, theirs)]
+    return [f"data, {line}" for line in compare_parts(*sets)]
+
+
 def differences(straight: Path, resumed: Path, steps: int) -> list[str]:
     """Lines on the first step at which two runs' folders differ, by its rows of metrics and its checkpoint, and on the
     conditions; none where all steps are the same to the last bit."""
@@ -37,7 +44,7 @@ def differences(straight: Path, resumed: Path, steps: int) -> list[str]:
         ours, theirs = (read_checkpoint(run / backup_name(step)) for run in (straight, resumed))
         lines = [
             *compare_rows(row_of(straight, step), row_of(resumed, step)),
-            *compare_states(ours["state"], theirs["state"]),
+            *compare_parts(ours["state"], theirs["state"]),
         ]
         if ours["conditions"] != theirs["conditions"]:
             lines.append(f"conditions: {ours['conditions']} and {theirs['conditions']}")
@@ -58,8 +65,8 @@ def compare_rows(ours: dict, theirs: dict) -> list[str]:
     return [f"metrics.jsonl, {name}: {ours.get(name)!r} and {theirs.get(name)!r}" for name in names]
 
 
-def compare_states(ours: dict, theirs: dict) -> list[str]:
-    """A line for each part of a state, such as a network, that is not the same: its first tensor that differs."""
+def compare_parts(ours: dict, theirs: dict) -> list[str]:
+    """A line for each part, such as a network of a state, that is not the same: its first tensor that differs."""
     lines = []
     for part in ours | theirs:
         a, b = dict(leaves(ours.get(part))), dict(leaves(theirs.get(part)))

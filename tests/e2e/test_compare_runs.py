@@ -25,6 +25,8 @@ class Runs:
             save_checkpoint(run_dir / backup_name(state.step), state)
         rows = [{"step": 1, "depth_spread": 0.5}, *({"step": step, "loss_d": 1.25, "loss_g": 0.5} for step in (1, 2))]
         (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (self.straight / "data" / "toy_cars").mkdir(parents=True)
+        torch.save({"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}, self.straight / "data" / "toy_cars" / "cars.pt")
         shutil.copytree(self.straight, self.resumed)
         for run in (self.straight, self.resumed):
             (run / "log.txt").write_text(f"what the {run.name} run said")
@@ -127,6 +129,15 @@ def test_rows_of_metrics_are_compared_exactly(runs):
     path.write_text(path.read_text().replace("1.25", "1.2500000000000002"))
     lines = runs.message().splitlines()
     assert lines[:2] == ["step 1 is the first that differs", "metrics.jsonl, loss_d: 1.25 and 1.2500000000000002"]
+
+
+def test_other_toy_cars_are_told(runs):
+    images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    images[1, 2, 3, 3] = 1
+    torch.save({"images": images}, runs.resumed / "data" / "toy_cars" / "cars.pt")
+    assert (
+        runs.message().splitlines()[0] == "data, cars.pt: 1 of 1 entries differ, first images: 1 of 96 elements, by 1 at most"
+    )
 
 
 def test_a_source_that_changed_between_the_runs_fails_by_itself(runs):
