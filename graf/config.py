@@ -149,7 +149,9 @@ class DiscriminatorConfig:
         "blur of all that it sees at step 0, standard deviation in pixels, so that shape comes first", 0, 64
     )
     blur_steps: int = key("steps in which that blur fades away; 0 for no blur", 0)
-    label_loss: Literal["none", "MCE"] = key("auxiliary label head: cross-entropy of class and of elevation bin")
+    label_loss: Literal["none", "MCE"] = key(
+        "auxiliary label head: cross-entropy of class and of elevation bin, where the data has several of either"
+    )
     label_weight: float = key("weight of that loss", 0)
 
 

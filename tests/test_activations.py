@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 from torchvision.transforms.v2.functional import gaussian_blur
 
-from graf.camera import poses_at
-from graf.config import config_to_dict
-from graf.data import build_dataset
+from graf.camera import Labels, poses_at
+from graf.config import CONFIG_DIR, config_to_dict
+from graf.data import build_dataset, fit_to_data
+from graf.data.knowledge import Knowledge
 from graf.errors import GrafError
 from graf.evaluation import activation_files
 from graf.evaluation.activation_files import ActivationWriter, CachedActivations, Source
@@ -359,6 +361,38 @@ def test_the_discriminators_activations_to_photographs(run, checkpoint, tmp_path
         torch.testing.assert_close(activation, expected.half(), atol=2e-3, rtol=2e-3)
     assert sorted(seen) == list(range(12))
     assert CachedActivations(tmp_path / "a", "output.logits")[0][0].shape == ()
+
+
+def unposed_photographs(folder: Path) -> list[str]:
+    """Flags that name photographs of two classes without cameras: black, and white."""
+    for index in range(6):
+        file = folder / str(index % 2) / f"IMG_{index}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (255 * (index % 2),) * 3).save(file)
+    return ["data.type=images", f"data.datadir={folder}"]
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "config"])
+def test_of_unposed_photographs_the_discriminator_is_told_the_class(run, refine, tmp_path, by):
+    settings = refine(*unposed_photographs(tmp_path / "photos"))
+    fitted = fit_to_data(settings, Knowledge(False, n_classes=2))
+    state = TrainState(fitted, CPU, n_classes=2)
+    save_checkpoint(tmp_path / "model.pt", state)
+    flags = ["--checkpoint", tmp_path / "model.pt", "--layers", "output", "--out", tmp_path / "a"]
+    if by == "config":  # which says class_and_pose
+        flags += ["--config", CONFIG_DIR / "smoke.yaml", "--set", *unposed_photographs(tmp_path / "photos")]
+    assert run(*flags)[0] == 0
+    cached = CachedActivations(tmp_path / "a", "output.logits")
+    shades = torch.tensor([-1.0, 1.0])[:, None, None, None].expand(2, 3, 16, 16)
+    expected = state.discriminator(shades, Labels(None, torch.tensor([0, 1]), torch.zeros(2, dtype=torch.long))).logits.detach()
+    for logit, label in cached:
+        assert float(logit) == pytest.approx(float(expected[int(label["class_index"])]), abs=2e-3)
+
+
+def test_a_discriminator_that_judges_by_cameras_is_not_shown_photographs_without(run, checkpoint, tmp_path):
+    checkpoint()
+    status, said = run("--checkpoint", tmp_path, "--list", "--set", "data.labels=none")
+    assert status == 2 and "judges by cameras too, and the data has none" in said
 
 
 def test_the_generators_activations_to_latents(run, checkpoint, tmp_path):

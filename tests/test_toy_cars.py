@@ -181,6 +181,14 @@ def test_other_keys_make_another_set(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_elevation_bins_make_no_other_set(tmp_path):
+    data = dataclasses.replace(DATA, datadir=(str(tmp_path),))
+    sets = [load_toy_cars(data), load_toy_cars(dataclasses.replace(data, v=(0.5,)))]
+    assert sets[0].fingerprint == sets[1].fingerprint and len(list(tmp_path.iterdir())) == 1
+    assert [cars.n_elevations for cars in sets] == [4, 1]
+    assert sets[0].labels.elevation_index.any() and not sets[1].labels.elevation_index.any()
+
+
 def test_the_default_config_builds_posed_cars_and_labels_none_unposed_ones(tmp_path):
     small = [f"data.datadir={tmp_path}", "data.n_images=16", "data.imsize=16"]
     posed = build_dataset(load_config(None, small))
