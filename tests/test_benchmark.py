@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from graf.errors import GrafError
 from graf.models.generator import Generator
 from tools import benchmark
 from tools.live_bytes import LiveBytes
@@ -43,8 +44,10 @@ def test_what_tensors_hold_is_what_the_layers_need():
     assert measured < 0.6 * measured_plain
 
 
-def row(name, rays, peak, seconds=None):
-    return {"name": name, "rays_per_image": rays, "seconds_per_step": seconds, "peak_bytes": peak}
+def row(name, rays, peak, seconds=None, number_format="bfloat16"):
+    return {
+        "name": name, "rays_per_image": rays, "number_format": number_format, "seconds_per_step": seconds, "peak_bytes": peak,
+    }  # fmt: skip
 
 
 def test_ratios_are_to_the_same_number_of_rays():
@@ -59,6 +62,11 @@ def test_a_bar_is_met_missed_or_not_measured():
     rows = compared([row("plain", 4096, 100), row("default", 4096, 65), row("+ amp", 4096, 41)])
     said = [line.rsplit(": ", 1)[1] for line in verdicts(rows)]
     assert said == ["0.65, met", "0.41, MISSED", *["not measured"] * 4]
+
+
+def test_the_bar_of_mixed_precision_is_not_for_float32():
+    rows = compared([row("plain", 4096, 100), row("+ amp", 4096, 65, number_format="float32")])
+    assert [line for line in verdicts(rows) if line.startswith("+ amp") and not line.endswith("not measured")] == []
 
 
 def test_what_does_not_fit_is_foreseen_from_fewer_rays():
@@ -99,3 +107,33 @@ def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
     benchmark.measured_row(args, {"name": "refined, scale 2", "samples": 64})
     assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c, _ in seen] == [("none", 64, 64), ("refine", 64, 64)]
     assert all(c.training.use_amp and freed_memory_is_kept for c, freed_memory_is_kept in seen)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1.04, "met"), (1.06, "MISSED")])
+def test_mixed_precision_is_judged_by_the_medians_of_its_turns(monkeypatch, caplog, seconds, said):
+    turns = []
+
+    def measured(row):
+        turns.append(row["name"])
+        taken = 1.0 if row["name"] == "float32" else seconds
+        return row | {"number_format": "f", "seconds_per_step": taken, "cpu_seconds_per_step": 2 * taken}
+
+    monkeypatch.setattr(benchmark, "in_own_process", measured)
+    with caplog.at_level("INFO", "graf"):
+        benchmark.amp_rows(benchmark.parser().parse_args(["amp"]))
+    assert turns == ["float32", "amp", "float32", "amp"]
+    assert caplog.text.count(f"at most 1.05: {said}") == 2
+
+
+def test_speed_is_judged_beside_one_busy_process(monkeypatch, caplog):
+    speeds = iter([8.0, 4.0, 10.0, 2.0])
+    monkeypatch.setattr(benchmark, "training_speed", lambda args, n_busy: next(speeds) + 0 * n_busy)
+    with caplog.at_level("INFO", "graf"):
+        rows = benchmark.busy_rows(benchmark.parser().parse_args(["busy"]))
+    assert [row["name"] for row in rows] == 2 * ["alone", "beside a busy process"]
+    assert "medians: 0.33 of the speed alone; at least 0.40: MISSED" in caplog.text  # 3 of 9
+
+
+def test_a_training_that_ends_early_is_an_error(tmp_path):
+    with benchmark.running(["-c", "raise SystemExit(2)"]) as training, pytest.raises(GrafError, match="status 2 before step 5"):
+        benchmark.time_of_row(tmp_path / "metrics.jsonl", 5, training)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graf import precision
 from graf.config import CONFIG_DIR, load_config, override
 from graf.memory.limits import GB, MB
 from graf.memory.planner import estimate_step
@@ -144,3 +145,16 @@ def test_inception_is_not_downloaded(module, monkeypatch):
     assert "inception" in module.extractor(metrics) or "efficientnet-lite0" in module.extractor(metrics)
     absent = override(load_config(SMOKE), ["metrics.weights_path=nowhere.pth"]).metrics
     assert "no such file: nowhere.pth" in module.extractor(absent)
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (True, "float32; with --use_amp bfloat16"),
+        (False, "float32; with --use_amp float32, the processor having no bfloat16 products"),
+    ],
+)
+def test_it_tells_what_mixed_precision_is_here(module, smoke, monkeypatch, there, said):
+    for namespace in (module, precision):
+        monkeypatch.setattr(namespace, "multiplies_bfloat16", lambda _: there)
+    assert module.number_format(smoke().training, torch.device("cpu")) == ("number format", said)

@@ -23,7 +23,7 @@ import torch  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
 from graf.command_line import Parser  # noqa: E402
-from graf.config import Config, MetricsConfig, load_config  # noqa: E402
+from graf.config import Config, MetricsConfig, TrainingConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data  # noqa: E402
 from graf.data.loader import MAX_WORKERS  # noqa: E402
@@ -37,6 +37,7 @@ from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
 from graf.memory.survival import FAILURES, OutOfMemory, RanOut, attempt  # noqa: E402
+from graf.precision import AmpSettings, multiplies_bfloat16  # noqa: E402
 from graf.training.state import TrainState  # noqa: E402
 from graf.training.steps import discriminator_step, generator_step  # noqa: E402
 
@@ -48,7 +49,7 @@ def main() -> int:
     args = parser().parse_args()
     config = load_config(args.config, args.set)
     device = choose_device(args.device)
-    log_rows("machine", machine(device) + storage(config) + programs(config.metrics))
+    log_rows("machine", [*machine(device), number_format(config.training, device), *storage(config), *programs(config.metrics)])
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
@@ -98,6 +99,14 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
         ("cores", f"{available_cores()}, of {psutil.cpu_count()}"),
         ("memory", f"{size(memory_available())} of {size(memory_limit())} free"),
     ]
+
+
+def number_format(training: TrainingConfig, device: torch.device) -> tuple[str, str]:
+    """What a training of the config computes in here, and what one in mixed precision would."""
+    mixed = dataclasses.replace(training, use_amp=True)
+    here, with_amp = (AmpSettings.choose(settings, device).number_format for settings in (training, mixed))
+    why = "" if multiplies_bfloat16(device) else ", the processor having no bfloat16 products"
+    return "number format", f"{here}; with --use_amp {with_amp}{why}"
 
 
 def driver_version() -> str:
