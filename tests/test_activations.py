@@ -188,6 +188,61 @@ def test_batches_without_activations_are_left_out(net, samples, tmp_path, caplog
     assert "4 samples left out, for which there was nothing from first" in caplog.text
 
 
+class Damaged(list):
+    """Samples of which some cannot be read."""
+
+    def __init__(self, samples, *damaged):
+        super().__init__(samples)
+        self.damaged = damaged
+
+    def __getitem__(self, i):
+        if i in self.damaged:
+            raise GrafError(f"photo_{i}.png: damaged")
+        return super().__getitem__(i)
+
+
+def cached_with(net, samples, folder, max_failures, forward=None) -> tuple[list[str], dict]:
+    """What failed, and the manifest; four samples a batch."""
+    with ActivationWriter(folder, len(samples), SOURCE, ["first"]) as writer:
+        forward = forward or (lambda batch: net(batch["x"]))
+        failures = cache_activations(net, ["first"], samples, forward, writer, 4, max_failures=max_failures)
+    return failures, json.loads((folder / "manifest.json").read_text())
+
+
+def test_a_batch_that_fails_is_reported_and_left_out(net, samples, tmp_path, caplog):
+    failures, manifest = cached_with(net, Damaged(samples, 5), tmp_path / "a", 1)
+    assert failures == ["samples 4 to 7: photo_5.png: damaged"]
+    assert "left out: samples 4 to 7: photo_5.png: damaged" in caplog.text
+    assert (manifest["complete"], manifest["taken"], manifest["samples"]) == (True, 10, 6)
+    cached = CachedActivations(tmp_path / "a")
+    torch.testing.assert_close(cached[4][0], net.first(samples[8]["x"]).half())
+
+    def fails_on_the_last(batch):
+        if len(batch["x"]) == 2:
+            raise ZeroDivisionError("division by zero")
+        net(batch["x"])
+
+    assert cached_with(net, samples, tmp_path / "b", 1, fails_on_the_last)[0] == ["samples 8 to 9: division by zero"]
+
+
+def test_after_too_many_failures_what_there_is_is_kept_and_gone_on_with(net, samples, tmp_path):
+    damaged = Damaged(samples, 1, 5)
+    failures, manifest = cached_with(net, Damaged(samples, 5), tmp_path / "a", 0)
+    assert len(failures) == 1
+    assert (manifest["complete"], manifest["taken"], manifest["samples"]) == (False, 8, 4)
+    assert cached_with(net, samples, tmp_path / "a", 0)[1]["samples"] == 6
+    with pytest.raises(GrafError, match="photo_1.png: damaged"):  # and nothing is there to keep
+        cached_with(net, damaged, tmp_path / "b", 0)
+
+
+def test_out_of_memory_is_no_batchs_own_failure(net, samples, tmp_path):
+    def full(_batch):
+        raise torch.OutOfMemoryError("planted")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        cached_with(net, samples, tmp_path / "a", 10, full)
+
+
 def test_what_cannot_be_cached_is_refused_and_leaves_no_files(net, samples, tmp_path):
     with pytest.raises(GrafError, match="nothing from unused: not called"):
         cache(net, samples, tmp_path / "a", ("first", "unused"))
@@ -423,6 +478,28 @@ def test_what_the_program_refuses(run, checkpoint, tmp_path):
     status, said = run("--checkpoint", tmp_path, "--list", "--set", "discriminator.ndf=16")
     assert status == 2
     assert "does not fit this config" in said
+
+
+def test_failures_beyond_the_flag_end_it_with_what_there_is(run, tool, checkpoint, tmp_path, monkeypatch):
+    checkpoint()
+    judged, calls = tool.judged, []
+
+    def fails(*arguments):
+        calls.append(1)
+        if len(calls) in (2, 3):
+            raise ValueError("planted")
+        return judged(*arguments)
+
+    monkeypatch.setattr(tool, "judged", fails)
+    flags = ("--checkpoint", tmp_path, "--layers", "main.0", "--batch_size", "3", "--out", tmp_path / "a")
+    status, said = run(*flags, "--max_failures", "1")
+    assert status == 2
+    assert "left out: samples 3 to 5: planted" in said and "left out: samples 6 to 8: planted" in said
+    assert "2 batches failed, more than --max_failures 1; 3 samples are kept" in said
+    status, said = run(*flags, "--max_failures", "1")
+    assert status == 0
+    assert len(CachedActivations(tmp_path / "a")) == 6
+    assert run(*flags, "--max_failures", "-1")[0] == 2
 
 
 @pytest.mark.parametrize("network", ["discriminator", "generator"])

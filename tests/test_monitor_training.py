@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_report import BROWSERS, EVIL, Page, content, put_png
+from test_report import BROWSERS, EVIL, Page, content, probed, put_png
 
 from graf.errors import GrafError
 from graf.evaluation import status_page
@@ -500,6 +500,17 @@ def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch)
 def test_an_end_too_far_for_a_date_has_none():
     status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, None, NOW, 60, {}, {}, 0, {}, (), ())
     assert status_page.facts(status)["end"] == "in 11574074062.5 days"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_of_the_page_lies_beyond_the_edge_of_a_telephone(run, tmp_path, width):
+    card = dict.fromkeys(("allocated_bytes", "reserved_bytes", "gpu_used_bytes", "gpu_total_bytes"), 140.12 * GB)
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, workers_bytes=GB, **card, gpu_temperature_c=88))
+    put_rows(run / "metrics.jsonl", *({"step": 401 + i, "loss_label": -0.00012345 * 0.9**i} for i in range(20)))
+    (tmp_path / "page.html").write_text(status_page.html(RunReader(run).status()), encoding="utf-8")
+    found = probed(tmp_path / "page.html", tmp_path, width)
+    assert len(found["images"]) == 2
+    assert found["bodyWidth"][0] <= found["bodyWidth"][1]
 
 
 def test_a_browser_shows_the_samples_and_complains_of_nothing(run, served, tmp_path):

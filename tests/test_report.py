@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote
 
 import imageio.v2 as imageio
@@ -284,7 +285,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-PROBE = """<!DOCTYPE html><title>probe</title><iframe id="page" src="PAGE" width="1200" height="900"></iframe>
+PROBE = """<!DOCTYPE html><title>probe</title><iframe id="page" src="PAGE" width="WIDTH" height="900"></iframe>
 <pre id="found"></pre>
 <script>
 const settled = (e, ok) => new Promise(done => {
@@ -306,25 +307,31 @@ document.getElementById("page").addEventListener("load", async event => {
 </script>"""
 
 
-def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_path):
-    run, page = measured
+def probed(page: Path, folder: Path, width: int) -> dict:
+    """What a browser finds on the page in a window of this width, without a complaint."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser here (looked for {', '.join(BROWSERS)})")
-    shutil.copy(run / "report.html", tmp_path)
-    (tmp_path / "probe.html").write_text(PROBE.replace("PAGE", "report.html"))
+    (folder / "probe.html").write_text(PROBE.replace("PAGE", page.name).replace("WIDTH", str(width)))
     done = subprocess.run(
         [
             *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"),
-            *("--virtual-time-budget=5000", "--dump-dom", (tmp_path / "probe.html").as_uri()),
+            *(f"--user-data-dir={folder / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"),
+            *("--virtual-time-budget=5000", "--dump-dom", (folder / "probe.html").as_uri()),
         ],
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert "CONSOLE" not in done.stderr, done.stderr
-    found = json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout)[1]))
+    return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout)[1]))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_path, width):
+    run, page = measured
+    shutil.copy(run / "report.html", tmp_path)
+    found = probed(tmp_path / "report.html", tmp_path, width)
     assert found["title"] == run.name
     assert len(found["images"]) == sum(tag == "img" for tag, _ in page.media) > 5
     assert min(found["images"]) > 0

@@ -78,12 +78,21 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--num_samples", type=positive, default=100, help="photographs, or objects to render; default 100")
     p.add_argument("--out", type=Path, help="new folder of the activations")
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
+    p.add_argument(
+        "--max_failures", type=count, default=10, help="batches that may fail and are left out, before it ends; default 10"
+    )
     p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
     p.add_argument("--seed", type=int, default=0, help="of the choice of photographs, of latents and cameras; default 0")
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")
     return p
+
+
+def count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, found {text!r}")
+    return int(text)
 
 
 def positive(text: str) -> int:
@@ -127,7 +136,7 @@ def write(subject: Subject, source: Source, config: Config, args: argparse.Names
     writer = ActivationWriter(args.out, n, source, layers, settings)
     bar = progress(total=n, initial=writer.taken, desc="activations", unit="sample")
     with Interruption() as interruption, writer, bar:
-        cache_activations(
+        failures = cache_activations(
             subject.network,
             layers,
             subject.samples,
@@ -136,8 +145,14 @@ def write(subject: Subject, source: Source, config: Config, args: argparse.Names
             args.batch_size,
             bar,
             stopped=lambda: interruption.signal is not None,
+            max_failures=args.max_failures,
         )
     log.info("%s: %d samples of %s", args.out, writer.samples, ", ".join(layers))
+    if len(failures) > args.max_failures:
+        raise GrafError(
+            f"{len(failures)} batches failed, more than --max_failures {args.max_failures}; {writer.samples} samples are kept, "
+            "and the same command goes on after them"
+        )
     return interruption.exit_status
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset, default_collate
 from tqdm import tqdm
 
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
 from graf.evaluation.activation_files import ActivationWriter, size, unknown_layer
+from graf.memory.survival import is_out_of_memory
 
 log = logging.getLogger("graf")
 
@@ -120,38 +121,47 @@ def cache_activations(
     batch_size: int,
     bar: tqdm | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> None:
+    max_failures: int = 0,
+) -> list[str]:
     """Write the layers' activations and the labels of a data set's samples, dicts of tensors.
 
     forward(batch) puts a collated batch through the network. A batch for which a layer gave nothing is left out with a
-    warning. Once `stopped` says so, what there is is kept; a writer that goes on takes the samples after those that it has.
-    Raises GrafError where nothing is left, for an unknown layer, and for one whose results do not have a row a sample.
+    warning, and so is one that cannot be read or taken: returns what was wrong with each of those. After max_failures of them,
+    one more ends the work, and so does `stopped`; what there is is kept, and a writer that goes on takes the samples after
+    those that it has. Raises GrafError where nothing is left, for an unknown layer, and for one whose results do not have a
+    row a sample.
     """
     check_dataset(dataset)
-    left_out, silent = 0, set()
-    rest = Subset(dataset, range(writer.taken, len(dataset)))
-    batches = DataLoader(rest, batch_size, generator=torch.Generator())  # its own: torch's global state is left alone
+    left_out, silent, failures = 0, set(), []
     with recording(network, layers) as record:
-        for batch in batches:
-            if stopped():
-                break
-            n = len(next(iter(batch.values())))
-            recorded = record(forward, batch)
+        while writer.taken < len(dataset) and len(failures) <= max_failures and not stopped():
+            first, end = writer.taken, min(writer.taken + batch_size, len(dataset))
+            try:
+                batch = default_collate([dataset[i] for i in range(first, end)])
+                recorded = record(forward, batch)
+            except Exception as error:  # of the data or of the network, whichever it is: hours may lie behind it
+                if is_out_of_memory(error):
+                    raise
+                failures.append(f"samples {first} to {end - 1}: {error or type(error).__name__}")
+                log.warning("left out: %s", failures[-1])
+                writer.taken = end
+                continue
             if len(recorded) == len(layers):
                 activations = dict(recorded.values())
-                _check_rows(activations, n)
+                _check_rows(activations, end - first)
                 writer.add(activations, label_columns(batch))
             else:
-                left_out += n
-                writer.taken += n
+                left_out += end - first
+                writer.taken = end
                 silent |= set(layers) - set(recorded)
             if bar is not None:
                 bar.set_postfix_str(f"{size(writer.bytes)} of about {size(writer.estimated_bytes)}", refresh=False)
-                bar.update(n)
+                bar.update(end - bar.n)
     if writer.samples == 0:
-        raise GrafError(_nothing(silent))
+        raise GrafError(failures[0] if failures else _nothing(silent))
     if left_out:
         log.warning("%d samples left out, for which there was nothing from %s", left_out, ", ".join(sorted(silent)))
+    return failures
 
 
 def _check_rows(activations: dict[str, Tensor], n: int) -> None:

@@ -15,6 +15,7 @@ MB = 1_000_000
 FILE_MB = 8  # a larger file is linked
 PAGE_MB = 64  # so is what comes after so much of others
 CONSISTENCY = "consistency"  # what else an evaluation measures, beside the distance to the data
+WHOLE = 16  # characters of a value that stay on one line
 TABLE_KB = 256  # of JSON; more is data rather than a result
 MEDIA = {
     ".png": "image/png",
@@ -114,6 +115,7 @@ def result_table(result: dict) -> str:
 
 
 def _table(rows: dict[str, str]) -> str:
-    """A table of names and HTML."""
-    cells = (f"<tr><th>{escape(name)}</th><td>{value}</td></tr>\n" for name, value in rows.items())
+    """A table of names and HTML; what is short, as numbers are, is never broken in two."""
+    whole = {name: ' class="whole"' if len(value) <= WHOLE else "" for name, value in rows.items()}
+    cells = (f"<tr><th>{escape(name)}</th><td{whole[name]}>{value}</td></tr>\n" for name, value in rows.items())
     return "<table>\n" + "".join(cells) + "</table>\n"

@@ -31,6 +31,7 @@ HEAD = """<!DOCTYPE html>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
+h1, h2, h3, li {{ overflow-wrap: anywhere; }}
 h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
 summary {{ cursor: pointer; }}
 .files {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
@@ -40,9 +41,23 @@ img, video {{ display: block; max-width: 100%; background: #fff; }}
 video {{ min-width: 16rem; }}
 table {{ border-collapse: collapse; margin: 0.5rem 0; }}
 th, td {{ text-align: left; vertical-align: top; padding: 0.15rem 0.8rem 0.15rem 0; border-bottom: 1px solid #8884; }}
-th {{ font-weight: normal; opacity: 0.75; }}
+th {{ font-weight: normal; opacity: 0.75; overflow-wrap: normal; }}
 td {{ overflow-wrap: anywhere; }}
+.whole {{ overflow-wrap: normal; white-space: nowrap; }}
+.curve {{ width: 20rem; padding-right: 0; }}
+.curve svg {{ display: block; width: 100%; min-width: 3rem; }}
 pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
+li > table {{ display: inline-table; vertical-align: top; }}
+@media (max-width: 40rem) {{
+  .plots figure {{ overflow-x: auto; }}
+  .plots img {{ max-width: none; width: 56rem; }}
+  .curves, .curves tbody {{ display: block; }}
+  .curves tr {{ display: grid; grid-template-columns: 4.5rem repeat(3, 1fr) 3.5rem; font-size: 0.8rem; }}
+  .curves th, .curves td {{ padding-right: 0.3rem; border-bottom: 0; }}
+  .curves .curve {{ grid-column: 1 / -1; width: auto; }}
+  tr:has(> td > table, > td > ul) > * {{ display: block; border-bottom: 0; }}
+  ul {{ padding-left: 1.25rem; }}
+}}
 .note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
 </style>
 </head>
@@ -111,7 +126,7 @@ def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
     yield "<h2>Curves</h2>\n"
     if history.damaged:
         yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
-    yield from _files(draw_history(history, embedder.page_dir / "curves"), embedder)
+    yield from _plots(draw_history(history, embedder.page_dir / "curves"), embedder)
     for evaluations in history.evaluations.values():
         yield f"<h3>Measured in training, step {evaluations.newest_step}</h3>\n" + result_table(evaluations.newest)
 
@@ -123,7 +138,7 @@ def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
         paths.append(run_dir / "memory_report.png")
     if paths:
         yield "<h2>Memory</h2>\n"
-        yield from _files(paths, embedder)
+        yield from _plots(paths, embedder)
 
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
@@ -142,7 +157,7 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     for name, values in series.items():
         if any(value > 0 for value in values):
             axes.plot(hours, thinned(values, max_points), linewidth=1, label=MEMORY[name])
-    axes.set(xlabel="hours", ylabel="GB", ylim=(0, None), title="memory")
+    axes.set(xlabel="hours", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
     axes.legend(fontsize=8)
     with whole_file(file) as temporary:
         figure.savefig(temporary, dpi=110)
@@ -190,6 +205,11 @@ def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> 
     links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
     if links:
         yield "<ul>\n" + "".join(f"<li>{link}</li>\n" for link in links) + "</ul>\n"
+
+
+def _plots(paths: list[Path], embedder: Embedder) -> Iterator[str]:
+    """Figures whose labels are to stay legible on a telephone, where they are wider than the screen."""
+    yield '<div class="plots">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
 
 
 def _files_under(folder: Path) -> list[Path]:

@@ -31,7 +31,7 @@ log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end, processor and card in words, as far as they are known, and of a run that is over, its end."""
+    """State, step, speed, end, processor and card in words, as far as they are known; the last two while it runs."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
@@ -40,7 +40,7 @@ def facts(status: RunStatus) -> dict[str, str]:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
         found["end"] = f"in {duration(left)}{date}"
     units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
-    if status.state == "finished":  # what was measured last no longer is
+    if status.state != "running":  # what was measured last no longer is
         return found
     if len(status.cpu) == len(CPU):
         run, machine = (status.cpu[name] for name in CPU)
@@ -135,9 +135,9 @@ def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[
     heads = "".join(f"<th>{name}</th>" for name in ("", *COLUMNS, ""))
     rows = []
     for name, values in series.items():
-        cells = "".join(f"<td>{text}</td>" for text in columns(values, shown, moves))
-        rows.append(f"<tr><th>{escape(name)}</th>{cells}<td>{_curve(values)}</td></tr>\n")
-    return f"<h2>{heading}</h2>\n<table>\n<tr>{heads}</tr>\n{''.join(rows)}</table>\n"
+        cells = "".join(f'<td class="whole">{text}</td>' for text in columns(values, shown, moves))
+        rows.append(f'<tr><th>{escape(name)}</th>{cells}<td class="curve">{_curve(values)}</td></tr>\n')
+    return f'<h2>{heading}</h2>\n<table class="curves">\n<tr>{heads}</tr>\n' + "".join(rows) + "</table>\n"
 
 
 def _curve(values: Sequence[float]) -> str:
@@ -147,7 +147,7 @@ def _curve(values: Sequence[float]) -> str:
     heights = [(value - low) / ((high - low) or 1) * (CURVE_HEIGHT - 2) + 1 for value in points]
     line = " ".join(f"{i},{CURVE_HEIGHT - height:.1f}" for i, height in enumerate(heights))
     return (
-        f'<svg width="320" height="{CURVE_HEIGHT}" viewBox="0 0 {max(len(points) - 1, 1)} {CURVE_HEIGHT}" '
+        f'<svg height="{CURVE_HEIGHT}" viewBox="0 0 {max(len(points) - 1, 1)} {CURVE_HEIGHT}" '
         f'preserveAspectRatio="none"><polyline points="{line}" fill="none" stroke="currentColor" '
         'vector-effect="non-scaling-stroke"/></svg>'
     )
