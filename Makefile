@@ -1,21 +1,33 @@
-# Everything on a fresh machine with Python 3.10+: `make train`, `make test`.
+# Everything on a fresh machine with Python 3.10+; `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test lint
+define WITHOUT_CARD
+No NVIDIA card is seen here, and the usual PyTorch for Linux brings CUDA along, some 6 GB that will not be used.
+The build for CPUs is far smaller: stop with Ctrl-C and say `make $(or $(MAKECMDGOALS),train) TORCH_INDEX=URL`, with the
+address that the selector on pytorch.org shows behind --index-url for Linux, Pip, CPU.
+endef
+export WITHOUT_CARD
 
-train: .venv/ready
+.PHONY: help train test lint
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
+
+train: .venv/ready  ## install into .venv, train the default run on the embedded cars, render the sweep
 	$(BIN)/python train.py --config configs/default.yaml --use_amp
 	$(BIN)/python eval.py
 
-test: lint
+test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-lint: .venv/ready
+lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 .venv/ready: requirements.txt
+	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --requirement requirements.txt
+	$(if $(TORCH_INDEX),$(BIN)/pip install --index-url $(TORCH_INDEX) torch torchvision)
+	$(BIN)/pip install --requirement requirements.txt
 	touch $@

@@ -165,7 +165,7 @@ def note_data(state: TrainState, dataset: Views) -> None:
 
 def overrides(args: argparse.Namespace) -> list[str]:
     """The flags that stand for config keys, behind --set."""
-    flags = [*args.set, *folder_overrides(args)]
+    flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
     if args.use_amp:
         flags.append("training.use_amp=true")
     if args.max_steps is not None:
@@ -230,6 +230,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         log.info("%s: %s parameters", name, f"{count:,}")
     patch = state.config.patch_size
     log.info("images: %s, patches: %s", tuple(images.shape), (len(images), 3, patch, patch))
+    log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
     )

@@ -76,19 +76,24 @@ def hints(unknown: Sequence[str]) -> list[str]:
     return found
 
 
-def add_folder_flags(parser: argparse.ArgumentParser) -> None:
-    """The two folders that other suites' train.py take."""
+def add_data_flag(parser: argparse.ArgumentParser) -> None:
+    """The folder of images, as other suites' programs take it."""
     parser.add_argument("--data_dir", type=Path, help="folder of your images, as data.type=images data.datadir=...")
+
+
+def add_folder_flags(parser: argparse.ArgumentParser) -> None:
+    """Folders of images and of runs, as other suites' programs take them."""
+    add_data_flag(parser)
     parser.add_argument("--output_dir", type=Path, help="parent folder of the run, as training.outdir=...")
 
 
-def folder_overrides(args: argparse.Namespace) -> list[str]:
-    """Those two flags as overrides of the config. Raises GrafError where there is no folder of images."""
+def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> list[str]:
+    """The values of those flags as overrides of the config. Raises GrafError where there is no folder of images."""
     overrides = []
-    if args.data_dir is not None:
-        if not args.data_dir.is_dir():
-            raise GrafError(f"--data_dir {args.data_dir}: no such folder; it is where the images lie")
-        overrides += ["data.type=images", f"data.datadir={json.dumps(str(args.data_dir))}"]
-    if args.output_dir is not None:
-        overrides.append(f"training.outdir={json.dumps(str(args.output_dir))}")
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise GrafError(f"--data_dir {data_dir}: no such folder; it is where the images lie")
+        overrides += ["data.type=images", f"data.datadir={json.dumps(str(data_dir))}"]
+    if output_dir is not None:
+        overrides.append(f"training.outdir={json.dumps(str(output_dir))}")
     return overrides

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graf import __version__
-from graf.command_line import Parser, add_folder_flags, folder_overrides, hints
+from graf.command_line import Parser, folder_overrides, hints
 from graf.config import load_config
 from graf.errors import GrafError
 
@@ -124,10 +124,8 @@ def test_two_folders_make_a_run(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
-    parser = Parser("")
-    add_folder_flags(parser)
     with pytest.raises(GrafError, match="--data_dir .*missing: no such folder"):
-        folder_overrides(parser.parse_args(["--data_dir", str(tmp_path / "missing")]))
+        folder_overrides(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("spelled", ["--local-rank=1", "--local_rank=1"])

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from graf.camera import azimuth_and_v, focal_length, poses_at
-from graf.config import load_config
+from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
 from graf.errors import DataError
 
@@ -218,3 +219,16 @@ def test_silhouettes_of_a_turntable_agree_on_one_shape():
     backwards = hull_coverage(dataset, indices, poses_at(-azimuth_deg, v, 3.6))
     upside_down = hull_coverage(dataset, indices, poses_at(azimuth_deg, 0.7 - v, 3.6))
     assert right > 0.95 > max(backwards, upside_down)
+
+
+@pytest.mark.parametrize("preset", ["carla_64", "carla_128", "carla_256", "cats_64", "celeba_64", "celeba_128", "cub_64"])
+def test_a_preset_without_its_images_says_where_they_are_to_be_had(tmp_path, monkeypatch, preset):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(preset)
+    with pytest.raises(DataError) as caught:
+        build_dataset(config)
+    message = str(caught.value)
+    assert message.startswith(f"{config.data.datadir[0]}: no such folder; its images come from ")
+    text = (CONFIG_DIR / f"{preset.split('_')[0]}_64.yaml").read_text(encoding="utf-8")
+    comments = " ".join(re.findall("^# (.*)", text, re.MULTILINE))
+    assert message.partition("; its")[2].strip() in comments  # the file says the same

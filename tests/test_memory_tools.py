@@ -21,6 +21,7 @@ from graf.memory import watch as watch_module
 from graf.memory.cleanup import clean_up, install_signal_handler, request_clean_up
 from graf.memory.leak_report import LeakReport
 from graf.memory.limits import GB, MB
+from graf.memory.sizes import starting_sizes
 from graf.memory.snapshot import record_history, take_census, write_snapshot
 from graf.memory.supervision import WatchSettings, watch_command, watch_pid
 from graf.memory.watch import NewRows, ProcessWatch
@@ -329,7 +330,7 @@ def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, mo
     assert config.data.datadir == (str(images),)
     assert config.data.type == "images"
     assert config.run_dir == settings.run_dir == settings.out == tmp_path / "runs #1" / "try"
-    assert config.training.batch_size == 4  # configs/safe_training.yaml without --config
+    assert config.training.batch_size == 16  # configs/safe_training.yaml without --config
 
 
 def test_training_without_its_images_is_an_error(tool, tmp_path, monkeypatch):
@@ -356,7 +357,9 @@ def test_its_test_is_the_self_test(tool, monkeypatch):
 
 def test_the_safe_config_is_smaller_and_rarer_than_the_default():
     safe, default = load_config(CONFIG_DIR / "safe_training.yaml"), load_config()
-    assert (safe.training.batch_size, safe.training.nworkers, safe.training.grad_clip) == (4, 2, 0.5)
+    assert (safe.training.batch_size, safe.images_at_once) == (16, 4)
+    assert starting_sizes(safe, "cuda", 0).of_batch(safe.training.batch_size) == "batch 16 in 4 parts of 4"
+    assert (safe.training.nworkers, safe.training.grad_clip) == (2, 0.5)
     assert safe.training.use_amp
     for cadence in ("sample_every", "video_every"):
         assert getattr(safe.training, cadence) == 2 * getattr(default.training, cadence)

@@ -13,6 +13,14 @@ def test_parts_cover_the_batch_once(images, n):
     assert rows == list(range(n))
 
 
+@pytest.mark.parametrize(
+    ("images", "n", "told"),
+    [(4, 16, "batch 16 in 4 parts of 4"), (4, 10, "batch 10 in 3 parts of up to 4"), (8, 8, "batch 8 in one part")],
+)
+def test_how_a_batch_is_taken_is_told(images, n, told):
+    assert StepSizes(images, 0, 1024).of_batch(n) == told
+
+
 def test_images_are_halved_first_then_rays_until_one_chunk_is_left():
     sizes = StepSizes(6, 0, 1024)
     seen = []

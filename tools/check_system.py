@@ -22,7 +22,7 @@ import psutil  # noqa: E402
 import torch  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, add_folder_flags, folder_overrides  # noqa: E402
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data  # noqa: E402
@@ -47,7 +47,7 @@ STEPS = 2  # that are measured: the first makes the optimizers' state, which the
 
 def main() -> int:
     args = parser().parse_args()
-    config = load_config(args.config, args.set)
+    config = load_config(args.config, [*args.set, *folder_overrides(args.data_dir, args.output_dir)])
     device = choose_device(args.device)
     log_rows("machine", [*machine(device), number_format(config.training, device), *storage(config), *programs(config.metrics)])
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
+    add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--budget_gb", type=float, help="judge by so much memory instead of by what is free, such as 4")
     p.add_argument("--no_step", action="store_true", help="estimate alone, without training for two steps to measure")

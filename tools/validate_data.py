@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from graf.camera import azimuth_and_v, sample_poses  # noqa: E402
-from graf.command_line import Parser, add_folder_flags, folder_overrides  # noqa: E402
+from graf.command_line import Parser, add_data_flag, folder_overrides  # noqa: E402
 from graf.config import Config, DataConfig, load_config  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.data import Views, build_dataset, fit_to_data  # noqa: E402
@@ -45,12 +45,12 @@ def main() -> None:
     parser = Parser(__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, help="YAML file of the run; without it configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.fov=32")
-    add_folder_flags(parser)
+    add_data_flag(parser)
     parser.add_argument(
         "--out", type=Path, help=f"folder of the contact sheet; by default one of the set's own: {FOLDER}/EXPNAME/DATA"
     )
     arguments = parser.parse_args()
-    config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments)])
+    config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
     sheet.unlink(missing_ok=True)  # of a set as it was before, or of another one
     dataset = build_dataset(config)

@@ -22,6 +22,13 @@ from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
 from graf.data.faults import Fault
 
 TRANSFORMS = "transforms.json"
+GRAF = "https://github.com/autonomousvision/graf"
+PUBLISHED = {  # where the sets of our presets' data.datadir are to be had
+    "data/carla": f"data/download_carla.sh of {GRAF}",
+    "data/cats": f"https://www.kaggle.com/crawford/cat-dataset, cut by data/preprocess_cats.py of {GRAF}",
+    "data/celebA": "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, its folder Img/img_align_celeba",
+    "data/cub": f"CUB-200-2011 and its segmentations, linked and cut out by data/preprocess_cub.py of {GRAF}",
+}
 NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?)"
 LABEL = re.compile(f"{NUMBER}_{NUMBER}")
 
@@ -68,7 +75,9 @@ def find_folders(data: DataConfig) -> Found:
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
     for pattern, roots in roots_of.items():
         if not roots:
-            faults.append(Fault(pattern, "no such folder; set data.datadir to the folder of your images"))
+            published = PUBLISHED.get(pattern)
+            cure = f"its images come from {published}" if published else "set data.datadir to the folder of your images"
+            faults.append(Fault(pattern, f"no such folder; {cure}"))
         for root in roots:
             if not Path(root).is_dir():
                 faults.append(Fault(root, "is a file; data.datadir names folders"))

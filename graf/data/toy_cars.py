@@ -82,7 +82,8 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     kept = _read(file, data)
     if kept is None:
         log.info(
-            "making %d toy cars of %d x %d pixels, once; they are kept in %s", data.n_images, data.imsize, data.imsize, file
+            "making %d toy cars of %d x %d pixels, once; they are kept in %s (data.datadir)",
+            *(data.n_images, data.imsize, data.imsize, file.resolve()),
         )
         kept = make_toy_cars(data)
         _write(kept, file)

@@ -55,6 +55,12 @@ class StepSizes:
         """The rows of a batch of n, a part at a time."""
         return [slice(start, min(start + self.images, n)) for start in range(0, n, self.images)]
 
+    def of_batch(self, n: int) -> str:
+        """How a batch of n is taken: `batch 16 in 4 parts of 4`."""
+        n_parts = len(self.parts(n))
+        up_to = "up to " if n % self.images else ""
+        return f"batch {n} in {n_parts} parts of {up_to}{self.images}" if n_parts > 1 else f"batch {n} in one part"
+
     def __str__(self) -> str:
         images = f"{self.images} image{'s' if self.images > 1 else ''} at a time"
         return images + (f", {self.rays} rays of them" if self.rays else "")

@@ -86,8 +86,10 @@ def test_a_finished_run_says_so(folder):
 
 
 def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):
-    said = run("train.py", *SMOKE, "--dry_run", cwd=tmp_path)
+    said = run("train.py", *SMOKE, "--dry-run", "--set", "training.accumulation_steps=2", cwd=tmp_path)
     assert "parameters" in said
+    assert "batch 4 in 2 parts of 2" in said
+    assert f"kept in {tmp_path / 'data' / 'toy_cars'}" in said
     assert "one step: " in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 

@@ -1,0 +1,70 @@
+"""make alone explains itself, and an installation says what it downloads before it does."""
+
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAKE = shutil.which("make")
+pytestmark = pytest.mark.skipif(MAKE is None, reason="make")
+PYTHON = """#!/bin/sh
+mkdir -p .venv/bin
+printf '#!/bin/sh\\necho pip "$@"\\n' > .venv/bin/pip
+chmod +x .venv/bin/pip
+"""
+INDEX = "https://wheels.example/cpu"
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Runs the Makefile in a folder without an environment, on a machine without a card; nothing is installed."""
+    for name in ("Makefile", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sh", "sed", "mkdir", "chmod", "touch", "test", "echo"):
+        (programs / name).symlink_to(shutil.which(name))
+    for name, text in (("python", PYTHON), ("uname", "#!/bin/sh\necho Linux\n")):
+        (programs / name).write_text(text)
+        (programs / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(programs))
+
+    def run(*words: str) -> list[str]:
+        command = [MAKE, f"PYTHON={programs / 'python'}", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    run.programs = programs
+    return run
+
+
+def test_make_alone_prints_a_line_for_each_target(make):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    lines = make()
+    assert [line.split()[:2] for line in lines] == [["make", target] for target in targets]
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_without_a_card_the_download_is_told_first(make):
+    lines = make(".venv/ready")
+    told = next(i for i, line in enumerate(lines) if "TORCH_INDEX=" in line)
+    installed = lines.index("pip install --requirement requirements.txt")
+    assert told < installed
+    assert any("6 GB" in line for line in lines[:told])
+    assert not any("--quiet" in line for line in lines)
+
+
+def test_with_a_card_there_is_nothing_to_tell(make):
+    (make.programs / "nvidia-smi").write_text("#!/bin/sh\nexit 0\n")
+    (make.programs / "nvidia-smi").chmod(stat.S_IRWXU)
+    assert not any("TORCH_INDEX" in line for line in make(".venv/ready"))
+
+
+def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
+    lines = make(".venv/ready", f"TORCH_INDEX={INDEX}")
+    run = [line for line in lines if line.startswith("pip ")]
+    assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --requirement requirements.txt"]
+    assert not any("No NVIDIA card" in line for line in lines)
