@@ -185,7 +185,7 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
     assert state.sizes.images == 2
 
 
-def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, photographs, monkeypatch):
+def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, batch, monkeypatch):
     """Between unscale_ and update a GradScaler takes no other step."""
 
     def out_of_memory(_):
@@ -197,10 +197,10 @@ def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(bu
     save_newest(state)
     with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
         patch.setattr(torch.nn.utils, "get_total_norm", out_of_memory)
-        train_step(state, Noise(), photographs, None)
+        train_step(state, Noise(), *batch)
     roll_back(state, caught.value)
     assert state.scaler_g.get_scale() == 512
-    train_step(state, Noise(), photographs, None)
+    train_step(state, Noise(), *batch)
     assert (state.step, state.bad_steps) == (1, 0)
 
 
