@@ -20,6 +20,7 @@ from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.device import keep_freed_memory
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.curves import draw_curves
+from graf.evaluation.metrics import summary
 from graf.files import expanded, not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
@@ -138,7 +139,7 @@ def run(
         "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
     )
     with interruption, checked:
-        train(state, dataset, interruption, args.memory_snapshot)
+        measured = train(state, dataset, interruption, args.memory_snapshot)
     if state.step < config.training.max_steps:
         log.warning("ended by %s at step %d; --resume auto continues from there", interruption.reason, state.step)
         return interruption.exit_status
@@ -147,7 +148,9 @@ def run(
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
-    log.info("done: %s at step %d; python eval.py --run %s renders it", config.run_dir / NEWEST, state.step, config.run_dir)
+    quality = f"; {summary(measured)}" if measured else ""
+    newest = config.run_dir / NEWEST
+    log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
     return 0
 
 

@@ -193,7 +193,8 @@ class TrainingConfig:
     keep_checkpoints: int = key("newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key("times that a checkpoint which cannot be written is tried again, before the run ends", 0, 100)
     backup_every: int = key("steps between checkpoints that are kept for good", 0)
-    fid_every: int = key("steps between measurements of FID and KID", 0)
+    fid_every: int = key("steps between measurements of FID and KID, of which one is after the last step", 0)
+    fid_images: int = key("images of each kind that they take, at most; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key("steps between rotation videos", 0)
 
@@ -247,6 +248,14 @@ class Config:
     @property
     def run_dir(self) -> Path:
         return Path(self.training.outdir) / self.expname
+
+    @property
+    def metrics_in_training(self) -> MetricsConfig:
+        """By what a run measures itself: as eval.py does, on fewer images of each kind where training.fid_images says so."""
+        (n_real, n_fake), most = self.metrics.counts, self.training.fid_images
+        if most == 0 or (0 < n_real <= most and n_fake <= most):
+            return self.metrics
+        return dataclasses.replace(self.metrics, protocol="counts", n_real=min(n_real or most, most), n_fake=min(n_fake, most))
 
     @property
     def images_at_once(self) -> int:

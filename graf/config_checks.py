@@ -190,5 +190,6 @@ def _run_checks(config: Config) -> Iterator[Check]:
         training.save_best != "none" and training.fid_every == 0,
         f"training.save_best: {training.save_best} is measured every fid_every steps, which is 0; set both or neither",
     )
+    yield training.fid_images == 1, "training.fid_images: FID and KID need at least 2 images; 0 takes as many as eval.py"
     yield training.model_average_beta >= 1, "training.model_average_beta: must be below 1"
     yield training.lr_g <= 0 or training.lr_d <= 0, "training: lr_g and lr_d must be above 0"

@@ -97,6 +97,20 @@ def test_what_ran_out_of_memory_twice_is_left_with_a_warning(build, monkeypatch,
     assert f"step 2: out of memory twice ({CPU_ALLOCATOR}); no {MADE[made][0]} this time" in caplog.text
 
 
+@pytest.mark.parametrize(("every", "steps"), [(0, []), (1, [1, 2, 3]), (2, [2, 3]), (3, [3]), (5, [3])])
+def test_a_run_measures_itself_after_its_last_step_too_and_tells_of_that(build, monkeypatch, every, steps):
+    state, measured = build(f"training.fid_every={every}"), []
+    monkeypatch.setattr(keeping, "evaluate", lambda state, _: measured.append(state.step) or {"values": {}, "step": state.step})
+    assert train(state, Grey(), Interruption()).get("step") == (3 if every else None)
+    assert measured == steps
+
+
+def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
+    state = build("training.fid_every=2")
+    monkeypatch.setattr(keeping, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
+    assert train(state, Grey(), Interruption()) == {}
+
+
 def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, caplog):
     state = build()
     calls = failing(monkeypatch, "save_newest", 2, CheckpointWriteError("model.pt: cannot be written (std::bad_alloc)"))

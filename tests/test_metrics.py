@@ -1,7 +1,10 @@
 """FID and KID: equal to torch-fidelity on PNGs, sensible on sets whose order is known, and without side effects."""
 
+import dataclasses
+import hashlib
 import json
 import logging
+import os
 import random
 import socket
 from pathlib import Path
@@ -14,7 +17,7 @@ import torch_fidelity
 from PIL import Image
 from torch.utils.data import Dataset
 
-from graf.config import MetricsConfig
+from graf.config import CONFIG_DIR, MetricsConfig, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors, metrics
@@ -33,7 +36,7 @@ from graf.evaluation.metrics import (
 from graf.files import file_sha256
 from graf.models.generator import Generator
 from graf.training.distributed import Processes
-from graf.training.samples import is_best
+from graf.training.samples import evaluate, is_best
 from graf.training.state import TrainState
 
 LITE = "efficientnet-lite0"
@@ -77,7 +80,8 @@ def write_pngs(folder, images):
 
 @pytest.fixture(autouse=True)
 def empty_hub(tmp_path, monkeypatch):
-    """No test sees this machine's Inception weights, or fetches any."""
+    """No test sees this machine's Inception weights, or fetches any, and none is spared what another one was told."""
+    extractors.tell_once.cache_clear()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
 
     def refuse(url, dst, hash_prefix=None, progress=True):
@@ -206,6 +210,16 @@ def test_few_images_are_warned_of_in_the_result_and_in_the_log(tmp_path, caplog)
     assert list(result["values"]) == [f"fid_{LITE}", f"kid_{LITE}"]  # no kid_std
 
 
+def test_the_same_is_told_once_though_each_result_has_it(tmp_path, caplog):
+    fakes, reals = checkers(8, seed=1), Photographs(checkers(8, seed=2))
+    with caplog.at_level(logging.INFO, logger="graf"):
+        results = [measure([fakes], reals, options(8, extractor="auto"), tmp_path) for _ in range(2)]
+        fewer = measure([fakes], reals, options(7, extractor="auto"), tmp_path)
+    assert results[0] == results[1] and len(results[0]["warnings"]) == 4
+    told = [message for message in caplog.messages if message.startswith("metrics: ")]
+    assert len(told) == len(set(told)) == 1 + 3 + len(fewer["warnings"][:2])  # the extractor, and what each count brings
+
+
 def test_a_single_real_image_is_refused(tmp_path):
     with pytest.raises(GrafError, match="at least 2 images of each kind, found 1 real and 8 generated"):
         measure([checkers(8, seed=1)], Photographs(checkers(1, seed=2)), options(8), tmp_path)
@@ -280,6 +294,43 @@ def test_other_weights_are_refused(tmp_path):
         extractors.choose_extractor(options(8, INCEPTION, weights_path=tmp_path / "other.pth"))
 
 
+class Trap:
+    """A pickle that makes a folder where it is loaded as Python likes to."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_weights_that_carry_code_are_refused_before_it_runs(tmp_path, monkeypatch):
+    """By their hash; and where that were the published one by what is in them."""
+    path, sprung = tmp_path / "trap.pth", tmp_path / "sprung"
+    torch.save({"fc.weight": Trap(str(sprung))}, path)
+    for name in ("auto", INCEPTION):
+        with pytest.raises(GrafError, match=f"{path}: not the Inception weights of FID: sha256 {file_sha256(path)}"):
+            extractors.choose_extractor(options(8, name, weights_path=path))
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", file_sha256(path))
+    with pytest.raises(GrafError, match=f"{path}: wants more than tensors and plain values; not loaded"):
+        extractors.choose_extractor(options(8, INCEPTION, weights_path=path))
+    assert not sprung.exists()
+    torch.load(path, weights_only=False)
+    assert sprung.exists()  # it is one
+
+
+def test_all_of_the_hash_is_compared(tmp_path, monkeypatch):
+    """Files whose first 32 bits are any given ones can be made in minutes."""
+    assert len(extractors.INCEPTION_SHA256) == 64
+    assert Path(extractors.URL_INCEPTION_V3).stem.endswith(extractors.INCEPTION_SHA256[:8])
+    path = tmp_path / "alike.pth"
+    torch.save({}, path)
+    sha256 = file_sha256(path)
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", sha256[:-1] + ("0" if sha256[-1] != "0" else "1"))
+    with pytest.raises(GrafError, match="not the Inception weights"):
+        extractors.choose_extractor(options(8, INCEPTION, weights_path=path))
+
+
 @pytest.fixture
 def inception_weights(tmp_path, monkeypatch):
     """Inception with random weights, in a file whose hash is taken for the published one."""
@@ -304,12 +355,15 @@ def test_inception_has_keys_of_its_own(tmp_path, inception_weights):
 
 
 def test_an_explicit_inception_is_downloaded_to_the_hub(empty_hub, monkeypatch):
+    torch.save({}, empty_hub.parents[2] / "published.pth")
+    published = (empty_hub.parents[2] / "published.pth").read_bytes()
+
     def download(url, dst, hash_prefix, progress):
         assert socket.getdefaulttimeout() == extractors.DOWNLOAD_TIMEOUT_S
-        Path(dst).write_bytes(b"weights")
+        Path(dst).write_bytes(published)
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", download)
-    monkeypatch.setattr(extractors, "INCEPTION_SHA256", "")
+    monkeypatch.setattr(extractors, "INCEPTION_SHA256", hashlib.sha256(published).hexdigest())
     chosen = extractors.choose_extractor(options(8, INCEPTION))
     assert chosen.weights.parent == empty_hub
     assert extractors.choose_extractor(options(8, "auto")) == chosen
@@ -319,6 +373,49 @@ def test_protocols_are_presets_of_the_counts():
     assert options(8, n_real=9).counts == (9, 8)
     assert options(8, protocol="graf").counts == (20_000, 1_000)
     assert options(8, protocol="full").counts == (50_000, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("most", "overrides", "counts"),
+    [
+        (250, (), ("counts", 250, 250)),
+        (250, ("metrics.n_real=0",), ("counts", 250, 250)),  # 0 is all of them
+        (250, ("metrics.n_real=100", "metrics.n_fake=400"), ("counts", 100, 250)),
+        (250, ("metrics.protocol=graf",), ("counts", 250, 250)),
+        (0, ("metrics.protocol=graf",), ("graf", 20_000, 1_000)),
+        (0, ("metrics.n_real=0",), ("counts", 0, 1000)),
+        (50_000, ("metrics.protocol=full",), ("full", 50_000, 50_000)),
+    ],
+)
+def test_a_run_measures_itself_on_fewer_images_and_says_so(most, overrides, counts):
+    config = load_config(None, (*overrides, f"training.fid_images={most}"))
+    options = config.metrics_in_training
+    assert (options.protocol, *options.counts) == counts
+    assert dataclasses.replace(options, protocol="counts", n_real=0, n_fake=2) == dataclasses.replace(
+        config.metrics, protocol="counts", n_real=0, n_fake=2
+    )
+
+
+def test_the_result_of_a_running_run_has_its_own_protocol(smoke, tmp_path, caplog):
+    state = TrainState(smoke(*FEW, "training.fid_images=5", f"training.outdir={tmp_path}"), torch.device("cpu"))
+    dataset = build_dataset(smoke(f"data.datadir={tmp_path / 'cars'}", "data.n_images=8"))
+    with caplog.at_level(logging.INFO, logger="graf"):
+        result = evaluate(state, dataset)
+    assert (result["n_real"], result["n_fake"], result["kid_subset_size"]) == (5, 5, 5)
+    assert "step 0: measuring FID and KID of 5 generated images" in caplog.messages
+    assert caplog.messages[-1].endswith("5 generated and 5 real images at 16 px")
+
+
+@pytest.mark.parametrize("name", ["default", "safe_training"])
+def test_runs_by_default_measure_themselves_in_their_middle_and_at_their_end(name):
+    training = load_config(CONFIG_DIR / f"{name}.yaml").training
+    assert training.max_steps // 2 % training.fid_every == 0
+    assert 0 < training.fid_images <= 250
+
+
+def test_grafs_recipe_measures_as_it_did():
+    config = load_config(CONFIG_DIR / "carla_64.yaml")
+    assert config.metrics_in_training == config.metrics and config.training.fid_every == 5000
 
 
 def test_a_protocol_that_the_data_cannot_meet_says_so(tmp_path, monkeypatch):

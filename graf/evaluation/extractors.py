@@ -4,7 +4,9 @@ Inception is what the literature reports; its weights are a download. EfficientN
 serves machines without a network. Distances of different networks are never comparable.
 """
 
+import functools
 import logging
+import pickle
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_effi
 log = logging.getLogger("graf")
 
 INCEPTION = "inception-v3-compat"
-INCEPTION_SHA256 = "6726825d"  # first digits, as the file's name has them
+INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"  # the file's name has its first digits
 DOWNLOAD_TIMEOUT_S = 20
 
 
@@ -81,7 +83,7 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
     if config.extractor == EFFICIENTNET:
         return _efficientnet()
     if config.extractor == "auto" and not config.weights_path and not weights.is_file():
-        log.info("metrics: no Inception weights at %s; FID and KID use %s instead", weights, EFFICIENTNET)
+        tell_once(logging.INFO, f"metrics: no Inception weights at {weights}; FID and KID use {EFFICIENTNET} instead")
         return _efficientnet()
     if not weights.is_file():
         if config.weights_path:
@@ -109,6 +111,12 @@ def features(network: torch.nn.Module, images: Tensor) -> Tensor:
     return network(images.to(next(network.parameters()).device))[0].float().cpu()
 
 
+@functools.cache
+def tell_once(level: int, message: str) -> None:
+    """Log what every measurement of a run would say again."""
+    log.log(level, message)
+
+
 def _efficientnet() -> Extractor:
     weights, resize = EFFICIENTNET_WEIGHTS, "224 x 224, bicubic, antialiased"
     return Extractor(EFFICIENTNET, weights, file_sha256(weights), int(EfficientNetLite0.LAYER), resize)
@@ -116,10 +124,14 @@ def _efficientnet() -> Extractor:
 
 def _inception(weights: Path) -> Extractor:
     sha256 = file_sha256(weights)
-    if not sha256.startswith(INCEPTION_SHA256):
+    if sha256 != INCEPTION_SHA256:
         raise GrafError(
-            f"{weights}: not the Inception weights of FID: sha256 {sha256[:8]}..., expected {INCEPTION_SHA256}...; {_advice()}"
+            f"{weights}: not the Inception weights of FID: sha256 {sha256}, expected {INCEPTION_SHA256}; {_advice()}"
         )
+    try:
+        torch.load(weights, map_location="cpu", weights_only=True)  # torch-fidelity, which loads the file, would run its code
+    except pickle.UnpicklingError:
+        raise GrafError(f"{weights}: wants more than tensors and plain values; not loaded; {_advice()}") from None
     return Extractor(INCEPTION, weights, sha256, 2048, "299 x 299, bilinear, not antialiased (as TensorFlow 1 does)")
 
 

@@ -22,14 +22,12 @@ from tqdm import tqdm
 from graf.config import Config, MetricsConfig
 from graf.data import Views
 from graf.errors import GrafError
-from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor
+from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor, tell_once
 from graf.evaluation.image_streams import FakeStream, NotFinite, RealSubset, new_folder, remove_damaged, written
 from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.memory.survival import is_out_of_memory, surviving
 from graf.models.generator import Generator, weights_hash
 from graf.training.distributed import ALONE, Processes
-
-log = logging.getLogger("graf")
 
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100
@@ -60,8 +58,9 @@ def measure_generator(
     bar: tqdm | None = None,
     processes: Processes = ALONE,
     truncation: float = 1.0,
+    options: MetricsConfig | None = None,
 ) -> dict:
-    """`measure` of a generator, by its config's metrics section, at cameras and classes drawn from the data's own.
+    """`measure` of a generator, by its config's metrics section or `options`, at cameras and classes drawn from the data's own.
 
     The same seed gives the same samples; truncation scales their latents, as in `sample_objects`. With `dump`, a new folder,
     the generated images are written there as PNGs and the real ones that they are compared with into its folder `real`. The
@@ -70,10 +69,10 @@ def measure_generator(
     Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
     Raises GrafError as `measure` does.
     """
-    config = generator.config
-    n_fake, draw_labels = config.metrics.counts[1], labels_of(dataset, config.data)
+    config, options = generator.config, options or generator.config.metrics
+    n_fake, draw_labels = options.counts[1], labels_of(dataset, config.data)
     dump_folder = new_folder(dump) if dump is not None else None
-    batch_size = config.metrics.batch_size
+    batch_size = options.batch_size
     faults: list[OSError | NotFinite] = []  # such as of the cache: raised when all processes are through
 
     def work() -> dict:
@@ -86,9 +85,8 @@ def measure_generator(
                 return dict.fromkeys(samples)  # none: the first process is given them all
             fakes = samples if dump_folder is None else written(samples, dump_folder)
             cuda = generator.background.device.type == "cuda"
-            settings = dataclasses.replace(config.metrics, batch_size=batch_size)
             try:
-                return measure(fakes, dataset, settings, cache_dir, cuda, names)
+                return measure(fakes, dataset, dataclasses.replace(options, batch_size=batch_size), cache_dir, cuda, names)
             except Exception as error:
                 if not processes.alone:  # the others wait for the first one's samples, before they can hear that all is over
                     next(samples, None)
@@ -157,7 +155,7 @@ def measure(
         warnings.append(f"protocol {config.protocol} asks for {wanted} real images, the data has {n_real}")
     untold = "kid_std" if subset_size == n_real == n_fake else None  # of subsets that are one and the same
     for warning in warnings:
-        log.warning("metrics: %s", warning)
+        tell_once(logging.WARNING, f"metrics: {warning}")
     if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
         warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
     cache_name = subset.cache_name(extractor)

@@ -41,6 +41,7 @@ class Keeper:
         self.bar = progress(total=total, initial=state.step, desc=name, unit="step", disable=not self.first)
         self.watch = CollapseWatch()
         self.numbers: dict[str, float] = {}  # of the newest row
+        self.measured: dict = {}  # after the step, where it is a step after which the run measures itself
         self.saved_step = state.step
         self.checkpoint_due = False
 
@@ -56,10 +57,12 @@ class Keeper:
         """The state has taken a step, and these are its scalars."""
         state, training = self.state, self.training
         self.bar.update()
+        self.measured = {}
         self.monitor.step_done(state.step)
         if self.first and due(state.step, training.print_every):
             self._print(stats)  # first, so that a checkpoint of the best, too, knows of the step's losses
-        if due(state.step, training.fid_every):
+        last = state.step == training.max_steps
+        if due(state.step, training.fid_every) or (last and training.fid_every):
             self._measure()
         if due(state.step, training.save_every_steps):
             state.require_same_everywhere()
@@ -118,9 +121,9 @@ class Keeper:
         state = self.state
 
         def work() -> None:
-            result = evaluate(state, self.dataset)
-            if result:
-                self.log.evaluation(result, state.step)
+            self.measured = evaluate(state, self.dataset)
+            if self.measured:
+                self.log.evaluation(self.measured, state.step)
 
         try:
             self.during("metrics", work, state.processes.attempt)

@@ -28,8 +28,10 @@ from graf.training.steps import discriminator_step, generator_step
 log = logging.getLogger("graf")
 
 
-def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> None:
+def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
     """Train until training.max_steps or an interruption, and leave a checkpoint either way.
+
+    Returns what the run measured of itself after its last step, {} where it did not.
 
     With `memory_snapshot`, what memory holds is written beside each checkpoint. After training.max_bad_steps steps in a row
     that were not finite the run is rolled back, once. Raises Derailed where that was no help, OutOfMemory where the smallest
@@ -76,8 +78,8 @@ def _go_back(state: TrainState, trouble: Derailed) -> None:
         restore(newest_checkpoint(state.config.run_dir), state)
 
 
-def _train_on(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool) -> None:
-    """Train from the state's step on. Of a run's processes only the first writes anything."""
+def _train_on(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool) -> dict:
+    """Train from the state's step on, and return as `train` does. Of a run's processes only the first writes anything."""
     config, processes = state.config, state.processes
     state.require_same_everywhere()
     batches = build_loader(dataset, config, state.device, state.step, processes.rank, processes.world_size)
@@ -101,6 +103,7 @@ def _train_on(state: TrainState, dataset: Views, interruption: Interruption, mem
         keeper.finish()
     if no_room is not None:
         raise with_advice(no_room, state)
+    return keeper.measured
 
 
 def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> dict[str, Tensor]:

@@ -59,9 +59,13 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
     log tells each time.
     """
     config, processes = state.config, state.processes
-    folder, seed = config.run_dir / "cache", config.training.seed
+    folder, seed, options = config.run_dir / "cache", config.training.seed, config.metrics_in_training
+    if processes.first:
+        log.info("step %d: measuring FID and KID of %d generated images", state.step, options.counts[1])
     try:
-        result = measure_generator(state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes)
+        result = measure_generator(
+            state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes, options=options
+        )
     except (OSError, NotFinite) as error:
         log.warning("step %d: FID and KID cannot be measured (%s); training goes on", state.step, error)
         return {}

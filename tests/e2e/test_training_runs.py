@@ -110,7 +110,7 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
         f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")
     ]
     extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
-    run(
+    said = run(
         "train.py",
         *SMOKE,
         "--use_amp",
@@ -128,6 +128,11 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
     rows = read_rows(run_dir)
     assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
     assert "kid_efficientnet-lite0" in next(row for row in rows if "evaluation" in row)["evaluation"]["values"]
+
+    *_, last = said.splitlines()
+    kid = rows[-1]["evaluation"]["values"]["kid_efficientnet-lite0"]
+    assert "at step 4" in last and f"KID (efficientnet-lite0) {kid:.4g}; 16 generated and 16 real images at 16 px" in last
+    assert len(list((run_dir / "curves").glob("metrics_efficientnet-lite0_*.png"))) == 1
 
     results = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
     kid = {step: result["values"]["kid_efficientnet-lite0"] for step, result in results.items()}
