@@ -40,7 +40,7 @@ EPOCHS = "training.max_steps, which counts steps of training.batch_size images, 
 RATES = "training.lr_g and training.lr_d, one for each network"
 OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, and where it is here
     "accumulate_grad_batches": (
-        "here it is training.accumulation_steps, in so many parts training.batch_size is taken; it does not multiply the batch"
+        "here it is training.accumulation_steps, the parts that training.batch_size is taken in, which is the whole batch"
     ),
     "check_val_every_n_epoch": "here it is training.fid_every, steps between measurements of FID and KID",
     "epochs": f"here it is {EPOCHS}",
@@ -50,8 +50,8 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
     "max_epochs": f"here it is {EPOCHS}",
     "num_epochs": f"here it is {EPOCHS}",
     "num_workers": "here it is training.nworkers",
-    "pin_memory": "there is none here, for batches are pinned wherever a run trains on a card",
-    "precision": "here it is training.use_amp, or --use_amp, whose number format is training.amp_dtype",
+    "pin_memory": "not needed here, where batches are pinned whenever a run trains on a card",
+    "precision": "here it is training.use_amp, or --use_amp, with training.amp_dtype for the number format",
 }
 
 

@@ -44,6 +44,15 @@ def photographs(folder: Path, n: int = 8, suffix: str = "jpg") -> tuple[str, ...
     return "--set", "data.type=images", f"data.datadir={json.dumps(str(folder))}"
 
 
+@pytest.mark.parametrize("name", ["validate_data", "check_system"])
+def test_data_dir_names_the_photographs(program, tmp_path, name):
+    photographs(tmp_path / "photos")
+    flags = ("--no_step", "--device", "cpu") if name == "check_system" else ()
+    status, said = program(name, *SMOKE, "--data-dir", str(tmp_path / "photos"), *flags)
+    assert status == 0
+    assert "discriminator.condition: none" in said  # which toy cars have not
+
+
 def test_unposed_photographs_are_drawn_beside_the_cameras_that_training_draws(program, tmp_path):
     status, said = program("validate_data", *SMOKE, *photographs(tmp_path / "my photos"))
     sheet = Path("results/data_check/smoke/my_photos/contact_sheet.png")
