@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,6 +44,7 @@ def test_a_small_config_fits_and_is_measured(check):
     assert status == 0
     assert "\nfits, " in text and "64.00 GB free on cpu" in text
     assert re.search(r"measured in 2 steps: [\d.]+ [GM]B over the idle process's [\d.]+ GB", text)
+    assert re.search(r"^a step takes about [\d.e-]+ s: 20 in \S+ \w+, and samples, metrics and checkpoints", text, re.MULTILINE)
     for name in ("Python", "PyTorch", "CUDA", "driver", "cores", "memory", "disk", "ffmpeg", "extractor", "optimizers"):
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
 
@@ -111,11 +113,23 @@ def test_a_step_that_takes_more_than_estimated_counts(check, module, monkeypatch
     assert status == 1 and "9.00 GB needed, 8.00 GB free" in text
 
 
-@pytest.mark.parametrize("flags", [("--config", "missing.yaml"), ("--set", "training.batch_size=0"), ("--device", "abacus")])
+@pytest.mark.parametrize(
+    "flags", [("--config", "missing.yaml"), ("--set", "training.batch_size=0"), ("--device", "abacus"), ("--budget_gb", "0")]
+)
 def test_a_faulty_config_is_status_2(flags, check, capsys):
     status, _ = check("--no_step", *flags)
     assert status == 2
     assert "check_system.py: error: " in capsys.readouterr().err
+
+
+def test_the_time_to_completion_is_the_steps_times_all_of_them(module, monkeypatch):
+    assert module.completion(0.25, 1800).startswith("a step takes about 0.25 s: 1,800 in 8 min, and samples")  # 450 s
+    ticks = iter([0.0, 9.0, 10.5])  # both steps' starts, and the end: the second took 1.5 s
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(module, "discriminator_step", lambda *_: None)
+    monkeypatch.setattr(module, "generator_step", lambda *_: None)
+    config = load_config(SMOKE)
+    assert module.take_steps(config, module.expected_knowledge(config.data), torch.device("cpu"))[1] == 1.5
 
 
 def test_printed_parts_add_up(module):

@@ -398,6 +398,9 @@ def test_of_a_folder_of_runs_the_runs_are_listed(results, program, monkeypatch, 
 def test_a_run_that_is_not_there_is_status_2(tmp_path, program, monkeypatch, capsys):
     assert leave_with(program, monkeypatch, tmp_path / "missing", "--web") == 2
     assert "missing: no such folder; name that of a run" in capsys.readouterr().err
+    (tmp_path / "model.pt").touch()
+    assert leave_with(program, monkeypatch, tmp_path / "model.pt") == 2
+    assert f"model.pt: a file; name the folder of the run, such as {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--interval_s", "0"], ["--once", "--web"], ["--port", "x"]])

@@ -1,4 +1,6 @@
-"""What this machine has, what a config needs, and whether it fits: python tools/check_system.py --config configs/default.yaml
+"""What this machine has, what a config needs, whether it fits, and how long it takes.
+
+    python tools/check_system.py --config configs/default.yaml
 
 What is judged is a step as train.py would begin to take it: in parts, where the config leaves that open (`auto`) and the
 whole batch is too much. Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2:
@@ -12,6 +14,7 @@ import importlib.util
 import platform
 import shutil
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -33,6 +36,7 @@ from graf.errors import GrafError  # noqa: E402
 from graf.evaluation.extractors import INCEPTION, choose_extractor  # noqa: E402
 from graf.memory.advice import smallest_edits  # noqa: E402
 from graf.memory.budget import budget_bytes  # noqa: E402
+from graf.memory.leak_report import duration  # noqa: E402
 from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
@@ -47,6 +51,8 @@ STEPS = 2  # that are measured: the first makes the optimizers' state, which the
 
 def main() -> int:
     args = parser().parse_args()
+    if args.budget_gb is not None and not args.budget_gb > 0:
+        raise GrafError(f"--budget_gb {args.budget_gb:g}: expected more than 0 GB; without it, what is free counts")
     config = load_config(args.config, [*args.set, *folder_overrides(args.data_dir, args.output_dir)])
     device = choose_device(args.device)
     log_rows("machine", [*machine(device), number_format(config.training, device), *storage(config), *programs(config.metrics)])
@@ -191,26 +197,38 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
     if isinstance(outcome, RanOut):
         log.info("\nmeasured: out of memory (%s)", outcome.said)
         return budget + 1
-    if outcome.result.smaller_than is not None:
-        log.info("\nmeasured: out of memory, survived with %s", outcome.result)
+    sizes, seconds = outcome.result
+    if sizes.smaller_than is not None:
+        log.info("\nmeasured: out of memory, survived with %s", sizes)
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
+    log.info("%s", completion(seconds, config.training.max_steps))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def take_steps(config: Config, known: Knowledge, device: torch.device) -> StepSizes:
-    """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in."""
+def completion(seconds: float, n_steps: int) -> str:
+    """What a step that takes so long makes of a run."""
+    whole = duration(seconds * n_steps)
+    return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
+
+
+def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[StepSizes, float]:
+    """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in, and the last
+    one's seconds, for the first finds nothing prepared."""
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
     batch, width = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, 3, width, width, generator=state.draws).to(device) * 2 - 1
     for _ in range(STEPS):
+        start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
         discriminator_step(state, images, labels[0], labels[1])
         generator_step(state, labels[2])
         state.advance()
-    return state.sizes
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return state.sizes, time.perf_counter() - start
 
 
 def advice(config: Config, budget: int, device: torch.device, excess: float) -> str:

@@ -75,6 +75,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def self_test() -> int:
     """Watch a loop that leaks and one that does not. Returns 0 where both are told for what they are, else 1."""
+    log.info("self test: a loop that keeps %g MB a step, which is to be warned of, then a clean one", RATE_MB)
     leaks, clean = (reports_of(kind) for kind in ("leak", "clean"))
     found = bool(leaks) and leaks[0]["step"] <= FOUND_BY_STEP
     found = found and abs(leaks[0]["bytes_per_step"] / MB - RATE_MB) <= RATE_TOLERANCE

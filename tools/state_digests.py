@@ -1,6 +1,6 @@
 """What a checkpoint's state is, as a sha256 of each part, over its numbers rather than the file's bytes.
 
-python tools/state_digests.py results/default/model.pt
+python tools/state_digests.py results/default
 """
 
 import hashlib
@@ -13,15 +13,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
 import torch  # noqa: E402
 
+from graf.command_line import Parser  # noqa: E402
 from graf.console import log, run_script  # noqa: E402
 from graf.training.checkpoint import read_checkpoint  # noqa: E402
+from graf.training.generator_loading import trained_checkpoint  # noqa: E402
 from graf.training.state import SAVED  # noqa: E402
 
 PARTS = (*SAVED, "step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
 
 
 def main() -> int:
-    for name, found in digests(Path(sys.argv[1])).items():
+    parser = Parser(__doc__)
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
+    path = parser.parse_args().checkpoint
+    for name, found in digests(trained_checkpoint(path) if path.is_dir() else path).items():
         log.info("%-14s %s", name, found)
     return 0
 

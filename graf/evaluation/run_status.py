@@ -95,6 +95,8 @@ class RunReader:
 
     def __init__(self, run_dir: Path, limits: Limits = Limits()):
         """Raises GrafError where there is no such folder."""
+        if run_dir.is_file():
+            raise GrafError(f"{run_dir}: a file; name the folder of the run, such as {run_dir.parent}")
         if not run_dir.is_dir():
             raise GrafError(f"{run_dir}: no such folder; name that of a run, such as results/default")
         self.run_dir, self.limits = run_dir, limits
