@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from graf.config import load_config
+from graf.errors import GrafError
 from graf.training import loop
 from graf.training.interruption import Interruption
 from graf.training.state import TrainState
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits other processes' files")
 if sys.platform.startswith("linux"):
+    import torture
     import torture_faults
     import torture_run
     from state_digests import digest
@@ -45,6 +47,13 @@ def test_five_faults_are_survived_and_the_weights_are_the_same(tmp_path):
     assert found["faults"] == found["survived"] == 5
     assert found["bit_identical"] and 0 < found["steps_lost_max"] <= 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json"]
+
+
+@pytest.mark.parametrize("flags", [("--faults", "0"), ("--minutes", "-1")])
+def test_no_faults_at_all_are_refused(monkeypatch, flags):
+    monkeypatch.setattr(sys, "argv", ["torture.py", *flags])
+    with pytest.raises(GrafError, match="expected more than 0"):
+        torture.main()
 
 
 def test_a_digest_sees_the_lowest_bit_the_type_and_the_name():

@@ -31,6 +31,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 from graf.command_line import Parser  # noqa: E402
 from graf.config import Config, config_to_dict, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
+from graf.errors import GrafError  # noqa: E402
 from state_digests import digests  # noqa: E402
 from torture_faults import FAULTS, copy_images  # noqa: E402
 from torture_run import FORK, NotSurvived, Subject  # noqa: E402
@@ -63,6 +64,8 @@ class Fault:
 
 def main() -> int:
     args = parser().parse_args()
+    if not args.minutes > 0 or (args.faults is not None and args.faults < 1):
+        raise GrafError("--minutes and --faults: expected more than 0")
     n_faults = args.faults or max(FEWEST_FAULTS, round(args.minutes * FAULTS_PER_MINUTE))
     n_steps = STEPS_PER_FAULT * n_faults
     with tempfile.TemporaryDirectory() if args.work is None else contextlib.nullcontext(args.work) as folder:
