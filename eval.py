@@ -17,7 +17,7 @@ from graf.errors import GrafError
 from graf.evaluation.jobs import JOBS, STAGES, Evaluation, EvaluationSettings
 from graf.evaluation.result_file import ResultFile
 from graf.files import expanded, file_sha256
-from graf.training.checkpoint import checkpoint_step, read_checkpoint
+from graf.training.checkpoint import NEWEST, checkpoint_step, read_checkpoint
 from graf.training.checkpoint_files import FOLDERS
 from graf.training.export import SUFFIX
 from graf.training.foreign_checkpoints import recognise
@@ -61,7 +61,11 @@ def parser() -> argparse.ArgumentParser:
         "--reconstruction", action="store_true", help="the first object's views for COLMAP, nerfstudio, instant-ngp"
     )
     what.add_argument(
-        "--invert", type=expanded, nargs="+", metavar="PHOTO", help="find latent and camera of photographs of one object"
+        "--invert",
+        type=expanded,
+        nargs="+",
+        metavar="PHOTO",
+        help="find latent and camera of photographs of one object; a folder is its images",
     )
     what.add_argument("--report", action="store_true", help="report.html: all of the run's results on one page")
     what.add_argument("--export", type=export_name, metavar="FILE", help="the generator and its config alone, as .safetensors")
@@ -173,6 +177,8 @@ def main() -> int:
     run_dir = run_of(checkpoint, config)
     out = args.out or run_dir / "eval" / f"step_{step:08d}"
     log.info("%s, step %d: %d objects, seed %d", checkpoint, step, args.n_objects, args.seed)
+    if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
+        log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
     Evaluation(settings_of(args), generator, step, run_dir, out, results).run()
     return 0
@@ -212,9 +218,9 @@ def run_of(checkpoint: Path, config: Config) -> Path:
     """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name in FOLDERS else folder
-    if not (run_dir / "metrics.jsonl").exists():
-        return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
-    return run_dir
+    if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
+        return run_dir
+    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 
 if __name__ == "__main__":

@@ -224,7 +224,9 @@ class MemoryConfig:
         "memory that the run keeps to, GB of 2^30 bytes, of the device that it trains on; 0 for what the system allows", 0, 1e6
     )
     empty_cache: Literal["phases", "never"] | int = key(
-        "when freed memory goes back to the system: after samples, metrics and checkpoints, every so many steps, or never", 1
+        "when freed memory goes back to the system: after samples, metrics, checkpoints and each job of eval.py, every so many "
+        "steps, or never",
+        1,
     )
     interval_s: float = key("seconds between rows of memory.jsonl; 0 for none", 0, 86400)
     max_validation_outputs: int = key("images held for a sample sheet or video while training", 4)

@@ -95,6 +95,66 @@ def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, job, 
         asked("mesh", job, **settings).run()
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(asked, monkeypatch):
+    evaluation = asked("sweep")
+    evaluation.out.write_bytes(b"a file")
+    for name in ("sweep", "trajectories"):
+        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
+    with pytest.raises(GrafError, match=f"{evaluation.out}: results cannot be written .*; name another folder with --out"):
+        evaluation.run()
+    monkeypatch.setattr(Evaluation, "export", lambda _: [Path("a.safetensors")])
+    asked("export").run()  # whose file lies elsewhere
+
+
+def test_a_folder_that_can_be_written_is_left_empty_by_asking(asked, monkeypatch):
+    monkeypatch.setattr(Evaluation, "mesh", lambda self: list(self.out.iterdir()))
+    evaluation = asked("mesh")
+    evaluation.run()
+    assert list(evaluation.out.iterdir()) == []
+
+
+@pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
+def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(asked, monkeypatch, smoke, empty_cache, times):
+    cleaned = []
+    monkeypatch.setattr(jobs, "clean_up", lambda: cleaned.append(1))
+    for name in ("mesh", "report"):
+        monkeypatch.setattr(Evaluation, name, lambda _: [])
+    evaluation = asked("mesh", "report")
+    evaluation.generator.config = smoke(f"memory.empty_cache={empty_cache}")
+    evaluation.run()
+    assert len(cleaned) == times
+
+
+def test_the_bar_of_a_resumed_sweep_starts_where_it_was(asked, monkeypatch):
+    """Of 3 objects, 4 + 2 + 2 frames are to be rendered, and 1 + 2 + 0 are there."""
+    evaluation, shown = asked("sweep"), []
+    poses = evaluation.trajectories["sweep"]
+    evaluation.__dict__["trajectories"] = {"sweep": poses[:4], "rotation": poses[:2], "elevation": poses[:2]}
+    real = jobs.progress
+    monkeypatch.setattr(jobs, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
+    evaluation.run()
+    frames = evaluation.out / "frames"
+    for file in [*sorted((frames / "sweep").glob("rgb_*.png"))[1:], *(frames / "elevation").glob("rgb_*.png")]:
+        file.unlink()
+    evaluation.run()
+    assert [(bar.initial, bar.n, bar.total) for bar in shown] == [(0, 24, 24), (9, 24, 24)]
+
+
+def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("b.png", "a.JPG", ".hidden.png", "c.bmp"):
+        Image.new("RGB", (16, 16)).save(folder / name)
+    (folder / "notes.txt").write_text("mine")
+    Image.new("RGB", (16, 16)).save(tmp_path / "0.png")
+    evaluation = asked("invert", invert=[str(folder), str(tmp_path / "0.png")])
+    assert evaluation.photograph_files == [folder / "a.JPG", folder / "b.png", folder / "c.bmp", tmp_path / "0.png"]
+    assert len(evaluation.photographs[0]) == 4
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GrafError, match=r"empty: this folder holds no images \(\.png, "):
+        asked("invert", invert=[str(tmp_path / "empty")]).run()
+
+
 def test_photographs_and_cameras_are_those_of_the_files(asked, tmp_path):
     Image.new("RGB", (16, 16), (255, 0, 0)).save(tmp_path / "a.png")
     photographs, poses = asked("invert", invert=[str(tmp_path / "a.png")]).photographs
@@ -122,6 +182,15 @@ def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatc
     monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
     assert len(evaluation.mesh()) == 3
     assert {file.name for file in folder.iterdir()} == theirs
+
+
+@pytest.mark.parametrize("checkpoint", ["model.pt", "checkpoints/model_00000002.pt"])
+def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkpoint):
+    """Such as one of fewer steps than training.print_every."""
+    for name in ("model.pt", "checkpoints/model_00000002.pt", "config.yaml"):
+        (tmp_path / "short" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "short" / name).write_bytes(b"")
+    assert program.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
 
 
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):

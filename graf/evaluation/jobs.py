@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import tempfile
 from pathlib import Path
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 from graf.camera import rotation_poses
 from graf.console import progress
 from graf.data import Views, build_dataset
+from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency
 from graf.evaluation.inversion import invert_files
-from graf.evaluation.inversion.photographs import labelled_poses, read_photograph
+from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
 from graf.evaluation.metrics import measure_generator, merged, summary
 from graf.evaluation.neighbours import neighbour_sheet
@@ -31,7 +33,8 @@ from graf.evaluation.sheets import (
     truncation_sheet,
 )
 from graf.evaluation.smoothness import nyquist_against_real, rotation_smoothness
-from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
+from graf.evaluation.sweep import VIEWS, sweep_frames, sweep_trajectories, write_sweep
+from graf.memory.cleanup import clean_up
 from graf.models.generator import Generator
 from graf.training.export import write_export
 
@@ -46,6 +49,7 @@ NEEDS = {  # of a job: what may fail before any work, the quick first
     "invert": "photographs",
     **dict.fromkeys(("metrics", "consistency", "neighbours"), "dataset"),
 }
+ELSEWHERE = ("report", "export")  # jobs whose files do not lie in the results' folder
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
 
@@ -86,6 +90,8 @@ class Evaluation:
 
         Raises NoSurface, when all else is done, where no object has one.
         """
+        if set(self.settings.jobs) - set(ELSEWHERE):
+            self._require_writable()
         for job, need in NEEDS.items():
             if job in self.settings.jobs:
                 getattr(self, need)
@@ -95,10 +101,19 @@ class Evaluation:
                 files += getattr(self, job)()
             except NoSurface as error:
                 no_surface = error
+            if self.generator.config.memory.empty_cache == "phases":
+                clean_up()
         for file in dict.fromkeys(files):
             log.info("%s", file)
         if no_surface:
             raise no_surface
+
+    def _require_writable(self) -> None:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.out).close()
+        except OSError as error:
+            raise GrafError(f"{self.out}: results cannot be written ({error}); name another folder with --out") from None
 
     @functools.cached_property
     def dataset(self) -> Views:
@@ -111,8 +126,12 @@ class Evaluation:
     @functools.cached_property
     def photographs(self) -> tuple[Tensor, Tensor | None]:
         """The photographs (N, 3, W, W) to be found and, where all of them are known, their cameras (N, 3, 4)."""
-        data, paths = self.generator.config.data, self.settings.invert
+        data, paths = self.generator.config.data, self.photograph_files
         return torch.stack([read_photograph(path, data) for path in paths]), labelled_poses(paths, data)
+
+    @functools.cached_property
+    def photograph_files(self) -> list[Path]:
+        return photograph_files(self.settings.invert)
 
     @functools.cached_property
     def trajectories(self) -> dict[str, Tensor]:
@@ -123,11 +142,11 @@ class Evaluation:
     def sweep(self) -> list[Path]:
         settings, kinds = self.settings, STAGES[self.settings.stage]
         columns = len(settings.azimuths) if settings.azimuths else VIEWS
+        frames = sweep_frames(self.generator, self.objects, self.trajectories, kinds, self.out, settings.resolution)
         total = settings.n_objects * sum(map(len, self.trajectories.values()))
-        with progress(total=total, desc="rendering", unit="image") as bar:
-            files, errors = write_sweep(
-                self.generator, self.objects, self.trajectories, kinds, columns, self.out, settings.resolution, bar
-            )
+        left = settings.n_objects * sum(len(some.missing()) for some in frames.values())
+        with progress(total=total, initial=total - left, desc="rendering", unit="image") as bar:
+            files, errors = write_sweep(frames, columns, self.out, bar)
         if self.generator.config.ccsr.mode == "refine":
             exact = errors["low_resolution_error"]
             log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
@@ -210,7 +229,7 @@ class Evaluation:
         settings, (photographs, poses) = self.settings, self.photographs
         with progress(desc="inversion", unit="rendering") as bar:
             out = self.out / "inversion"
-            return invert_files(self.generator, settings.invert, photographs, out, poses, settings.seed, bar)
+            return invert_files(self.generator, self.photograph_files, photographs, out, poses, settings.seed, bar)
 
     def report(self) -> list[Path]:
         points = self.generator.config.memory.max_metric_rows

@@ -57,29 +57,18 @@ def sweep_trajectories(
     return trajectories
 
 
-def write_sweep(
-    generator: Generator,
-    objects: Objects,
-    trajectories: dict[str, Tensor],
-    kinds: tuple[str, ...],
-    columns: int,
-    out: Path,
-    resolution: int | None = None,
-    bar: tqdm | None = None,
-) -> tuple[list[Path], Errors]:
-    """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of cameras (V, 3, 4) each.
+def write_sweep(sweep: "dict[str, Frames]", columns: int, out: Path, bar: tqdm | None = None) -> tuple[list[Path], Errors]:
+    """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's frames.
 
-    kinds as `outputs.picture` knows them. Frames that are there already are kept. Returns the files, and the
-    largest of their `low_resolution_errors`.
+    Frames that are there already are kept. Returns the files, and the largest of their `low_resolution_errors`.
     """
     files, errors = [], NO_ERRORS
-    for name, poses in trajectories.items():
-        frames = Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
+    for name, frames in sweep.items():
         errors = largest(errors, frames.render(bar))
-        for kind in kinds:
+        for kind in frames.kinds:
             pictures = frames.read(kind)
             if name == SHEET:
-                views = torch.cat(pictures.tensor_split(len(objects[0]), dim=-1))  # object by object
+                views = torch.cat(pictures.tensor_split(len(frames.objects[0]), dim=-1))  # object by object
                 files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
             else:
                 files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
@@ -106,9 +95,7 @@ class Frames:
     def render(self, bar: tqdm | None = None) -> Errors:
         """Write the missing frames. Returns the largest `low_resolution_errors` of all that the folder holds."""
         errors = self._start()
-        missing = [i for i in range(len(self.poses)) if not all(self.path(kind, i).exists() for kind in self.kinds)]
-        if bar is not None:
-            bar.update(len(self.objects[0]) * (len(self.poses) - len(missing)))
+        missing = self.missing()
         for start in range(0, len(missing), VIEWS_AT_ONCE):  # between two of which a sweep can be stopped without loss
             some = missing[start : start + VIEWS_AT_ONCE]
             rendering = render_views(self.generator, self.objects, self.poses[some], self.resolution, bar)
@@ -120,6 +107,12 @@ class Frames:
                 for i, frame in zip(some, frames, strict=True):
                     write_image(self.path(kind, i), frame)
         return errors
+
+    def missing(self) -> list[int]:
+        """The frames that are to be rendered: all of them where the folder's cannot be kept."""
+        can_stay = self._can_stay(self._read_manifest())
+        files = [[self.path(kind, i) for kind in self.kinds] for i in range(len(self.poses))]
+        return [i for i, kinds in enumerate(files) if not (can_stay and all(file.exists() for file in kinds))]
 
     def read(self, kind: str) -> Tensor:
         """The frames (V, 3, H, N * W) uint8 of a kind."""
@@ -134,9 +127,9 @@ class Frames:
         require_ours(self.folder)
         if self.manifest.exists():
             found = self._read_manifest()
-            same = found.get("made_from") == self.made_from
-            if same and found.keys() >= NO_ERRORS.keys():
+            if self._can_stay(found):
                 return {name: found[name] for name in NO_ERRORS}
+            same = found.get("made_from") == self.made_from
             reason = "whose errors are not all known" if same else "of other weights, settings, objects or cameras"
             log.info("%s: frames %s are replaced", self.folder, reason)
             for frame in self.folder.glob("*_?????.png"):  # the manifest stays until the next: without one they are not ours
@@ -144,16 +137,34 @@ class Frames:
         self._write_manifest(NO_ERRORS)
         return NO_ERRORS
 
+    def _can_stay(self, manifest: dict) -> bool:
+        return manifest.get("made_from") == self.made_from and manifest.keys() >= NO_ERRORS.keys()
+
     def _read_manifest(self) -> dict:
-        """{} where it is damaged: what it says are other frames than these."""
+        """{} where there is none, or a damaged one: what it says are other frames than these."""
         try:
             found = json.loads(self.manifest.read_text(encoding="utf-8"))
-        except ValueError:
+        except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def _write_manifest(self, errors: Errors) -> None:
         write_text(self.manifest, json.dumps({"made_from": self.made_from} | errors, indent=1))
+
+
+def sweep_frames(
+    generator: Generator,
+    objects: Objects,
+    trajectories: dict[str, Tensor],
+    kinds: tuple[str, ...],
+    out: Path,
+    resolution: int | None = None,
+) -> dict[str, Frames]:
+    """The frames of each trajectory's cameras (V, 3, 4); kinds as `outputs.picture` knows them."""
+    return {
+        name: Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
+        for name, poses in trajectories.items()
+    }
 
 
 def require_ours(folder: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graf.camera import focal_length
 from graf.config import DataConfig
-from graf.data.decoding import open_rgb, read_image, square_side
+from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
 from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_cure
 from graf.data.transforms import items_by_transforms
 from graf.errors import GrafError
@@ -18,6 +18,17 @@ from graf.errors import GrafError
 log = logging.getLogger("graf")
 
 FOCAL_TOLERANCE = 0.01  # of a photograph's focal length, whose camera is taken as it stands
+
+
+def photograph_files(paths: Sequence[Path | str]) -> list[Path]:
+    """The files that are named, a folder's images by name in its place. Raises GrafError for a folder without any."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(file for file in path.iterdir() if is_image(file.name)) if path.is_dir() else [path]
+        if not inside:
+            raise GrafError(f"{path}: this folder holds no images ({', '.join(EXTENSIONS)}); name photographs, or their folder")
+        files += inside
+    return files
 
 
 def read_photograph(path: Path | str, data: DataConfig) -> Tensor:
