@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.command_line import Parser
+from graf.command_line import Parser, positive
 from graf.config import Config, load_config, override
 from graf.console import run_script
 from graf.device import choose_device, keep_freed_memory
@@ -118,12 +118,6 @@ def heights(text: str) -> list[float]:
     if max(map(abs, degrees)) > 90:
         raise argparse.ArgumentTypeError(f"expected degrees from -90 to 90, found {text!r}")
     return degrees
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return int(text)
 
 
 def share(text: str) -> float:

@@ -21,6 +21,13 @@ def file_path(text: str) -> Path:
     return Path(expanded(text))
 
 
+def positive(text: str) -> int:
+    """The type of a flag that counts things of which there is at least one."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse where --max-steps is --max_steps, `type=Path` takes ~ and $HOME, and an unknown flag comes with a hint."""
 

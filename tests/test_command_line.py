@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graf import __version__
-from graf.command_line import Parser, folder_overrides, hints
+from graf.command_line import Parser, folder_overrides, hints, positive
 from graf.config import load_config
 from graf.errors import GrafError
 
@@ -149,3 +149,30 @@ def test_help_of_defaults_is_kept():
     p = Parser("", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--n", default=3, help="count")
     assert "count (default: 3)" in p.format_help()
+
+
+def test_a_count_of_nothing_is_refused():
+    assert positive("3") == 3
+    for text in ("0", "-1", "2.5", "many", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"expected a number above 0, found '{text}'"):
+            positive(text)
+
+
+@pytest.mark.parametrize(
+    ("tool", "flags"),
+    [
+        ("benchmark", ("step", "--steps", "0")),
+        ("benchmark_scaling", ("--steps", "0")),
+        ("check_metrics", ("--n", "0")),
+        ("explain_distance", ("model.pt", "--n", "0")),
+        ("fuzz", ("--mutations", "0")),
+        ("measure_budget", ("--steps", "0")),
+    ],
+)
+def test_tools_refuse_to_measure_nothing(monkeypatch, capsys, tool, flags):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.setattr(sys, "argv", [f"{tool}.py", *flags])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(tool).main()
+    assert ended.value.code == 2
+    assert "expected a number above 0, found '0'" in capsys.readouterr().err

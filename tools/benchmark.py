@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
 
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.device import choose_device  # noqa: E402
@@ -77,10 +77,8 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("what", choices=["step", "amp", "busy", "ccsr", "memory", "rules"])
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
-    p.add_argument(
-        "--steps", type=int, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or as many as a minute has"
-    )
-    p.add_argument("--rounds", type=int, default=2, help="amp, busy: turns of each of the two (default: 2)")
+    p.add_argument("--steps", type=positive, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or a minute's")
+    p.add_argument("--rounds", type=positive, default=2, help="amp, busy: turns of each of the two (default: 2)")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="amp: training.amp_dtype (default: auto)")
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays an image")
     p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import Config, load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.data.workers import available_cores  # noqa: E402
@@ -64,7 +64,7 @@ def main() -> int:
     parser = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
-    parser.add_argument("--steps", type=int, default=20, help="steps that are timed, after a few that are not")
+    parser.add_argument("--steps", type=positive, default=20, help="steps that are timed, after a few that are not")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as for train.py")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")

@@ -24,7 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset, default_collate  # noqa: E402
 
 from graf.camera import Labels  # noqa: E402
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import Config, load_config, override  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset, fit_to_data, sample_labels  # noqa: E402
@@ -92,12 +92,6 @@ def parser() -> argparse.ArgumentParser:
 def count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, found {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return int(text)
 
 

@@ -17,7 +17,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.data import build_dataset  # noqa: E402
@@ -38,7 +38,7 @@ def main() -> int:
     parser = Parser(__doc__)
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.imsize=64")
-    parser.add_argument("--n", type=int, default=500, help="images of each half, at most")
+    parser.add_argument("--n", type=positive, default=500, help="images of each half, at most")
     args = parser.parse_args()
     keep_freed_memory()
     config = load_config(args.config, args.set)

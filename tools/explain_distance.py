@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import MetricsConfig  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.data import Views, build_dataset  # noqa: E402
@@ -36,7 +36,7 @@ OTHERS = "other photographs"
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
-    parser.add_argument("--n", type=int, default=500, help="images of each kind, at most")
+    parser.add_argument("--n", type=positive, default=500, help="images of each kind, at most")
     parser.add_argument("--seed", type=int, default=0, help="of the generated images")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     args = parser.parse_args()

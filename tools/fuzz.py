@@ -33,7 +33,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 import train  # noqa: E402
 
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import CONFIG_DIR, Config, config_to_dict, load_config  # noqa: E402
 from graf.console import progress, run_script  # noqa: E402
 from graf.files import whole_file  # noqa: E402
@@ -80,7 +80,7 @@ class TooLong(BaseException):
 
 def main() -> int:
     parser = Parser(__doc__)
-    parser.add_argument("--mutations", type=int, default=500, help="of each config, and of data sets")
+    parser.add_argument("--mutations", type=positive, default=500, help="of each config, and of data sets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and faults there too")
     args = parser.parse_args()

@@ -19,7 +19,7 @@ import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wa
 import torch  # noqa: E402
 
 from graf.camera import Labels, sample_poses  # noqa: E402
-from graf.command_line import Parser  # noqa: E402
+from graf.command_line import Parser, positive  # noqa: E402
 from graf.config import load_config  # noqa: E402
 from graf.console import run_script  # noqa: E402
 from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
@@ -36,7 +36,7 @@ LARGE = ("nerf.netwidth=128", "nerf.netdepth=6", "training.batch_size=16", "trai
 
 def main() -> int:
     parser = Parser(__doc__)
-    parser.add_argument("--steps", type=int, default=20, help="of training, on noise instead of photographs")
+    parser.add_argument("--steps", type=positive, default=20, help="of training, on noise instead of photographs")
     parser.add_argument("--share", type=float, default=0.6, help="of the unlimited run's peak that the other one gets")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="largest relative difference of the last losses")
     parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default")
