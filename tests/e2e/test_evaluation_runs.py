@@ -193,3 +193,22 @@ def test_everything_there_is_to_look_at(folder, out):
     found = json.loads((out / "inversion" / "inversion.json").read_text())
     assert imageio.imread(out / "inversion" / "fit.png").ndim == 3
     assert len(found["photographs"]) == 1
+
+
+def test_results_of_a_checkpoint_from_elsewhere_are_said_to_lie_apart(folder, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(folder)
+    shutil.copy(folder / "results" / "smoke" / "model.pt", tmp_path / "chairs.pt")
+
+    def said(*flags):
+        caplog.clear()
+        monkeypatch.setattr(sys, "argv", ["eval.py", "--device", "cpu", "--export", str(tmp_path / "x.safetensors"), *flags])
+        with caplog.at_level("INFO", logger="graf"):
+            assert evaluation.main() == 0
+        return [message for message in caplog.messages if "in no run's folder" in message]
+
+    apart = f"results/eval_{tmp_path.name}_chairs"
+    assert said("--checkpoint", str(tmp_path / "chairs.pt")) == [
+        f"the checkpoint is in no run's folder: results go to {apart}; --out names another"
+    ]
+    assert said("--checkpoint", str(tmp_path / "chairs.pt"), "--out", str(tmp_path / "out")) == []
+    assert said("--run", "results/smoke") == []
