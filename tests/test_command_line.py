@@ -176,3 +176,12 @@ def test_tools_refuse_to_measure_nothing(monkeypatch, capsys, tool, flags):
         importlib.import_module(tool).main()
     assert ended.value.code == 2
     assert "expected a number above 0, found '0'" in capsys.readouterr().err
+
+
+def test_a_faulty_config_is_told_before_processes_are_started(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = importlib.import_module("benchmark_scaling")
+    monkeypatch.setattr(tool, "run_in", lambda n: pytest.fail("processes were started"))
+    monkeypatch.setattr(sys, "argv", ["benchmark_scaling.py", "--config", "missing.yaml"])
+    with pytest.raises(GrafError, match="missing.yaml: no such config file"):
+        tool.main()

@@ -58,6 +58,19 @@ def test_no_faults_at_all_are_refused(monkeypatch, flags):
         torture.main()
 
 
+def test_a_work_folder_is_made_and_one_in_use_is_refused(tmp_path, monkeypatch):
+    def stop(*_):
+        raise GrafError("that suffices")
+
+    monkeypatch.setattr(torture, "apart", stop)
+    monkeypatch.setattr(sys, "argv", ["torture.py", "--faults", "1", "--work", str(tmp_path / "a" / "new")])
+    with pytest.raises(GrafError, match="that suffices"):
+        torture.main()
+    assert [path.name for path in (tmp_path / "a" / "new").iterdir()] == ["config.yaml"]
+    with pytest.raises(GrafError, match="--work .*new: is not empty"):
+        torture.main()
+
+
 def test_a_digest_sees_the_lowest_bit_the_type_and_the_name():
     state = {"weight": torch.ones(3), "step": 4}
     nudged = torch.nextafter(torch.ones(3), torch.tensor(2.0))

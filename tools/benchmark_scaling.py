@@ -63,17 +63,18 @@ class TimedProcesses(Processes):
 def main() -> int:
     parser = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
+    parser.add_argument("--processes", type=positive, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
     parser.add_argument("--steps", type=positive, default=20, help="steps that are timed, after a few that are not")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as for train.py")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--measure", action="store_true", help="be one of the processes, and print the row as JSON")
     args = parser.parse_args()
+    config = load_config(args.config, args.set)  # here, so that a fault in it is told once, and not by each process
     if args.measure:
         with processes_of_run(args.device) as (processes, device):
             timed = TimedProcesses(processes.rank, processes.world_size)
-            row = measure(load_config(args.config, args.set), args.steps, device, timed)
+            row = measure(config, args.steps, device, timed)
             if processes.first:
                 log.info(json.dumps(row))
         return 0

@@ -70,6 +70,9 @@ def main() -> int:
     n_steps = STEPS_PER_FAULT * n_faults
     with tempfile.TemporaryDirectory() if args.work is None else contextlib.nullcontext(args.work) as folder:
         folder = Path(folder).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise GrafError(f"--work {folder}: is not empty; name an empty folder, or a new one")
         overrides = [*SMALL, *args.set, f"training.max_steps={n_steps}", "training.print_every=1"]
         log.info("%d faults in %d steps; of the config: %s", n_faults, n_steps, " ".join(overrides))
         source = load_config(args.config, [*overrides, f"data.datadir={folder / 'source'}"])
@@ -91,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.nworkers=1")
     p.add_argument("--seed", type=int, default=0, help="of the instants and of what is damaged")
     p.add_argument("--json", type=Path, help="write faults, survived, steps_lost_max and bit_identical into this file")
-    p.add_argument("--work", type=Path, help="an empty folder for the runs, which stay; by default one that is removed")
+    p.add_argument("--work", type=Path, help="an empty or new folder for the runs, which stay; by default one that is removed")
     return p
 
 
