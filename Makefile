@@ -19,7 +19,7 @@ train: .venv/ready  ## install into .venv, train the default run on the embedded
 	$(BIN)/python eval.py
 
 test: lint  ## install into .venv, look at the code's style, run the tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .

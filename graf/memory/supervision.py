@@ -43,8 +43,8 @@ def watch_command(command: list[str], settings: WatchSettings) -> int:
         process = psutil.Popen(command, start_new_session=True)
     except OSError as error:
         raise GrafError(f"{command[0]}: cannot be started ({error.strerror}); the command behind -- is run as it is") from None
-    watch = ProcessWatch(process.pid, settings.run_dir, settings.warm_up_s)
-    with forwarded_signals(process):
+    with forwarded_signals(process):  # before anything that takes time
+        watch = ProcessWatch(process.pid, settings.run_dir, settings.warm_up_s)
         try:
             observe(process, watch, settings)
         finally:
