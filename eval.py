@@ -9,19 +9,19 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.command_line import Parser, positive
+from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
+from graf.checkpoints.export import SUFFIX
+from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
+from graf.checkpoints.run_folder import FOLDERS
 from graf.config import Config, load_config, override
-from graf.console import run_script
-from graf.device import choose_device, keep_freed_memory
 from graf.errors import GrafError
 from graf.evaluation.jobs import JOBS, STAGES, Evaluation, EvaluationSettings
 from graf.evaluation.result_file import ResultFile
-from graf.files import expanded, file_sha256
-from graf.training.checkpoint import NEWEST, checkpoint_step, read_checkpoint
-from graf.training.checkpoint_files import FOLDERS
-from graf.training.export import SUFFIX
-from graf.training.foreign_checkpoints import recognise
-from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import run_script
+from graf.runtime.device import choose_device, keep_freed_memory
+from graf.runtime.files import expanded, file_sha256
 
 log = logging.getLogger("graf")
 

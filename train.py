@@ -6,35 +6,32 @@ import logging
 import os
 from pathlib import Path
 
-import graf  # noqa: F401  first: it tells torch's threads how to wait
-
-# isort: split
-import torch
-import yaml
-
 from graf.camera import rotation_poses
-from graf.command_line import Parser, add_folder_flags, folder_overrides
+from graf.checkpoints.checkpoint import NEWEST, restore, start_from
+from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
-from graf.console import run_script
 from graf.data import Views, build_dataset, build_loader, fit_to_data
-from graf.device import keep_freed_memory
 from graf.errors import CheckpointError, RunFolderError
-from graf.evaluation.curves import draw_curves
 from graf.evaluation.metrics import summary
-from graf.files import expanded, not_worth_a_run, whole_file
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
-from graf.precision import log_number_format
-from graf.training.checkpoint import NEWEST, restore, start_from
-from graf.training.checkpoint_files import newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.training.distributed import Processes
+from graf.reporting.curves import draw_curves
+from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
+from graf.runtime.console import run_script
+from graf.runtime.device import keep_freed_memory
+from graf.runtime.files import expanded, not_worth_a_run, whole_file
+from graf.runtime.interruption import Interruption, requeue_at_start
+from graf.runtime.launch import processes_of_run
+from graf.runtime.precision import log_number_format
+from graf.runtime.processes import Processes
+from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
-from graf.training.interruption import Interruption, requeue_at_start
-from graf.training.launch import processes_of_run
 from graf.training.logging import check_monitoring
 from graf.training.loop import train, train_step
-from graf.training.run_lock import run_lock
 from graf.training.state import TrainState
+
+import torch
+import yaml
 
 EXIT_STATUSES = (
     "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "

@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """load_generator, for which alone torch is imported."""
     if name != "load_generator":
         raise AttributeError(f"module 'graf' has no attribute {name!r}")
-    from graf.training.generator_loading import load_generator
+    from graf.checkpoints.generator_loading import load_generator
 
     return load_generator

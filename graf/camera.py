@@ -8,10 +8,10 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
+from graf.config import DataConfig
+
 import torch
 from torch import Tensor
-
-from graf.config import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)

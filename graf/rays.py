@@ -8,12 +8,12 @@ Legend: B images, h x w grid positions of an image of side W.
 
 import math
 
+from graf.camera import focal_length
+from graf.config import DataConfig, RaySamplerConfig
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from graf.camera import focal_length
-from graf.config import DataConfig, RaySamplerConfig
 
 
 def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:

@@ -8,9 +8,9 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-import pytest
+from graf.runtime.console import run_script
 
-from graf.console import run_script
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SMOKE = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--device", "cpu"]

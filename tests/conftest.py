@@ -3,15 +3,12 @@
 import gc
 import os
 
-import graf  # noqa: F401  first: it tells torch's threads how to wait
-
-# isort: split
-import pytest
-import torch
-
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
 from graf.data.workers import available_cores
+
+import pytest
+import torch
 
 UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
 

@@ -2,9 +2,6 @@
 
 import math
 
-import pytest
-import torch
-
 from graf.camera import (
     Labels,
     azimuth_and_v,
@@ -19,6 +16,9 @@ from graf.camera import (
     sweep_poses,
     view_azimuths,
 )
+
+import pytest
+import torch
 
 
 def assert_rotations(rotation):

@@ -2,11 +2,11 @@
 
 import math
 
-import pytest
-import torch
-
 from graf.camera import focal_length, poses_at
 from graf.rays import camera_rays, cut_patch, depth_bounds, full_grid, sample_patch_grid, smallest_scale
+
+import pytest
+import torch
 
 PATCHES = ("ray_sampler.min_scale=0.25", "ray_sampler.random_scale=true", "ray_sampler.random_shift=true")
 

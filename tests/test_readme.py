@@ -13,7 +13,7 @@ def test_tables_are_those_of_the_code(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
     from readme_tables import with_tables
 
-    assert with_tables(README) == README, "run `python tools/readme_tables.py`"
+    assert with_tables(README) == README, "run `python bench/readme_tables.py`"
 
 
 def test_files_it_names_exist():

@@ -2,10 +2,10 @@
 
 import math
 
+from graf.rendering import FAR_AWAY, composite, importance_depths, interval_lengths, stratified_depths
+
 import numpy as np
 import torch
-
-from graf.rendering import FAR_AWAY, composite, importance_depths, interval_lengths, stratified_depths
 
 LN2 = math.log(2)
 

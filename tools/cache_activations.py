@@ -12,37 +12,33 @@ import argparse
 import dataclasses
 import hashlib
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.camera import Labels
+from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint
+from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
+from graf.checkpoints.partial_loading import require_fit
+from graf.config import Config, load_config, override
+from graf.data import Views, build_dataset, fit_to_data, sample_labels
+from graf.data.seeding import generator_of as numbered_generator
+from graf.errors import CheckpointError, GrafError
+from graf.evaluation.activation_files import ActivationWriter, Source
+from graf.evaluation.activations import cache_activations, named_layers, recording
+from graf.models.discriminator import Discriminator
+from graf.models.generator import Generator
+from graf.rays import cut_patch, sample_patch_grid
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import progress, run_script
+from graf.runtime.device import choose_device, keep_freed_memory
+from graf.runtime.files import file_sha256
+from graf.runtime.interruption import Interruption
+from graf.training.judging import judged_images
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import Dataset, default_collate  # noqa: E402
-
-from graf.camera import Labels  # noqa: E402
-from graf.command_line import Parser, positive  # noqa: E402
-from graf.config import Config, load_config, override  # noqa: E402
-from graf.console import progress, run_script  # noqa: E402
-from graf.data import Views, build_dataset, fit_to_data, sample_labels  # noqa: E402
-from graf.data.seeding import generator_of as numbered_generator  # noqa: E402
-from graf.device import choose_device, keep_freed_memory  # noqa: E402
-from graf.errors import CheckpointError, GrafError  # noqa: E402
-from graf.evaluation.activation_files import ActivationWriter, Source  # noqa: E402
-from graf.evaluation.activations import cache_activations, named_layers, recording  # noqa: E402
-from graf.files import file_sha256  # noqa: E402
-from graf.models.discriminator import Discriminator  # noqa: E402
-from graf.models.generator import Generator  # noqa: E402
-from graf.rays import cut_patch, sample_patch_grid  # noqa: E402
-from graf.training.checkpoint import checkpoint_step, read_checkpoint  # noqa: E402
-from graf.training.foreign_checkpoints import recognise  # noqa: E402
-from graf.training.generator_loading import checkpoint_config, generator_of, trained_checkpoint  # noqa: E402
-from graf.training.interruption import Interruption  # noqa: E402
-from graf.training.judging import judged_images  # noqa: E402
-from graf.training.partial_loading import require_fit  # noqa: E402
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, default_collate
 
 log = logging.getLogger("graf")
 

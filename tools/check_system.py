@@ -13,37 +13,33 @@ import importlib.metadata
 import importlib.util
 import platform
 import shutil
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.camera import Labels, sample_poses
+from graf.config import Config, MetricsConfig, TrainingConfig, load_config
+from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
+from graf.data.loader import MAX_WORKERS
+from graf.data.workers import available_cores
+from graf.errors import GrafError
+from graf.evaluation.extractors import INCEPTION, choose_extractor
+from graf.memory.advice import smallest_edits
+from graf.memory.budget import budget_bytes
+from graf.memory.leak_report import duration
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
+from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
+from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
+from graf.runtime.console import log, run_script
+from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
+from graf.runtime.guard import FAILURES, OutOfMemory, RanOut, attempt
+from graf.runtime.limits import GB, MB, memory_available, memory_limit
+from graf.runtime.precision import AmpSettings, multiplies_bfloat16
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import imageio_ffmpeg  # noqa: E402
-import psutil  # noqa: E402
-import torch  # noqa: E402
-
-from graf.camera import Labels, sample_poses  # noqa: E402
-from graf.command_line import Parser, add_folder_flags, folder_overrides  # noqa: E402
-from graf.config import Config, MetricsConfig, TrainingConfig, load_config  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data  # noqa: E402
-from graf.data.loader import MAX_WORKERS  # noqa: E402
-from graf.data.workers import available_cores  # noqa: E402
-from graf.device import choose_device, keep_freed_memory, peak_memory_bytes  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.evaluation.extractors import INCEPTION, choose_extractor  # noqa: E402
-from graf.memory.advice import smallest_edits  # noqa: E402
-from graf.memory.budget import budget_bytes  # noqa: E402
-from graf.memory.leak_report import duration  # noqa: E402
-from graf.memory.limits import GB, MB, memory_available, memory_limit  # noqa: E402
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step  # noqa: E402
-from graf.memory.sizes import StepSizes, starting_sizes, with_sizes  # noqa: E402
-from graf.memory.survival import FAILURES, OutOfMemory, RanOut, attempt  # noqa: E402
-from graf.precision import AmpSettings, multiplies_bfloat16  # noqa: E402
-from graf.training.state import TrainState  # noqa: E402
-from graf.training.steps import discriminator_step, generator_step  # noqa: E402
+import imageio_ffmpeg
+import psutil
+import torch
 
 SHARED_MEMORY = Path("/dev/shm")
 STEPS = 2  # that are measured: the first makes the optimizers' state, which the second has beside it

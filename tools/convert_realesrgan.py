@@ -9,23 +9,19 @@ is realesrgan-x4plus, or another RRDBNet of theirs, such as realesrgan-x4plus-an
 """
 
 import struct
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.errors import GrafError
+from graf.models.rrdb import RRDBNet
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, run_script
+from graf.runtime.files import whole_file
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from graf.command_line import Parser  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.files import whole_file  # noqa: E402
-from graf.models.rrdb import RRDBNet  # noqa: E402
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 MAGIC = "7767517"  # first line of a .param file
 HALF = 0x01306B47  # flag before weights in half precision, which are padded to 4 bytes

@@ -15,12 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from graf.command_line import Parser  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.memory.limits import MB  # noqa: E402
-from graf.memory.supervision import WatchSettings, watch_command, watch_pid  # noqa: E402
+from graf.memory.supervision import WatchSettings, watch_command, watch_pid
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, run_script
+from graf.runtime.limits import MB
 
 # A loop that says its step as a run's monitor does: it keeps 1 MB a step, or a cache that it drops every 40 steps.
 LOOP = """

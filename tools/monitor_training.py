@@ -16,19 +16,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from graf.errors import GrafError
+from graf.reporting.run_status import Limits, RunReader, RunStatus, is_run, runs_below, thinned
+from graf.reporting.status_page import COLUMNS, columns, facts, gigabytes, loss, make_server, memory_title
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, run_script
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from graf.command_line import Parser  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.evaluation.run_status import Limits, RunReader, RunStatus, is_run, runs_below, thinned  # noqa: E402
-from graf.evaluation.status_page import COLUMNS, columns, facts, gigabytes, loss, make_server, memory_title  # noqa: E402
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 RESULTS = Path("results")  # training.outdir

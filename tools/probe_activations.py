@@ -10,25 +10,21 @@ import dataclasses
 import json
 import logging
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.errors import GrafError
+from graf.evaluation.activation_files import CachedActivations
+from graf.runtime.command_line import Parser
+from graf.runtime.console import progress, run_script
+from graf.runtime.files import whole_file
+from graf.runtime.interruption import Interruption
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import torch  # noqa: E402
-from safetensors.torch import save  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from tqdm import tqdm  # noqa: E402
-
-from graf.command_line import Parser  # noqa: E402
-from graf.console import progress, run_script  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.evaluation.activation_files import CachedActivations  # noqa: E402
-from graf.files import whole_file  # noqa: E402
-from graf.training.interruption import Interruption  # noqa: E402
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
 
 log = logging.getLogger("graf")
 

@@ -13,30 +13,26 @@ Exits with 0 where models were rendered, even if others could not be, which are 
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.camera import poses_at, sample_poses
+from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
+from graf.config.checks import PATCH_SIZES
+from graf.data.folders import TRANSFORMS
+from graf.data.mesh_sources import Source, find_meshes, write_licences
+from graf.data.mesh_views import MeshRenderer
+from graf.data.meshes import read_mesh
+from graf.data.seeding import generator_of
+from graf.errors import GrafError
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, progress, run_script
+from graf.runtime.files import whole_file, write_text
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import torch  # noqa: E402
-import yaml  # noqa: E402
-from PIL import Image  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from graf.camera import poses_at, sample_poses  # noqa: E402
-from graf.command_line import Parser  # noqa: E402
-from graf.config import Config, config_from_dict, config_to_dict, load_config, merge  # noqa: E402
-from graf.config_checks import PATCH_SIZES  # noqa: E402
-from graf.console import log, progress, run_script  # noqa: E402
-from graf.data.folders import TRANSFORMS  # noqa: E402
-from graf.data.mesh_sources import Source, find_meshes, write_licences  # noqa: E402
-from graf.data.mesh_views import MeshRenderer  # noqa: E402
-from graf.data.meshes import read_mesh  # noqa: E402
-from graf.data.seeding import generator_of  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.files import whole_file, write_text  # noqa: E402
+import torch
+import yaml
+from PIL import Image
+from torch import Tensor
 
 SETTINGS = "settings.json"
 

@@ -11,16 +11,14 @@ import argparse
 import sys
 from pathlib import Path
 
+from graf.config import load_config
+from graf.errors import GrafError
+from graf.memory.supervision import WatchSettings, watch_command
+from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
+from graf.runtime.console import log, run_script
+from memory_leak_detector import self_test
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from memory_leak_detector import self_test  # noqa: E402
-
-from graf.command_line import Parser, add_folder_flags, folder_overrides  # noqa: E402
-from graf.config import load_config  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.errors import GrafError  # noqa: E402
-from graf.memory.supervision import WatchSettings, watch_command  # noqa: E402
 
 
 def main() -> int:

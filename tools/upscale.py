@@ -7,23 +7,12 @@ downsampling is the photograph, as CCSR does it.
 """
 
 import logging
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torchvision.transforms.functional import pil_to_tensor  # noqa: E402
-
-from graf.command_line import Parser  # noqa: E402
-from graf.console import run_script  # noqa: E402
-from graf.data.decoding import open_rgb  # noqa: E402
-from graf.errors import CheckpointError, GrafError  # noqa: E402
-from graf.evaluation.outputs import as_uint8, write_grid  # noqa: E402
-from graf.models.esrgan_weights import (  # noqa: E402
+from graf.data.decoding import open_rgb
+from graf.errors import CheckpointError, GrafError
+from graf.evaluation.outputs import as_uint8, write_grid
+from graf.models.esrgan_weights import (
     FIRST,
     FIRST_CHANNELS,
     load_esrgan_weights,
@@ -31,8 +20,15 @@ from graf.models.esrgan_weights import (  # noqa: E402
     read_weights,
     to_basicsr,
 )
-from graf.models.projection import ConsistencyEnforcingModule  # noqa: E402
-from graf.models.rrdb import RRDBNet  # noqa: E402
+from graf.models.projection import ConsistencyEnforcingModule
+from graf.models.rrdb import RRDBNet
+from graf.runtime.command_line import Parser
+from graf.runtime.console import run_script
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.transforms.functional import pil_to_tensor
 
 log = logging.getLogger("graf")
 

@@ -8,30 +8,26 @@ that training will draw. Where there are faults, the sheet of an earlier check i
 """
 
 import re
-import sys
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from graf.camera import azimuth_and_v, sample_poses
+from graf.config import Config, DataConfig, load_config
+from graf.config.strict import one_line
+from graf.data import Views, build_dataset, fit_to_data
+from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
+from graf.runtime.console import log, run_script
+from graf.runtime.files import whole_file
 
-import graf  # noqa: E402, F401, I001  first: it tells torch's threads how to wait
-import matplotlib  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from graf.camera import azimuth_and_v, sample_poses  # noqa: E402
-from graf.command_line import Parser, add_data_flag, folder_overrides  # noqa: E402
-from graf.config import Config, DataConfig, load_config  # noqa: E402
-from graf.console import log, run_script  # noqa: E402
-from graf.data import Views, build_dataset, fit_to_data  # noqa: E402
-from graf.files import whole_file  # noqa: E402
-from graf.strict import one_line  # noqa: E402
+import matplotlib
+import numpy as np
+import torch
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import SubFigure  # noqa: E402
-from matplotlib.offsetbox import AnnotationBbox, OffsetImage  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 SHEET_ROWS, SHEET_COLUMNS = 6, 5
 CAMERAS_DRAWN = 300

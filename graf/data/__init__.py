@@ -3,7 +3,7 @@
 import logging
 
 from graf.config import Config
-from graf.config_checks import advice
+from graf.config.checks import advice
 from graf.data.images import load_images
 from graf.data.knowledge import fit_to_data
 from graf.data.loader import Batches, build_loader

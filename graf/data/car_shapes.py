@@ -6,10 +6,10 @@ towards +x, with yellow lamps; the lamps behind are red. Widths run along y, up 
 
 import colorsys
 
-import torch
-
 from graf.data.raycast import Solids, slanted_box
 from graf.data.seeding import generator_of
+
+import torch
 
 YELLOW, RED = (1.0, 0.90, 0.25), (1.0, 0.08, 0.05)
 GLASS, TYRE, TRIM, HUB = (0.16, 0.21, 0.27), (0.10, 0.10, 0.11), (0.22, 0.22, 0.24), (0.78, 0.79, 0.82)

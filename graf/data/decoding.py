@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
+from graf.config import DataConfig
+from graf.config.strict import one_line
+
 import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-
-from graf.config import DataConfig
-from graf.strict import one_line
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 UNREAD_EXTENSIONS = (  # of images too: they are counted, and their user told

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graf.strict import one_line
+from graf.config.strict import one_line
 
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3

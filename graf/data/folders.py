@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from graf.camera import poses_at
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
 from graf.data.faults import Fault
+
+import torch
+from torch import Tensor
 
 TRANSFORMS = "transforms.json"
 GRAF = "https://github.com/autonomousvision/graf"

@@ -4,9 +4,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.data.decoding import read_image
@@ -15,6 +12,9 @@ from graf.data.knowledge import elevation_bins
 from graf.data.validation import Survey, survey_images
 from graf.data.views import Views
 from graf.errors import DataError
+
+import torch
+from torch import Tensor
 
 PREPROCESSING_KEYS = ("imsize", "background", "center_crop")
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from graf.strict import shown
+from graf.config.strict import shown
 
 DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
 FAINT_DISTORTION = 1e-3

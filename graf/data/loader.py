@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
-
 from graf.camera import Labels
 from graf.config import Config
 from graf.data.seeding import generator_of
 from graf.data.views import Views
 from graf.data.workers import available_cores, ended, how_it_ended, leave_deaths_to_reader, leave_interrupts_to_parent
 from graf.errors import DataError, GrafError
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 MAX_WORKERS = 4
 MOST_DEATHS = 4  # of workers over one batch, that are survived

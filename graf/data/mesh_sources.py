@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.data.meshes import SUFFIXES
 from graf.errors import GrafError
-from graf.files import whole_file
+from graf.runtime.files import whole_file
 
 LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
 TEXT_SUFFIXES = ("", ".txt", ".md", ".rst")

@@ -7,18 +7,18 @@ the world, as the toy cars' is, so that a point of the object has one colour fro
 import sys
 from collections.abc import Sequence
 
+from graf.camera import focal_length
+from graf.config import DataConfig
+from graf.data.meshes import Part
+from graf.data.raycast import LIGHT
+from graf.errors import GrafError
+
 import moderngl
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
-
-from graf.camera import focal_length
-from graf.config import DataConfig
-from graf.data.meshes import Part
-from graf.data.raycast import LIGHT
-from graf.errors import GrafError
 
 SUPERSAMPLING = 4  # samples along each side of a pixel
 TEXTURE_SIDE = 1024  # pixels, at most

@@ -16,12 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from graf.camera import Labels, azimuth_and_v, sample_poses
 from graf.config import DataConfig
-from graf.console import progress
 from graf.data.car_shapes import make_car
 from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
@@ -29,9 +25,13 @@ from graf.data.seeding import generator_of
 from graf.data.views import Views
 from graf.data.workers import available_cores
 from graf.errors import DataError
-from graf.files import whole_file
-from graf.memory.limits import GB, memory_limit
 from graf.rays import camera_rays
+from graf.runtime.console import progress
+from graf.runtime.files import whole_file
+from graf.runtime.limits import GB, memory_limit
+
+import torch
+from torch import Tensor
 
 VERSION = 1  # of the shapes and the rendering: raise it when either changes, so that kept sets are made anew
 SUPERSAMPLING = 3  # rays along each side of a pixel

@@ -13,16 +13,16 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from graf.config import DataConfig
+from graf.config.strict import one_line, shown
 from graf.data.decoding import EXTENSIONS
 from graf.data.faults import Fault
 from graf.data.folders import TRANSFORMS, Folder, Item, is_within
 from graf.data.intrinsics import focal, unheeded
 from graf.rays import depth_bounds
-from graf.strict import one_line, shown
+
+import torch
+from torch import Tensor
 
 TOLERANCE = 1e-3  # of rotations: files carry few decimals
 LARGEST_FILE = 2**28  # characters

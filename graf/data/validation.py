@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from graf.config import Config, DataConfig
-from graf.console import progress
+from graf.config.strict import one_line
 from graf.data.decoding import open_rgb, square_side
 from graf.data.faults import Fault, describe
 from graf.data.folders import (
@@ -23,7 +23,7 @@ from graf.data.folders import (
 from graf.data.transforms import items_by_transforms
 from graf.data.workers import available_cores
 from graf.errors import DataError
-from graf.strict import one_line
+from graf.runtime.console import progress
 
 FOV_TOLERANCE_DEG = 0.5
 EXAMPLES = 3  # of images that a warning names

@@ -3,13 +3,13 @@
 import abc
 import dataclasses
 
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
-
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
 from graf.data.knowledge import Knowledge
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
 
 class Views(Dataset, abc.ABC):

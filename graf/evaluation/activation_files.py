@@ -14,15 +14,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from graf.errors import GrafError
+from graf.runtime.files import whole_file
+
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
-
-from graf.errors import GrafError
-from graf.files import whole_file
 
 log = logging.getLogger("graf")
 

@@ -11,15 +11,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from graf.camera import azimuth_and_v
+from graf.errors import GrafError
+from graf.evaluation.activation_files import ActivationWriter, size, unknown_layer
+from graf.runtime.guard import is_out_of_memory
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 from tqdm import tqdm
-
-from graf.camera import azimuth_and_v
-from graf.errors import GrafError
-from graf.evaluation.activation_files import ActivationWriter, size, unknown_layer
-from graf.memory.survival import is_out_of_memory
 
 log = logging.getLogger("graf")
 

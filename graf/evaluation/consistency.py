@@ -15,16 +15,16 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from graf.camera import focal_length, middle_poses, view_azimuths
 from graf.config import DataConfig
-from graf.console import progress
 from graf.errors import GrafError
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator, Rendering
 from graf.rays import camera_rays, full_grid, low_resolution_grid
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
 
 OPAQUE = 0.9  # opacity from which a pixel shows a surface; up to 1 - OPAQUE it shows none
 DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval of the default rendering

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from graf.config import MetricsConfig
+from graf.errors import GrafError
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_efficientnet, standardised
+from graf.runtime.files import file_sha256
+
 import torch
 import torch.nn.functional as F
 import torch_fidelity
 from torch import Tensor
 from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 from torch_fidelity.utils import create_feature_extractor
-
-from graf.config import MetricsConfig
-from graf.errors import GrafError
-from graf.files import file_sha256
-from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_efficientnet, standardised
 
 log = logging.getLogger("graf")
 

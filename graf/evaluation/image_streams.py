@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from pathlib import Path
 
+from graf.checkpoints.record import is_not_the_files
+from graf.errors import GrafError
+from graf.evaluation.extractors import Extractor
+from graf.evaluation.outputs import as_uint8
+from graf.runtime.guard import first_line
+
 import imageio.v2 as imageio
 import numpy as np
 import torch
 import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
-
-from graf.errors import GrafError
-from graf.evaluation.extractors import Extractor
-from graf.evaluation.outputs import as_uint8
-from graf.memory.survival import first_line
-from graf.training.checkpoint_record import is_not_the_files
 
 log = logging.getLogger("graf")
 

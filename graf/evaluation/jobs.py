@@ -6,11 +6,8 @@ import logging
 import tempfile
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.camera import rotation_poses
-from graf.console import progress
+from graf.checkpoints.export import write_export
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency
@@ -20,7 +17,6 @@ from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_me
 from graf.evaluation.metrics import measure_generator, merged, summary
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
-from graf.evaluation.report import write_report
 from graf.evaluation.result_file import ResultFile
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sanity import sanity
@@ -34,9 +30,13 @@ from graf.evaluation.sheets import (
 )
 from graf.evaluation.smoothness import nyquist_against_real, rotation_smoothness
 from graf.evaluation.sweep import VIEWS, sweep_frames, sweep_trajectories, write_sweep
-from graf.memory.cleanup import clean_up
 from graf.models.generator import Generator
-from graf.training.export import write_export
+from graf.reporting.report import write_report
+from graf.runtime.cleanup import clean_up
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

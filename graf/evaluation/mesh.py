@@ -11,6 +11,14 @@ import math
 import re
 from pathlib import Path
 
+from graf.camera import Labels, sample_poses
+from graf.config import DataConfig, NerfConfig
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from graf.rays import camera_rays, depth_bounds, full_grid
+from graf.rendering import interval_lengths, stratified_depths
+from graf.runtime.files import whole_file
+
 import numpy as np
 import torch
 import trimesh
@@ -21,14 +29,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 from trimesh.exchange.gltf import export_glb
-
-from graf.camera import Labels, sample_poses
-from graf.config import DataConfig, NerfConfig
-from graf.errors import GrafError
-from graf.files import whole_file
-from graf.models.generator import Generator
-from graf.rays import camera_rays, depth_bounds, full_grid
-from graf.rendering import interval_lengths, stratified_depths
 
 POINTS_AT_ONCE = 2**16  # through the field: 256 MB at most for GRAF's own, 256 channels wide
 SILHOUETTES, SILHOUETTE_SIDE = 8, 32  # cameras, and rays a side of each, by which the level is chosen

@@ -13,21 +13,21 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-import torch_fidelity
-from torch import Tensor
-from torch.utils.data import Dataset
-from tqdm import tqdm
-
 from graf.config import Config, MetricsConfig
 from graf.data import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor, tell_once
 from graf.evaluation.image_streams import FakeStream, NotFinite, RealSubset, new_folder, remove_damaged, written
 from graf.evaluation.sampling import fresh_samples, labels_of
-from graf.memory.survival import is_out_of_memory, surviving
 from graf.models.generator import Generator, weights_hash
-from graf.training.distributed import ALONE, Processes
+from graf.runtime.guard import is_out_of_memory, surviving
+from graf.runtime.processes import ALONE, Processes
+
+import torch
+import torch_fidelity
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
 
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100

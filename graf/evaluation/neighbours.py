@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from graf.console import progress
 from graf.data.views import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import Extractor, choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.evaluation.sampling import fresh_samples, labels_of
-from graf.files import write_text
 from graf.models.generator import Generator
+from graf.runtime.console import progress
+from graf.runtime.files import write_text
+
+import torch
+from torch import Tensor
 
 AT_ONCE = 4096  # training images in one matrix of distances
 TYPICAL_IMAGES = 1000  # of which the training set's own distances are measured, at most

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from graf.models.generator import Rendering
+from graf.runtime.files import whole_file
+
 import imageio.v2 as imageio
 import matplotlib
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.utils import make_grid
-
-from graf.files import whole_file
-from graf.models.generator import Rendering
 
 KINDS = ("rgb", "depth", "opacity")  # and "nerf", the field's own rendering where it is refined
 

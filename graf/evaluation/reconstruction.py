@@ -20,11 +20,6 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
-from scipy.spatial.transform import Rotation
-from torch import Tensor
-from tqdm import tqdm
-
 from graf.camera import elevation_of_v, focal_length, sweep_poses, view_azimuths
 from graf.config import DataConfig
 from graf.errors import GrafError
@@ -32,8 +27,13 @@ from graf.evaluation.mesh import visible_radius
 from graf.evaluation.outputs import as_uint8, write_image
 from graf.evaluation.sampling import render_views
 from graf.evaluation.sweep import MANIFEST, made_from, require_ours
-from graf.files import write_text
 from graf.models.generator import Generator
+from graf.runtime.files import write_text
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+from tqdm import tqdm
 
 RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
 OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks along +z

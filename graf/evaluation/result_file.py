@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.config import Config
 from graf.evaluation.metrics import rendering_sha256, same_protocol
-from graf.files import write_text
+from graf.runtime.files import write_text
 
 log = logging.getLogger("graf")
 

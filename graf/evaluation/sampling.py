@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator
 
-import torch
-from torch import Tensor
-from tqdm import tqdm
-
 from graf.camera import Labels
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
-from graf.memory.survival import surviving
 from graf.models.generator import Generator, Rendering
+from graf.runtime.guard import surviving
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
 
 VIEWS_AT_ONCE = 8  # between two updates of the progress bar
 DRAWN_AT_ONCE = 256  # latents and cameras of fresh samples

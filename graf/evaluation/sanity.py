@@ -2,9 +2,9 @@
 
 import math
 
-from torch import Tensor
-
 from graf.models.generator import Rendering
+
+from torch import Tensor
 
 EMPTY, OPAQUE = 0.1, 0.9  # opacity up to which a pixel shows nothing, and from which it shows a surface
 NEARLY_ALL = 0.99  # share of the pixels that makes an image empty or full

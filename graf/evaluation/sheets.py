@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.camera import Labels, middle_poses, sample_poses, side_azimuth
 from graf.config import DataConfig, LatentConfig
-from graf.console import progress
 from graf.data.views import Views
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, write_grid, write_video
 from graf.evaluation.sampling import VIEWS_AT_ONCE
 from graf.models.generator import Generator
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
 
 MODES = ("shape", "appearance", "both")  # what changes along a walk; the other code is held still
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line

@@ -1,14 +1,14 @@
 """What a viewer would see as popping between frames, or as a checkerboard within one."""
 
-import torch
-from torch import Tensor
-
 from graf.camera import middle_poses
 from graf.config import DataConfig
-from graf.console import progress
 from graf.data import Views
 from graf.evaluation.sampling import fresh_samples, labels_of, render_views, sample_objects
 from graf.models.generator import Generator
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
 
 FRAMES_AT_ONCE = 30
 

@@ -10,18 +10,18 @@ import json
 import logging
 from pathlib import Path
 
-import imageio.v2 as imageio
-import torch
-from torch import Tensor
-from tqdm import tqdm
-
 from graf.camera import elevation_poses, middle_elevation, rotation_poses, sweep_poses, view_azimuths
 from graf.config import Config
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
-from graf.files import write_text
 from graf.models.generator import Generator, Rendering, weights_hash
+from graf.runtime.files import write_text
+
+import imageio.v2 as imageio
+import torch
+from torch import Tensor
+from tqdm import tqdm
 
 log = logging.getLogger("graf")
 

@@ -4,13 +4,13 @@ import logging
 import os
 import sys
 
+from graf.config import MemoryConfig
+from graf.errors import GrafError
+from graf.runtime.device import process_bytes
+from graf.runtime.limits import GB, memory_limit
+
 import psutil
 import torch
-
-from graf.config import MemoryConfig
-from graf.device import process_bytes
-from graf.errors import GrafError
-from graf.memory.limits import GB, memory_limit
 
 log = logging.getLogger("graf")
 

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from graf.memory.limits import GB, MB
+from graf.runtime.limits import GB, MB
 
 
 @dataclass(frozen=True)

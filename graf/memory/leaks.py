@@ -10,10 +10,10 @@ test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by a
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from graf.memory.leak_report import LeakReport
-from graf.memory.limits import MB
+from graf.runtime.limits import MB
+
+import numpy as np
 
 WINDOW_STEPS = 5
 SPAN = 32  # windows that a trend is drawn through: 160 steps of the narrowest

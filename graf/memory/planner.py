@@ -15,17 +15,17 @@ Legend: B images of a part of the step, R rays an image, S samples a ray, K side
 import dataclasses
 import math
 
-import torch
-from torch import nn
-
 from graf.config import Config
-from graf.memory.limits import MB
 from graf.models.ccsr import LightBackbone
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, rays_of_a_piece
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
-from graf.precision import AmpSettings
+from graf.runtime.limits import MB
+from graf.runtime.precision import AmpSettings
+
+import torch
+from torch import nn
 
 FLOAT = 4  # bytes
 PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its

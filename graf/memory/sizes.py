@@ -5,7 +5,7 @@ import math
 
 from graf.config import Config, override
 from graf.memory.planner import estimate_step
-from graf.memory.survival import SMALLEST_CHUNK
+from graf.runtime.guard import SMALLEST_CHUNK
 
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
 

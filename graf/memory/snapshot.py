@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from graf.runtime.files import whole_file
+from graf.runtime.limits import MB
 
-from graf.files import whole_file
-from graf.memory.limits import MB
+import torch
 
 TOP = 30  # rows of each table in a snapshot's file
 HISTORY = 100_000  # allocations that PyTorch remembers, with where they were made

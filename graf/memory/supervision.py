@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from graf.errors import GrafError
-from graf.memory.cleanup import request_clean_up
-from graf.memory.limits import MB
 from graf.memory.watch import ProcessWatch, find_process
 from graf.memory.watch_report import write_report
+from graf.runtime.cleanup import request_clean_up
+from graf.runtime.limits import MB
+
+import psutil
 
 log = logging.getLogger("graf")
 

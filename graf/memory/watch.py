@@ -5,12 +5,12 @@ import json
 import time
 from pathlib import Path
 
-import psutil
-
 from graf.memory.leak_report import LeakReport
 from graf.memory.leaks import LeakDetector
-from graf.memory.limits import MB, memory_limit
 from graf.memory.readings import ProcessTree
+from graf.runtime.limits import MB, memory_limit
+
+import psutil
 
 CURVE_POINTS = 2000  # kept of the curve, at most
 CHILDREN_EVERY = 10  # samples between looks for new children

@@ -4,11 +4,11 @@ import json
 import logging
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from graf.files import whole_file
-from graf.memory.limits import GB
 from graf.memory.watch import ProcessWatch
+from graf.runtime.files import whole_file
+from graf.runtime.limits import GB
+
+from matplotlib.figure import Figure
 
 log = logging.getLogger("graf")
 

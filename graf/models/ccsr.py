@@ -6,11 +6,11 @@ with forward(low (B, 3, h, w), codes (B, C, h, w), latents (B, Z)) -> proposal (
 Legend: B images, C channels of the codes, h x w low-resolution pixels, s scale factor, Z latents, M side of a code map.
 """
 
+from graf.models.projection import ConsistencyEnforcingModule
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from graf.models.projection import ConsistencyEnforcingModule
 
 __all__ = ["ConsistencyEnforcingModule", "LightBackbone", "ViewCodes"]
 

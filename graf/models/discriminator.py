@@ -5,12 +5,12 @@ Legend: B patches, K their side in pixels, C channels.
 
 import dataclasses
 
+from graf.camera import Labels
+from graf.config import DiscriminatorConfig
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm, spectral_norm
-
-from graf.camera import Labels
-from graf.config import DiscriminatorConfig
 
 EMBEDDING_WIDTH = 128
 POWER_ITERATIONS = 15  # of the spectral norms before the first step

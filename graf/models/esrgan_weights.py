@@ -9,11 +9,11 @@ import logging
 import re
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.errors import CheckpointError
 from graf.models.rrdb import RRDBNet
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

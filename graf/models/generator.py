@@ -6,19 +6,19 @@ Legend: B images, R = h * w rays an image, S samples a ray, Z latents.
 import dataclasses
 import hashlib
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
-
 from graf.camera import Labels
 from graf.config import Config, NerfConfig
 from graf.errors import GrafError
-from graf.memory.survival import SMALLEST_CHUNK, surviving
 from graf.models.radiance_field import build_field
 from graf.models.refinement import Refinement
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
+from graf.runtime.guard import SMALLEST_CHUNK, surviving
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
 EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)

@@ -8,12 +8,12 @@ a layer that reads several inputs keeps one weight tensor, as in GRAF, and split
 
 from collections.abc import Callable, Sequence
 
+from graf.config import LatentConfig, NerfConfig
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-from graf.config import LatentConfig, NerfConfig
 
 
 def positional_encoding(x: Tensor, n_frequencies: int) -> Tensor:

@@ -3,13 +3,13 @@
 Legend: B images, h x w low-resolution pixels, s scale factor, Z latents.
 """
 
-from torch import Tensor, nn
-
 from graf.camera import azimuth_and_v
 from graf.config import Config
 from graf.models.ccsr import ConsistencyEnforcingModule, LightBackbone, ViewCodes
 from graf.models.esrgan_weights import load_esrgan_weights
 from graf.models.rrdb import RRDBBackbone, RRDBNet
+
+from torch import Tensor, nn
 
 
 class Refinement(nn.Module):

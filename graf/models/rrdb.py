@@ -3,11 +3,11 @@
 Modules are named as in BasicSR, so that its files load as they are; see esrgan_weights.py for the others.
 """
 
+from graf.errors import ConfigError
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from graf.errors import ConfigError
 
 RESIDUAL_SCALE = 0.2  # of every residual branch (ESRGAN, sec. 3.1)
 NATIVE_SCALE = 4  # a smaller scale first folds pixels into channels, as Real-ESRGAN's x2 network does

@@ -5,13 +5,13 @@ So a step gives the same gradients in however many parts it is taken, and can be
 
 import dataclasses
 
-import torch
-from torch import Tensor
-
 from graf.camera import Labels
 from graf.rays import sample_patch_grid
 from graf.rendering import RayNoise
 from graf.training.state import TrainState
+
+import torch
+from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,21 +7,21 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 import graf
+from graf.checkpoints.checkpoint import NETWORKS, restore
+from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data.seeding import generator_of
 from graf.errors import CheckpointError, GrafError
 from graf.memory.advice import smallest_edits
 from graf.memory.budget import budget_bytes
-from graf.memory.cleanup import clean_up
-from graf.memory.limits import GB
 from graf.memory.sizes import with_sizes
-from graf.memory.survival import OutOfMemory
-from graf.training.checkpoint import NETWORKS, restore
-from graf.training.checkpoint_files import run_checkpoints, save_newest
+from graf.runtime.cleanup import clean_up
+from graf.runtime.guard import OutOfMemory
+from graf.runtime.limits import GB
 from graf.training.state import TrainState
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

@@ -2,13 +2,13 @@
 
 import math
 
+from graf.config import DiscriminatorConfig
+from graf.models.refinement import Refinement
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.functional import gaussian_blur
-
-from graf.config import DiscriminatorConfig
-from graf.models.refinement import Refinement
 
 NARROWEST_BLUR = 0.2  # pixels: what is narrower changes nothing
 

@@ -4,22 +4,22 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from torch import Tensor
-
-from graf.console import progress
+from graf.checkpoints.checkpoint import backup_name
+from graf.checkpoints.run_folder import save, save_newest
 from graf.data import Views
 from graf.errors import CheckpointWriteError, GrafError
-from graf.files import not_worth_a_run
-from graf.memory.cleanup import clean_up
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
-from graf.memory.survival import Done, OutOfMemory, RanOut, attempt
-from graf.training.checkpoint import backup_name
-from graf.training.checkpoint_files import save, save_newest
+from graf.runtime.cleanup import clean_up
+from graf.runtime.console import progress
+from graf.runtime.files import not_worth_a_run
+from graf.runtime.guard import Done, OutOfMemory, RanOut, attempt
 from graf.training.collapse import CollapseWatch
 from graf.training.logging import RunLog
 from graf.training.samples import evaluate, write_rotation, write_samples
 from graf.training.state import TrainState
+
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

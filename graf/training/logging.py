@@ -8,13 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
-
 from graf.config import Config, config_to_dict
 from graf.errors import ConfigError
 from graf.evaluation.metrics import series_name
-from graf.files import not_worth_a_run, whole_file
+from graf.runtime.files import not_worth_a_run, whole_file
+
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 
 class RunLog:

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.camera import Labels
+from graf.checkpoints.checkpoint import restore
+from graf.checkpoints.run_folder import newest_checkpoint
 from graf.data import Views, build_loader, sample_labels
 from graf.evaluation.extractors import choose_extractor
 from graf.memory.budget import watched_budgets
-from graf.memory.cleanup import install_signal_handler
 from graf.memory.monitor import MemoryMonitor
-from graf.memory.survival import OutOfMemory, RanOut, first_line, is_out_of_memory
-from graf.training.checkpoint import restore
-from graf.training.checkpoint_files import newest_checkpoint
+from graf.runtime.cleanup import install_signal_handler
+from graf.runtime.guard import OutOfMemory, RanOut, first_line, is_out_of_memory
+from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
-from graf.training.interruption import Interruption
 from graf.training.keeping import Keeper
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

@@ -2,14 +2,14 @@
 
 import math
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from graf.camera import Labels
 from graf.config import CcsrConfig
 from graf.models.discriminator import Scores
 from graf.models.perception import feature_distance, features_of
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:

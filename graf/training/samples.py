@@ -4,15 +4,15 @@ import logging
 import math
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
+from graf.checkpoints.checkpoint import BEST
+from graf.checkpoints.run_folder import save
 from graf.data import Views
 from graf.evaluation.image_streams import NotFinite
 from graf.evaluation.metrics import comparable, measure_generator, summary
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sanity import collapse_warning, sanity
-from graf.files import not_worth_a_run
-from graf.training.checkpoint import BEST
-from graf.training.checkpoint_files import save
+from graf.runtime.files import not_worth_a_run
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")

@@ -5,19 +5,19 @@ import copy
 import math
 import random
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
+from graf.checkpoints.conditions import Conditions
 from graf.config import Config, TrainingConfig
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
-from graf.precision import AmpSettings
-from graf.training.conditions import Conditions
-from graf.training.distributed import ALONE, Processes
+from graf.runtime.precision import AmpSettings
+from graf.runtime.processes import ALONE, Processes
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 SAVED = (
     "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",

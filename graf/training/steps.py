@@ -9,14 +9,11 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
-import torch
-from torch import Tensor, nn
-
 from graf.camera import Labels
-from graf.memory.survival import surviving
 from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch
+from graf.runtime.guard import surviving
 from graf.training.collapse import accuracy, colour_deviation, colour_moments
 from graf.training.draws import Draws, draw
 from graf.training.judging import judged_images
@@ -31,6 +28,9 @@ from graf.training.losses import (
 )
 from graf.training.state import TrainState
 from graf.training.sums import Sums, add_up, collect
+
+import torch
+from torch import Tensor, nn
 
 Stats = dict[str, Tensor]
 

@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from graf.runtime.processes import Processes
+
 import torch
 from torch import Tensor, nn
-
-from graf.training.distributed import Processes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
+from graf.checkpoints.checkpoint import backup_name, read_checkpoint
 
-from graf.training.checkpoint import backup_name, read_checkpoint
+import torch
 
 
 def require_same_run(straight: Path, resumed: Path, steps: int, sources: Mapping[str, str]) -> None:

@@ -4,11 +4,11 @@ import importlib
 import sys
 from pathlib import Path
 
+from graf.runtime.console import run_script
+
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-
-from graf.console import run_script
 
 ROOT = Path(__file__).parents[2]
 TINY_IMAGES = ["data.type=images", "data.datadir=photos", "data.imsize=16", "training.batch_size=2", "training.nworkers=0"]

@@ -5,12 +5,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from graf.checkpoints.checkpoint import backup_name, save_checkpoint
+from graf.training.state import TrainState
+
 import pytest
 import torch
 from compare_runs import require_same_run
-
-from graf.training.checkpoint import backup_name, save_checkpoint
-from graf.training.state import TrainState
 
 ONE_SOURCE = {"straight run": "0123456789ab", "first half": "0123456789ab", "second half": "0123456789ab"}
 

@@ -4,19 +4,19 @@ import json
 import shutil
 import sys
 
+import eval as evaluation
+from graf.checkpoints.generator_loading import load_generator
+from graf.config import load_config
+from graf.evaluation import jobs
+from graf.evaluation.extractors import choose_extractor
+from graf.evaluation.smoothness import rotation_smoothness
+from graf.runtime.files import file_sha256
+
 import imageio.v2 as imageio
 import pytest
 import torch_fidelity
 import trimesh
 from command_line import SMOKE, call, run
-
-import eval as evaluation
-from graf.config import load_config
-from graf.evaluation import jobs
-from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.smoothness import rotation_smoothness
-from graf.files import file_sha256
-from graf.training.generator_loading import load_generator
 
 LITE = "efficientnet-lite0"
 FEW = ["metrics.n_fake=10", f"metrics.extractor={LITE}"]

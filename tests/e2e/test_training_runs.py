@@ -8,14 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+from graf.checkpoints.checkpoint import NEWEST, backup_name
+from graf.checkpoints.conditions import source_digest
+
 import imageio.v2 as imageio
 import pytest
 import torch
 from command_line import ROOT, SMOKE, call, run
 from compare_runs import require_same_run
-
-from graf.training.checkpoint import NEWEST, backup_name
-from graf.training.conditions import source_digest
 
 EACH_STEP = ["--set", "training.backup_every=1"]  # a checkpoint of each step, for comparison
 

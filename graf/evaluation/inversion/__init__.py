@@ -8,9 +8,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor
-from tqdm import tqdm
-
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
 from graf.evaluation.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras
@@ -18,6 +15,9 @@ from graf.evaluation.inversion.likeness import InversionSettings, likeness_to
 from graf.evaluation.inversion.results import Inversion, similarity, write_inversion
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
+
+from torch import Tensor
+from tqdm import tqdm
 
 log = logging.getLogger("graf")
 

@@ -5,13 +5,13 @@ Legend: H hypotheses, N photographs of one object, Z latents, C classes, O objec
 
 import dataclasses
 
-import torch
-from torch import Tensor
-from tqdm import tqdm
-
 from graf.camera import azimuth_and_v, poses_at, view_azimuths
 from graf.evaluation.inversion.likeness import RAYS_AT_ONCE, Hypotheses, Likeness
 from graf.models.generator import Generator
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
 
 FINALISTS = 2  # hypotheses that are compared more closely, and each from the opposite side too
 APART_DEG = 45  # finalists' cameras are at least so far from each other

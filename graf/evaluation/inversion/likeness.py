@@ -7,17 +7,17 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-import torch
-from efficientnet_lite_pytorch import EfficientNet
-from torch import Tensor
-from torch.nn import functional as F
-from tqdm import tqdm
-
 from graf.camera import Labels, poses_at
 from graf.config import Config
 from graf.models.generator import NOISE_STEPS, Generator
 from graf.models.perception import feature_distance, features_of
 from graf.rays import full_grid, low_resolution_grid
+
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
 
 RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default field
 POLE = 1e-3  # v keeps so far from 0 and 1, where azimuth has no gradient

@@ -5,15 +5,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
 from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_cure
 from graf.data.transforms import items_by_transforms
 from graf.errors import GrafError
+
+import torch
+from torch import Tensor
 
 log = logging.getLogger("graf")
 

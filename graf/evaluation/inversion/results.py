@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-from skimage.metrics import peak_signal_noise_ratio, structural_similarity
-from torch import Tensor
-
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
 from graf.evaluation.sampling import render_views
 from graf.evaluation.sweep import VIDEO_FRAMES, VIEWS
-from graf.files import write_text
 from graf.models.generator import Generator
+from graf.runtime.files import write_text
+
+import numpy as np
+import torch
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)

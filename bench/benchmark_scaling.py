@@ -1,0 +1,144 @@
+"""Cost of a training step against the number of processes: python bench/benchmark_scaling.py --processes 1 2"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from graf.camera import Labels, sample_poses
+from graf.config import Config, load_config
+from graf.data.workers import available_cores
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import run_script
+from graf.runtime.device import keep_freed_memory
+from graf.runtime.interruption import Interruption
+from graf.runtime.launch import processes_of_run
+from graf.runtime.processes import Processes
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger("graf")
+
+WARM_UP_STEPS = 3
+T = TypeVar("T")
+ROW = "| %9s | %7s | %8s | %8s | %9s | %15s |"
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedProcesses(Processes):
+    """Processes that note the seconds of each exchange, for which they wait for the card."""
+
+    spent: list[float] = dataclasses.field(default_factory=list)
+
+    def _word(self, word: int) -> int:
+        return self._timed(super()._word, word)
+
+    def sum_(self, buffer: Tensor) -> Tensor:
+        return self._timed(super().sum_, buffer)
+
+    def _timed(self, exchange: Callable[[Any], T], given: Any) -> T:
+        _wait_for_card()
+        start = time.perf_counter()
+        result = exchange(given)
+        _wait_for_card()
+        self.spent.append(time.perf_counter() - start)
+        return result
+
+
+def main() -> int:
+    parser = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
+    parser.add_argument("--processes", type=positive, nargs="+", default=[1, 2], help="numbers of processes, on this machine")
+    parser.add_argument("--steps", type=positive, default=20, help="steps that are timed, after a few that are not")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as for train.py")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
+    parser.add_argument("--measure", action="store_true", help="be one of the processes, and print the row as JSON")
+    args = parser.parse_args()
+    config = load_config(args.config, args.set)  # here, so that a fault in it is told once, and not by each process
+    if args.measure:
+        with processes_of_run(args.device) as (processes, device):
+            timed = TimedProcesses(processes.rank, processes.world_size)
+            row = measure(config, args.steps, device, timed)
+            if processes.first:
+                log.info(json.dumps(row))
+        return 0
+    rows = [run_in(n) for n in args.processes]
+    log.info("%d steps each, global batch %d, on %s", args.steps, rows[0]["batch_size"], rows[0]["device"])
+    log.info(ROW, "processes", "threads", "s / step", "images/s", "speed-up", "s of exchanges")
+    log.info(ROW, *["---:"] * 6)
+    for row in rows:
+        seconds = row["seconds_per_step"]
+        speed_up = f"{rows[0]['seconds_per_step'] / seconds:.2f}"
+        images_s, exchanges = f"{row['batch_size'] / seconds:.1f}", f"{row['seconds_of_exchanges']:.4f}"
+        log.info(ROW, row["processes"], row["threads"], f"{seconds:.4f}", images_s, speed_up, exchanges)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return 0
+
+
+def run_in(n: int) -> dict:
+    """The row that n processes measure, which share this machine's cores."""
+    threads = str(max(1, available_cores() // n))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", *sys.argv, "--measure"]
+    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        sys.exit(done.returncode)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(config: Config, n_steps: int, device: torch.device, processes: TimedProcesses) -> dict:
+    """Median seconds of a step on random photographs, and of what of it the processes spend on exchanges and waiting."""
+    keep_freed_memory()
+    told_apart = 2 if config.discriminator.label_loss == "MCE" else 1  # classes, as the data would have
+    state = TrainState(config, device, n_classes=told_apart, processes=processes)
+    batch, share, size = config.training.batch_size, processes.share_of(config.training.batch_size), config.data.imsize
+    images = torch.rand(share, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
+    seconds, waited, interruption = [], [], Interruption()
+    for _ in range(WARM_UP_STEPS + n_steps):
+        processes.together()
+        processes.spent.clear()
+        start = time.perf_counter()
+        processes.to_end(interruption)
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        processes.attempt(partial(step, state, images, *labels))
+        state.advance()
+        _wait_for_card()
+        seconds.append(time.perf_counter() - start)
+        waited.append(sum(processes.spent))
+    return {
+        "processes": processes.world_size,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{available_cores()} cores",
+        "batch_size": batch,
+        "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]),
+        "seconds_of_exchanges": statistics.median(waited[WARM_UP_STEPS:]),
+    }
+
+
+def step(state: TrainState, images: Tensor, real: Labels, fake_d: Labels, fake_g: Labels) -> dict[str, Tensor]:
+    """A step of both networks, as training takes it."""
+    return discriminator_step(state, images, real[state.processes.rows], fake_d) | generator_step(state, fake_g)
+
+
+def _wait_for_card() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,102 @@
+"""What keeps generated images from being photographs: python bench/explain_distance.py results/default
+
+Distances of photographs to other photographs, to photographs that were given one fault, to generated images, and to those
+relieved of one. "Spread" is the variance of the features, as a share of other photographs': generated images well below 1 lack
+variety; those near 1 and far away look wrong.
+"""
+
+import logging
+from pathlib import Path
+
+import graf
+from graf.config import MetricsConfig
+from graf.data import Views, build_dataset
+from graf.evaluation.extractors import choose_extractor, extractor_network, features
+from graf.evaluation.outputs import as_uint8
+from graf.evaluation.sampling import fresh_renderings, labels_of
+from graf.models.generator import Generator, Rendering
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import progress, run_script
+from graf.runtime.device import choose_device, keep_freed_memory
+from image_distances import distances, halves, settled
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+log = logging.getLogger("graf")
+
+HAZE = 0.2  # of images in [-1, 1]: how far from the background a pixel may be and count as it
+OTHERS = "other photographs"
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
+    parser.add_argument("--n", type=positive, default=500, help="images of each kind, at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the generated images")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    args = parser.parse_args()
+    keep_freed_memory()
+    generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
+    dataset = build_dataset(generator.config)
+    reference, others = halves(dataset, args.n)
+    metrics = settled(generator.config.metrics)
+    sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)
+    cuda = generator.background.device.type == "cuda"
+    values = distances(sets.items(), reference, metrics, cuda)
+    spreads = spread(sets, metrics, generator.background.device)
+    log.info("| %d images of each kind | KID x 1000 | FID | spread |\n| --- | --- | --- | --- |", len(reference))
+    for name, found in values.items():
+        kid, fid = round(1000 * found["kid"]), round(found["fid"])  # whole numbers: KID of equals is as often below 0
+        log.info("| %s | %d | %d | %.2f |", name, kid, fid, spreads[name] / spreads[OTHERS])
+
+
+def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int) -> dict[str, Tensor]:
+    """Named sets, each of as many images (N, 3, H, W) in [-1, 1] as there are photographs: those with one fault, generated
+    ones, and these without one."""
+    rendering, background = draw(generator, dataset, len(photographs), seed), generator.background.cpu()
+    images, width = rendering.images, rendering.images.shape[-1]
+    found = {
+        "photographs, near-background cleared": without_haze(photographs, background),
+        "generated": images,
+        "generated, near-background cleared": without_haze(images, background),
+    }
+    if rendering.low_images is not None:
+        low_photographs = generator.refinement.projection.downsample(photographs)
+        found["photographs at the field's resolution"] = enlarged(low_photographs, width)
+        found["generated, before refinement"] = enlarged(rendering.low_images, width)
+    return found
+
+
+def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
+    """n renderings at cameras and classes drawn from the data's: those that eval.py --metrics measures, with the same seed."""
+    config = generator.config
+    batches = fresh_renderings(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed)
+    return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
+
+
+def enlarged(images: Tensor, width: int) -> Tensor:
+    return F.interpolate(images, width, mode="bicubic")
+
+
+def without_haze(images: Tensor, background: Tensor) -> Tensor:
+    """Images (N, 3, H, W) in [-1, 1] whose pixels near the background (3,), in [0, 1], are the background."""
+    backdrop = (2 * background - 1)[:, None, None]
+    near = ((images - backdrop).abs() <= HAZE).all(dim=1, keepdim=True)
+    return torch.where(near, backdrop, images)
+
+
+def spread(sets: dict[str, Tensor], config: MetricsConfig, device: torch.device | str = "cpu") -> dict[str, float]:
+    """The total variance of the extractor's features of each set (N, 3, H, W) in [-1, 1]."""
+    network = extractor_network(choose_extractor(config), device)
+
+    def variance(images: Tensor) -> float:
+        batches = as_uint8(images).split(config.batch_size)
+        return torch.cat([features(network, batch) for batch in batches]).var(dim=0).sum().item()
+
+    return {name: variance(images) for name, images in progress(sets.items(), desc="spread", unit="set")}
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,90 @@
+"""Does a run keep to memory.budget_gb, and is it the same run? The same steps unlimited and under a part of their natural peak.
+
+    python bench/measure_budget.py --steps 20 --share 0.6
+
+Each runs in a process of its own; under the limit an allocation beyond it fails (RLIMIT_DATA on the CPU), as `ulimit -v` or a
+control group would have it. Exit status 0 where all steps were taken within the budget and the losses agree to --tolerance.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from graf.camera import Labels, sample_poses
+from graf.config import load_config
+from graf.errors import GrafError
+from graf.memory.budget import keep_to
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import run_script
+from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
+from graf.runtime.limits import GB
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
+
+import torch
+
+log = logging.getLogger("graf")
+
+LARGE = ("nerf.netwidth=128", "nerf.netdepth=6", "training.batch_size=16", "training.reg_type=r1")
+
+
+def main() -> int:
+    parser = Parser(__doc__)
+    parser.add_argument("--steps", type=positive, default=20, help="of training, on noise instead of photographs")
+    parser.add_argument("--share", type=float, default=0.6, help="of the unlimited run's peak that the other one gets")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="largest relative difference of the last losses")
+    parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
+    parser.add_argument("--budget_gb", type=float, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.budget_gb is not None:
+        log.info(json.dumps(steps_within(args)))
+        return 0
+    unlimited = in_own_process(0.0)
+    budget_gb = args.share * unlimited["peak_bytes"] / GB
+    limited = in_own_process(budget_gb)
+    for name, row in (("unlimited", unlimited), (f"budget {budget_gb:.2f} GB", limited)):
+        log.info(
+            "%-16s %d steps, peak %.2f GB, %s; loss_d %.6f, loss_g %.6f",
+            *(name, row["steps"], row["peak_bytes"] / GB, row["sizes"], row["loss_d"], row["loss_g"]),
+        )
+    difference = max(abs(limited[name] / unlimited[name] - 1) for name in ("loss_d", "loss_g"))
+    within = limited["peak_bytes"] <= budget_gb * GB
+    log.info("largest relative difference of the losses: %.1e; within the budget: %s", difference, "yes" if within else "NO")
+    if args.json:
+        args.json.write_text(json.dumps([unlimited, limited], indent=1), encoding="utf-8")
+    return 0 if within and difference <= args.tolerance else 1
+
+
+def in_own_process(budget_gb: float) -> dict:
+    command = [sys.executable, *sys.argv, "--budget_gb", str(budget_gb)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise GrafError(f"budget {budget_gb:.2f} GB: the run ended with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def steps_within(args: argparse.Namespace) -> dict:
+    """Take the steps; returns the last one's losses and the process's peak."""
+    keep_freed_memory()
+    device = choose_device(args.device)
+    config = load_config(None, [*args.set, f"memory.budget_gb={args.budget_gb}"])
+    keep_to(config.memory, device)
+    state = TrainState(config, device)
+    batch, size = config.training.batch_size, config.data.imsize
+    images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
+    for _ in range(args.steps):
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        stats = discriminator_step(state, images, labels[0], labels[1]) | generator_step(state, labels[2])
+        state.advance()
+        state.sizes.step_done()
+    losses = {name: float(stats[name]) for name in ("loss_d", "loss_g")}
+    return losses | {"steps": state.step, "peak_bytes": peak_memory_bytes(device), "sizes": str(state.sizes)}
+
+
+if __name__ == "__main__":
+    run_script(main)

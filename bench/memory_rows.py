@@ -1,0 +1,170 @@
+"""What `bench/benchmark.py memory` measures: training steps of GRAF's network, and the bars that they are held against."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from graf.camera import Labels, sample_poses
+from graf.config import CONFIG_DIR, Config, load_config
+from graf.runtime.device import keep_freed_memory, peak_memory_bytes
+from graf.runtime.precision import AmpSettings
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
+from live_bytes import counted_peak
+from plain_step import PlainGenerator
+
+import psutil
+import torch
+
+BATCH = 2  # images; the part that does not grow with them is small
+DEFAULT = ("training.micro_batch=2", "nerf.checkpoint_rays=0")
+AMP, ACCUMULATION, CHECKPOINT = "training.use_amp=true", "training.micro_batch=1", "nerf.checkpoint_rays=1024"
+VARIANTS = {
+    "plain": DEFAULT,
+    "default": DEFAULT,
+    "+ amp": (*DEFAULT, AMP),
+    "+ accumulation": (*DEFAULT, ACCUMULATION),
+    "+ checkpoint_rays": (*DEFAULT, CHECKPOINT),
+    "safe": (*DEFAULT, AMP, ACCUMULATION, CHECKPOINT),
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`value` of the variant's row at so many rays an image is to be `limit` at most."""
+
+    variant: str
+    value: str
+    limit: float
+    rays: int = 4096
+
+
+BARS = (
+    Bar("default", "peak_over_plain", 0.65),
+    Bar("+ amp", "peak_over_plain", 0.40),
+    Bar("+ checkpoint_rays", "peak_over_plain", 0.25),
+    Bar("+ checkpoint_rays", "peak_over_1024_rays", 1.5, rays=16384),
+    Bar("+ accumulation", "time_over_default", 1.10),
+    Bar("+ checkpoint_rays", "time_over_default", 1.40),
+)
+
+
+def network(rays: int, overrides: tuple[str, ...] = ()) -> Config:
+    """GRAF's recipe, with patches of so many rays of images of 128 pixels a side."""
+    size = (f"training.batch_size={BATCH}", f"ray_sampler.N_samples={rays}", "data.imsize=128")
+    return load_config(CONFIG_DIR / "graf.yaml", (*size, *overrides))
+
+
+def measure_memory(variant: str, rays: int, n_steps: int, at_most_seconds: float, device: torch.device) -> dict:
+    """Seconds of a training step, the fastest of n_steps or of as many as begin within a time, and peak bytes over the idle
+    process's: of the card, or resident on the CPU."""
+    idle = idle_bytes(device)
+    if variant != "plain":  # as train.py does
+        keep_freed_memory()
+    state = TrainState(network(rays, VARIANTS[variant]), device)
+    if variant == "plain":
+        state.generator = PlainGenerator(state.generator)
+    seconds, start = [], time.perf_counter()
+    for taken in timed_steps(state):
+        seconds.append(taken)
+        if len(seconds) == n_steps or time.perf_counter() - start > at_most_seconds:
+            break
+    peak = peak_memory_bytes(device) - idle
+    return described(variant, rays, device) | {"seconds_per_step": min(seconds), "peak_bytes": peak}
+
+
+def count_memory(variant: str, rays: int) -> dict:
+    """As measure_memory, of tensors' shapes alone: peak bytes without the allocator's share, and no seconds."""
+    peak = counted_peak(network(rays, VARIANTS[variant]), plain=variant == "plain")
+    return described(variant, rays, torch.device("cpu")) | {"seconds_per_step": None, "peak_bytes": peak}
+
+
+def described(variant: str, rays: int, device: torch.device) -> dict:
+    amp = AmpSettings.choose(network(rays, VARIANTS[variant]).training, device)
+    return {"name": variant, "rays_per_image": rays, "number_format": amp.number_format}
+
+
+def measure_steps(config: Config, kept: bool, n_steps: int, warm_up_steps: int, device: torch.device) -> dict:
+    """Median seconds of a training step, its mean CPU seconds, and peak bytes over the idle process's, with or without freed
+    memory being kept."""
+    if kept:
+        keep_freed_memory()
+    idle = idle_bytes(device)
+    steps = timed_steps(TrainState(config, device))
+    for _ in range(warm_up_steps):
+        next(steps)
+    start = time.process_time()
+    seconds = [next(steps) for _ in range(n_steps)]
+    return {
+        "seconds_per_step": statistics.median(seconds),
+        "cpu_seconds_per_step": (time.process_time() - start) / n_steps,
+        "peak_bytes": peak_memory_bytes(device) - idle,
+    }
+
+
+def idle_bytes(device: torch.device) -> int:
+    """What a process holds before there is a tensor: nothing of a card."""
+    return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
+
+
+def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[float]:
+    """Train on random photographs for ever: the seconds of each step, with what is done `afterwards`."""
+    config, device = state.config, state.device
+    batch, size = config.training.batch_size, config.data.imsize
+    images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
+    while True:
+        start = time.perf_counter()
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        discriminator_step(state, images, labels[0], labels[1])
+        generator_step(state, labels[2])
+        state.advance()
+        if afterwards:
+            afterwards()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        yield time.perf_counter() - start
+
+
+def compared(rows: list[dict]) -> list[dict]:
+    """The rows with their ratios: peak to the plain step's and time to the default's at as many rays, and peak to the same
+    variant's at 1,024 rays; None where that was not measured."""
+    known = {(row["name"], row["rays_per_image"]): row for row in rows}
+
+    def ratio(row: dict, key: str, name: str, rays: int) -> float | None:
+        other = known.get((name, rays))
+        return row[key] / other[key] if other and row[key] is not None else None
+
+    return [
+        row
+        | {
+            "peak_over_plain": ratio(row, "peak_bytes", "plain", row["rays_per_image"]),
+            "time_over_default": ratio(row, "seconds_per_step", "default", row["rays_per_image"]),
+            "peak_over_1024_rays": ratio(row, "peak_bytes", row["name"], 1024),
+        }
+        for row in rows
+    ]
+
+
+def verdicts(rows: list[dict]) -> list[str]:
+    """A line for each bar: what was measured, and whether that meets it."""
+    lines = []
+    for bar in BARS:
+        measured = [row for row in rows if (row["name"], row["rays_per_image"]) == (bar.variant, bar.rays)]
+        if AMP in VARIANTS[bar.variant]:  # a bar for 16 bits, which mixed precision is not on every processor
+            measured = [row for row in measured if row["number_format"] != "float32"]
+        found = [row[bar.value] for row in measured]
+        value = found[0] if found else None
+        said = "not measured" if value is None else f"{value:.2f}, {'met' if value <= bar.limit else 'MISSED'}"
+        what = bar.value.replace("_", " ")
+        lines.append(f"{bar.variant}, {bar.rays:,} rays: {what} at most {bar.limit:.2f}: {said}")
+    return lines
+
+
+def expected_bytes(rows: list[dict], variant: str, rays: int) -> float:
+    """What a variant would take with so many rays, judging by its largest row that has been measured; 0 where none has."""
+    if CHECKPOINT in VARIANTS[variant]:  # takes hardly more with more rays
+        return 0
+    known = [row for row in rows if row["name"] == variant and row["rays_per_image"] < rays]
+    largest = max(known, key=lambda row: row["rays_per_image"], default=None)
+    return largest["peak_bytes"] * rays / largest["rays_per_image"] if largest else 0

@@ -1,0 +1,201 @@
+"""A training to be tortured: started again and again with the same arguments, watched through its log and metrics.jsonl.
+
+Every start is forked from this process, which has imported the package but computed nothing: imports are most of a start, and
+nothing of what is tested happens in them. Linux only.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import train
+from graf.runtime.console import run_script
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FORK = multiprocessing.get_context("fork")
+LONGEST_WAIT_S = 600
+POLL_S = 0.05
+WRITES_BEFORE_HALT = 20  # of the stream that torch.save writes to: about a tensor each
+
+
+class NotSurvived(Exception):
+    """The run did not do what it has to."""
+
+
+@dataclass
+class Subject:
+    """The run of these arguments of train.py, in `run_dir`, on the images in `folder`; its log is beside run_dir."""
+
+    arguments: Sequence[str]
+    run_dir: Path
+    folder: Path
+    process: multiprocessing.Process | None = None
+    log_start: int = 0  # of this process's lines in the log
+    resumed_step: int = 0
+    old_rows_file: int = 0  # metrics.jsonl before the newest process has dropped the rows of steps that it takes again
+
+    @property
+    def log_file(self) -> Path:
+        return self.run_dir.parent / "log.txt"
+
+    @property
+    def halt(self) -> Path:
+        return self.run_dir.parent / "halt"
+
+    def start(self) -> None:
+        """Start the command, without waiting for it to train."""
+        assert not self.alive
+        self.log_file.touch()
+        self.log_start, self.old_rows_file = self.log_file.stat().st_size, self._rows_file()
+        self.process = FORK.Process(target=_train, args=(self.arguments, self.log_file, self.halt))
+        self.process.start()
+
+    def start_training(self) -> None:
+        """Start the command and wait until it trains. Raises NotSurvived where it does not come to that."""
+        self.start()
+        self.wait(lambda: "training on " in self.said() or None)
+        told = self.continued_from()
+        self.resumed_step = 0 if told is None else told
+
+    def train_until(self, step: int) -> None:
+        """Have it take at least one step, and reach this one. Raises NotSurvived where it ends before that."""
+        if not self.alive:
+            self.start_training()
+        step = max(step, self.resumed_step + 1)
+        self.wait(lambda: (self._rows_file() != self.old_rows_file and self.step() >= step) or None)
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Until the condition is not None. Raises NotSurvived where the process ends first, or writes nothing for long."""
+        written, deadline = None, 0.0
+        while condition() is None:
+            if not self.alive and condition() is None:
+                raise NotSurvived(f"it ended with status {self.process.exitcode}")
+            if written != (now := (self.step(), len(self.said()))):
+                written, deadline = now, time.monotonic() + LONGEST_WAIT_S
+            if time.monotonic() > deadline:
+                raise NotSurvived(f"it wrote nothing for {LONGEST_WAIT_S} s")
+            time.sleep(POLL_S)
+
+    def end(self, status: int) -> None:
+        """Wait for it to end by itself. Raises NotSurvived where it leaves another status, or a traceback."""
+        self.wait(lambda: None if self.alive else True)
+        if self.process.exitcode != status:
+            raise NotSurvived(f"its exit status is {self.process.exitcode}, not {status}")
+        if "Traceback" in self.said():
+            raise NotSurvived("it ended with a traceback")
+
+    def kill(self, whole_group: bool = False) -> None:
+        """SIGKILL, to its workers too where asked for; nothing where it has ended."""
+        if self.alive:
+            (os.killpg if whole_group else os.kill)(self.process.pid, signal.SIGKILL)
+            self.process.join()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def said(self) -> str:
+        """The log of the newest process; empty before it has one."""
+        with contextlib.suppress(FileNotFoundError), self.log_file.open(encoding="utf-8", errors="replace") as file:
+            file.seek(self.log_start)
+            return file.read()
+        return ""
+
+    def continued_from(self) -> int | None:
+        """The step that the newest process said to go on from, 0 for a new run; None before it has."""
+        told = re.search(r"continuing .* from step (\d+)", self.said())
+        return int(told[1]) if told else 0 if "training on " in self.said() else None
+
+    def rows(self) -> dict[int, dict]:
+        """What it told of each step, by metrics.jsonl."""
+        rows = [json.loads(line) for line in self._rows.read_text(encoding="utf-8").splitlines()]
+        return {row["step"]: row for row in rows}
+
+    def step(self) -> int:
+        """The last step that it told of, 0 for none."""
+        with contextlib.suppress(OSError):
+            for row in reversed(self._rows.read_text(encoding="utf-8").splitlines()):
+                with contextlib.suppress(ValueError):  # a row that is being written
+                    return json.loads(row)["step"]
+        return 0
+
+    @property
+    def _rows(self) -> Path:
+        return self.run_dir / "metrics.jsonl"
+
+    def _rows_file(self) -> int:
+        """Which file it is: another one after it was replaced."""
+        with contextlib.suppress(OSError):
+            return self._rows.stat().st_ino
+        return 0
+
+
+def _train(arguments: Sequence[str], log_file: Path, halt: Path) -> None:
+    os.setsid()
+    with log_file.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    logging.getLogger("graf").handlers.clear()
+    _halt_where_asked(halt)
+    sys.argv = ["train.py", *arguments]
+    run_script(train.main)
+
+
+def _halt_where_asked(halt: Path) -> None:
+    """Hold the process at the n-th of its changes to files after `halt`, with n in it, has been put there.
+
+    That it is held is said by renaming the file to halt.reached.
+    """
+    remaining = itertools.repeat(0)
+
+    def reached() -> bool:
+        nonlocal remaining
+        if halt.exists() and not isinstance(remaining, itertools.count):
+            remaining = itertools.count(int(halt.read_text()), -1)
+        return next(remaining) == 1
+
+    def hold() -> None:
+        rename(halt, halt.with_suffix(".reached"))
+        time.sleep(LONGEST_WAIT_S)
+
+    def held(real: Callable) -> Callable:
+        def call(*args, **kwargs):
+            if reached():
+                hold()
+            return real(*args, **kwargs)
+
+        return call
+
+    def save_held(content: dict, file: object) -> None:
+        save(content, _Halting(file, hold) if reached() else file)
+
+    rename, save = os.rename, torch.save
+    os.fsync, os.replace, os.link, torch.save = held(os.fsync), held(os.replace), held(os.link), save_held
+
+
+class _Halting:
+    """A file that holds its writer in the middle of what it writes."""
+
+    def __init__(self, file: object, hold: Callable[[], None]):
+        self._file, self._hold, self._writes = file, hold, 0
+        self.flush = file.flush
+
+    def write(self, block: bytes) -> int:
+        self._writes += 1
+        if self._writes == WRITES_BEFORE_HALT:
+            self._file.flush()
+            self._hold()
+        return self._file.write(block)

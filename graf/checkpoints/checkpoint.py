@@ -1,0 +1,201 @@
+"""Checkpoints: written whole, read without running anything that is in them, ours and other people's."""
+
+import dataclasses
+import logging
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+from graf.checkpoints.export import SUFFIX, read_export
+from graf.checkpoints.foreign.recognition import recognise, step_of
+from graf.checkpoints.partial_loading import load_partially, require_fit
+from graf.checkpoints.record import (
+    Record,
+    has_right_checksums,
+    is_not_the_files,
+    make_record,
+    read_record,
+    record_path,
+    save_verified,
+    versions,
+    write_record,
+)
+from graf.config import Config, config_to_dict
+from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.runtime.files import not_worth_a_run, stream_sha256, whole_file
+from graf.training.state import TrainState
+
+import numpy as np
+import torch
+
+log = logging.getLogger("graf")
+
+FORMAT = "graf_ccsr 1"
+NEWEST = "model.pt"  # of a run's folder
+BEST = "model_best.pt"  # by training.save_best
+NETWORKS = ("generator", "generator_ema", "discriminator")  # of a state
+NUMPY_NUMBERS = [  # of the official GRAF's scores, as older and newer versions of NumPy name them
+    np._core.multiarray.scalar,
+    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
+    np.dtype,
+    type(np.dtype("float64")),
+    type(np.dtype("float32")),
+]
+
+
+def backup_name(step: int) -> str:
+    return f"backups/model_{step:08d}.pt"
+
+
+def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
+    """Write all that the run is, with its config, whole or not at all, and its record beside it, with `scalars` as the last.
+
+    after: when the newest of those before it was saved, by its record; this one's will say later, whatever the clock says.
+    Raises CheckpointWriteError where it cannot be written; what the path held before is then as it was.
+    """
+    content = {
+        "format": FORMAT,
+        "config": config_to_dict(state.config),
+        "n_classes": state.n_classes,
+        "n_elevations": state.n_elevations,
+        "versions": versions(),
+        "conditions": dataclasses.asdict(state.conditions),
+        "state": state.state_dict(),
+    }
+    try:
+        with whole_file(path) as temporary:
+            sha256 = save_verified(content, temporary)
+            record = make_record(temporary, sha256, state, scalars or {}, after)
+            record_path(path).unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
+    with not_worth_a_run("records of checkpoints"):
+        write_record(path, record)
+
+
+def read_checkpoint(path: Path | str) -> dict:
+    """The content of a checkpoint file, on the CPU.
+
+    Raises CheckpointError for what is missing or may not be read, DamagedCheckpointError for what is damaged or unsafe: its
+    bytes must be those of the record beside it, or without one, those that its own check sums are of. Raises OSError or what
+    else is meant where the disk or memory fails, which says nothing of the file.
+    """
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        return read_export(path)
+    record, sha256 = read_record(path), None
+    try:
+        with open(path, "rb") as file, torch.serialization.safe_globals(NUMPY_NUMBERS):
+            sha256 = stream_sha256(file) if record is not None else None
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such checkpoint") from None
+    except (PermissionError, IsADirectoryError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    except pickle.UnpicklingError as error:
+        wanted = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
+        raise DamagedCheckpointError(
+            f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded"
+        ) from None
+    except Exception as error:  # a damaged file can make torch.load raise nearly anything
+        if is_not_the_files(error):
+            if isinstance(error, OSError):
+                error.filename = str(path)
+                raise
+            if has_right_checksums(path) if record is None else sha256 in (None, record.sha256):  # None: it had no memory
+                raise
+        raise DamagedCheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
+    if not isinstance(content, dict):
+        raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
+    state = content.get("state")
+    if content.get("format") == FORMAT and not ("config" in content and isinstance(state, dict) and "step" in state):
+        raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by train.py")
+    _check_bytes(path, content, record, sha256)
+    return content
+
+
+def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str | None) -> None:
+    if record is not None and record.sha256 == sha256:
+        return
+    if record is not None and record.step == checkpoint_step(content):
+        raise DamagedCheckpointError(f"{path}: damaged; its bytes are not those whose sha256 is in {record_path(path).name}")
+    if not has_right_checksums(path):
+        raise DamagedCheckpointError(f"{path}: damaged; the check sums inside it are not those of its tensors")
+    if content.get("format") == FORMAT:
+        missing = "no record beside it" if record is None else f"the record beside it is of step {record.step}, another file"
+        log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)
+
+
+def restore(path: Path, state: TrainState) -> None:
+    """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
+
+    Raises CheckpointError where the checkpoint is of another architecture than the config.
+    """
+    content = read_checkpoint(path)
+    found = recognise(content, path)
+    found.report_left_out(path)
+    networks = {name: getattr(state, name) for name in NETWORKS}
+    require_fit(networks, found.parts, state.config, path)
+    if content.get("format") != FORMAT:
+        for name, network in networks.items():
+            network.load_state_dict(found.parts[name])
+        state.step = found.step
+        state.set_learning_rates()
+        log.warning("%s: %s; its weights are taken, its optimizers start afresh", path, found.description)
+        return
+    try:
+        _report_changes(content["config"], state.config)
+        state.load_state_dict(content["state"])
+        _report_conditions(path, content.get("conditions", {}), state)
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
+
+
+def start_from(path: Path, state: TrainState) -> None:
+    """Give a new run those of a checkpoint's weights that fit its networks; step and optimizers are at their start.
+
+    The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
+    """
+    found = recognise(read_checkpoint(path), path)
+    found.report_left_out(path)
+    reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
+    for name, report in reports.items():
+        if name != "generator_ema" or report != reports["generator"]:
+            report.tell(f"{path}: {name}")
+    for name in NETWORKS:
+        if name not in reports:
+            log.warning("%s: holds no %s, which starts afresh", path, name)
+
+
+def checkpoint_step(content: dict) -> int:
+    """The training step that a checkpoint's content is of."""
+    return step_of(content)
+
+
+def _report_changes(saved: dict, config: Config) -> None:
+    current = config_to_dict(config)
+    for section, values in current.items():
+        before = saved.get(section)
+        pairs = values.items() if isinstance(values, dict) else [(None, values)]
+        for name, value in pairs:
+            old = before.get(name) if isinstance(before, dict) and name else before
+            if old != value:
+                log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
+
+
+def _report_conditions(path: Path, saved: Mapping[str, object], state: TrainState) -> None:
+    changes = state.conditions.changes_since(saved)
+    if changes:
+        log.warning(
+            "%s: saved under other conditions (%s); from step %d on, the run %s from one that was never stopped",
+            path,
+            ", ".join(changes.values()),
+            state.step,
+            "will differ" if "number_format" in changes else "may differ in the last bit",
+        )
+
+
+def _first_lines(error: Exception, n: int = 5) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "\n  ".join(lines[:n] + ([f"... and {len(lines) - n} more"] if len(lines) > n else []))

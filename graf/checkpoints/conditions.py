@@ -1,0 +1,61 @@
+"""What a run's numbers depend on, to the last bit, beside its config, its data and its random state.
+
+A checkpoint holds the conditions that it was made under, so that a run that is continued under others says so.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from graf.config import CONFIG_DIR
+
+import torch
+
+PACKAGE_DIR = Path(__file__).parents[1]
+LABELS = {
+    "torch": "PyTorch",
+    "source": "source of graf/ and configs/",
+    "threads": "threads",
+    "cpu_capability": "instructions of the CPU",
+    "number_format": "number format",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """Those of a run in this process; what a card computes depends on neither threads nor the CPU's instructions."""
+
+    torch: str  # its version
+    source: str  # digest of graf/ and configs/
+    threads: int | None  # that share an operation on the CPU, and split its sums
+    cpu_capability: str | None  # the widest instructions that PyTorch uses, such as AVX512
+    number_format: str  # of products under autocast, such as bfloat16
+
+    @classmethod
+    def here(cls, device: torch.device, number_format: str) -> "Conditions":
+        on_cpu = device.type == "cpu"
+        return cls(
+            torch=str(torch.__version__),
+            source=source_digest(),
+            threads=torch.get_num_threads() if on_cpu else None,
+            cpu_capability=torch.backends.cpu.get_cpu_capability() if on_cpu else None,
+            number_format=number_format,
+        )
+
+    def changes_since(self, saved: Mapping[str, object]) -> dict[str, str]:
+        """By name what differs from a checkpoint's, such as "threads 4 -> 2"; what either does not know is left out."""
+        pairs = {name: (saved.get(name), value) for name, value in dataclasses.asdict(self).items()}
+        changed = {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
+        return {name: f"{LABELS[name]} {old} -> {new}" for name, (old, new) in changed.items()}
+
+
+def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> str:
+    """12 characters that are others when a Python file of graf/ or a file of configs/ is added, removed, renamed or changed."""
+    digest = hashlib.sha256()
+    for folder, pattern in ((package, "*.py"), (configs, "*.yaml")):
+        for path in sorted(filter(Path.is_file, folder.rglob(pattern))):
+            content = path.read_bytes()
+            digest.update(f"{folder.name}/{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:12]

@@ -1,0 +1,63 @@
+"""Generators for others to use: the moving average's weights and the config in one safetensors file, and nothing else."""
+
+import json
+from pathlib import Path
+
+from graf.config import config_to_dict
+from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.models.generator import Generator
+from graf.runtime.files import whole_file
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+FORMAT = "graf_ccsr generator 1"
+SUFFIX = ".safetensors"
+
+
+def write_export(path: Path | str, generator: Generator, step: int) -> Path:
+    """Write a generator's weights, and as metadata its config, step and number of classes. Returns the path.
+
+    Raises CheckpointWriteError where the file cannot be written; what the path held before is then as it was.
+    """
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
+    embedding = generator.class_embedding
+    metadata = {
+        "format": FORMAT,
+        "config": json.dumps(config_to_dict(generator.config)),
+        "n_classes": str(1 if embedding is None else embedding.num_embeddings),
+        "step": str(step),
+    }
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(save(weights, metadata))  # save_file would let nobody else read it
+    except (OSError, SafetensorError) as error:
+        raise CheckpointWriteError(f"{path}: cannot be written ({error})") from error
+    return Path(path)
+
+
+def read_export(path: Path | str) -> dict:
+    """The content of an exported file, as of a checkpoint: format, config, n_classes, step, generator_ema; on the CPU.
+
+    Raises CheckpointError for what is missing or no generator of ours, DamagedCheckpointError for what is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such checkpoint") from None
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise DamagedCheckpointError(f"{path}: not a safetensors file that can be read ({error})") from None
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: no generator that eval.py --export wrote; its format is {metadata.get('format')!r}, not {FORMAT!r}"
+        )
+    try:
+        config = json.loads(metadata["config"])
+        n_classes, step = int(metadata["n_classes"]), int(metadata["step"])
+    except (KeyError, ValueError) as error:
+        raise DamagedCheckpointError(f"{path}: its metadata is damaged ({type(error).__name__}: {error})") from None
+    if not isinstance(config, dict):
+        raise DamagedCheckpointError(f"{path}: its metadata is damaged (config is a {type(config).__name__})")
+    return {"format": FORMAT, "config": config, "n_classes": n_classes, "step": step, "generator_ema": weights}

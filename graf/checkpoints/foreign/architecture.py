@@ -1,0 +1,157 @@
+"""The architecture that weights are of, read off their shapes as config keys.
+
+Where several values of the keys give the same shapes, those nearest to a given config are taken and said to be guessed: the
+width of GRAF's first layer, for one, is that of the encoded position and of the shape code together.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from graf.checkpoints.foreign.field_shapes import (
+    Finding,
+    Findings,
+    dimension_of,
+    field_architecture,
+    fine_field_architecture,
+    numbered,
+)
+from graf.checkpoints.foreign.recognition import ForeignCheckpoint, Weights
+from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, load_config, merge
+from graf.config.checks import PATCH_SIZES
+from graf.errors import CheckpointError, ConfigError
+from graf.models.ccsr import prime_factors
+
+log = logging.getLogger("graf")
+
+SCALE_FACTORS = {1: 2, 2: 4, 3: 8}  # of so many upsampling convolutions, where the config's has another number
+
+
+def read_architecture(parts: dict[str, Weights], prior: Config) -> Findings:
+    """What the weights of a generator and a discriminator say of the config, by its keys such as nerf.netdepth.
+
+    `prior` decides where the shapes leave a choice. Weights of another design than ours say less, never something false.
+    """
+    generator, discriminator = parts.get("generator_ema", parts.get("generator", {})), parts.get("discriminator", {})
+    findings: Findings = {}
+    if generator:
+        findings |= _refinement(generator, prior)
+        dim = findings.get("z_dist.dim") or dimension_of(generator, "class_embedding.weight", 1)
+        findings |= field_architecture(generator, prior, dim.value if dim else None)
+        findings |= fine_field_architecture(generator, prior)
+        knows_class = prior.discriminator.condition != "none" or prior.discriminator.label_loss != "none"
+        if "class_embedding.weight" in generator and not discriminator and not knows_class:
+            findings["discriminator.condition"] = Finding("class", "class_embedding.weight")
+    return findings | _discriminator(discriminator, prior, findings) if discriminator else findings
+
+
+def differences(findings: Findings, config: Config) -> Iterator[tuple[str, Any, Finding]]:
+    """(key, the config's value, what was found) of every key in which they differ."""
+    raw = config_to_dict(config)
+    for name, finding in findings.items():
+        section, key = name.split(".")
+        if raw[section][key] != finding.value:
+            yield name, raw[section][key], finding
+
+
+def infer_config(found: ForeignCheckpoint, path: Path | str) -> Config:
+    """A config of the checkpoint's architecture; all else is configs/graf.yaml's for GRAF's field, else configs/default.yaml's.
+
+    Raises CheckpointError where the shapes are of no architecture of ours.
+    """
+    generator = found.parts.get("generator", {})
+    base = "default.yaml" if any(name.startswith("field.layers.") for name in generator) else "graf.yaml"
+    prior = load_config(CONFIG_DIR / base)
+    findings = read_architecture(found.parts, prior)
+    if generator and "nerf.netdepth" not in findings:
+        raise CheckpointError(
+            f"{path}: its generator is of no architecture that this suite knows; its tensors begin with {next(iter(generator))}"
+        )
+    raw = config_to_dict(prior)
+    for name, finding in findings.items():
+        section, key = name.split(".")
+        raw = merge(raw, {section: {key: finding.value}}, str(path))
+    rays = math.isqrt(raw["ray_sampler"]["N_samples"])
+    raw["data"]["imsize"] = max(raw["data"]["imsize"], rays)  # no smaller than the patches that were cut of it
+    try:
+        config = config_from_dict(raw, str(path))
+    except ConfigError as error:
+        raise CheckpointError(f"{error} (read off its shapes); name a config with --config") from None
+    changed = ", ".join(f"{name} {finding.value}" for name, _, finding in differences(findings, prior))
+    log.warning(
+        "%s: no config inside or beside it; read off its shapes: %s; cameras and all else as in configs/%s", path, changed, base
+    )
+    guessed = ", ".join(f"{name} {finding.value}" for name, finding in findings.items() if not finding.certain)
+    if guessed:
+        log.warning("%s: guessed, as other values give the same shapes: %s; a config says it for certain", path, guessed)
+    return config
+
+
+def _refinement(generator: Weights, prior: Config) -> Findings:
+    maps = "refinement.view_codes.maps"
+    if maps not in generator or generator[maps].ndim != 5:
+        return {"ccsr.mode": Finding("none", f"no {maps}")}
+    bins, views, channels, size, _ = generator[maps].shape
+    findings = {
+        "ccsr.mode": Finding("consistency" if prior.ccsr.mode == "consistency" else "refine", maps, certain=False),
+        "ccsr.elevation_bins": Finding(bins, maps),
+        "ccsr.num_views": Finding(views, maps),
+        "ccsr.code_channels": Finding(channels, maps),
+        "ccsr.code_size": Finding(size, maps),
+    }
+    backbone = "refinement.backbone."
+    if blocks := numbered(generator, f"{backbone}network.body.", 4, ".rdb1.conv1.weight"):
+        first, growth = f"{backbone}network.conv_first.weight", generator[blocks[0]]
+        unshuffle = round((generator[first].shape[1] / 3) ** 0.5) if first in generator else 1
+        told = {"num_rrdb_blocks": len(blocks), "nf": growth.shape[1], "gc": growth.shape[0], "scale_factor": 4 // unshuffle}
+        findings |= {f"ccsr.{key}": Finding(value, blocks[-1]) for key, value in {"backbone": "rrdb", **told}.items()}
+        latent = dimension_of(generator, f"{backbone}latent_shift.weight", 1)
+    else:
+        findings |= _light_backbone(generator, backbone, prior)
+        latent = dimension_of(generator, f"{backbone}modulation.weight", 1)
+    return findings | ({"z_dist.dim": latent} if latent else {})
+
+
+def _light_backbone(generator: Weights, backbone: str, prior: Config) -> Findings:
+    convs = numbered(generator, f"{backbone}convs.", 4)
+    narrowing = dimension_of(generator, f"{backbone}narrowing.weight", 0)
+    upsampled = numbered(generator, f"{backbone}upsampled_convs.", 4)
+    if not (convs and narrowing and upsampled):
+        return {}
+    scale = prior.ccsr.scale_factor
+    if len(prime_factors(scale)) != len(upsampled):
+        scale = SCALE_FACTORS.get(len(upsampled), scale)
+    return {
+        "ccsr.backbone": Finding("light", convs[0]),
+        "ccsr.width": Finding(len(generator[convs[0]]), convs[0]),
+        "ccsr.depth": Finding(len(convs), convs[-1]),
+        "ccsr.width_upsampled": narrowing,
+        "ccsr.scale_factor": Finding(scale, upsampled[-1], len(upsampled) == 3),
+    }
+
+
+def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findings:
+    """What a patch discriminator tells; of the rays of its patches nothing certain where they may be refined."""
+    convs = numbered(weights, "main.", 4, ".weight") or numbered(weights, "main.", 4, ".weight_orig")
+    if len(convs) - 3 not in range(len(PATCH_SIZES)):
+        return {}
+    first, last = convs[0], convs[-1]
+    mode = findings["ccsr.mode"].value if "ccsr.mode" in findings else prior.ccsr.mode
+    dual = mode != "none" and weights[first].shape[1] == 6
+    mode = "refine" if dual else mode
+    scale = findings["ccsr.scale_factor"].value if "ccsr.scale_factor" in findings else prior.ccsr.scale_factor
+    side = PATCH_SIZES[len(convs) - 3] // (scale if mode == "refine" else 1)  # rays
+    embedding, pose, label_head = "class_embedding.weight", "pose_embedding.0.weight", "class_head.weight"
+    condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
+    told = {
+        "discriminator.ndf": Finding(weights[last].shape[1] // 8, last),
+        "discriminator.norm": Finding("none" if first.rsplit(".", 1)[0] + ".bias" in weights else "instance", first),
+        "discriminator.spectral_norm": Finding(first.endswith("_orig"), first),
+        "discriminator.condition": Finding(condition, pose if pose in weights else embedding),
+        "discriminator.dual": Finding(dual, first),
+        "discriminator.label_loss": Finding("MCE" if label_head in weights else "none", label_head),
+        "ray_sampler.N_samples": Finding(side**2, last, mode == "none" and "ccsr.mode" in findings),
+    }
+    return told | ({"ccsr.mode": Finding(mode, first)} if dual else {})

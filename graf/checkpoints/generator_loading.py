@@ -1,0 +1,68 @@
+"""The trained generator of a checkpoint or of a run's folder, ready to render."""
+
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.foreign.architecture import infer_config
+from graf.checkpoints.foreign.recognition import recognise, stored_config
+from graf.checkpoints.partial_loading import load_partially, require_fit
+from graf.checkpoints.run_folder import newest_checkpoint
+from graf.config import Config, load_config
+from graf.errors import CheckpointError
+from graf.models.generator import Generator
+
+import torch
+
+
+def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
+    """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
+
+    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, whose newest one that is whole
+    is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it, else
+    what the weights' shapes tell. Raises CheckpointError or ConfigError.
+    """
+    path = Path(checkpoint)
+    if path.is_dir():
+        path = trained_checkpoint(path)
+    content = read_checkpoint(path)
+    if not isinstance(config, Config):
+        config = load_config(config) if config is not None else checkpoint_config(path, content)
+    return generator_of(path, content, config, device)
+
+
+def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
+    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages.
+
+    partial: take the weights that fit, if they are half of the generator's parameters, and tell the others in the log.
+    """
+    found = recognise(content, path)
+    found.report_left_out(path)
+    generator, weights = Generator(config, found.n_classes), found.part("generator_ema", path)
+    if partial:
+        load_partially(generator, weights, path).tell(f"{path}: generator")
+    else:
+        require_fit({"generator_ema": generator}, found.parts, config, path)
+        generator.load_state_dict(weights)
+    return generator.to(device).eval().requires_grad_(False)
+
+
+def checkpoint_config(path: Path, content: dict) -> Config:
+    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else of the weights' shapes.
+
+    Raises CheckpointError where the shapes are of no architecture of ours, ConfigError for a config that cannot be taken.
+    """
+    found = recognise(content, path)
+    if (config := stored_config(found, path)) is not None:
+        return config
+    beside = path.parent / "config.yaml"
+    return load_config(beside) if beside.exists() else infer_config(found, path)
+
+
+def trained_checkpoint(run_dir: Path) -> Path:
+    """The newest checkpoint of a run's folder that is whole. Raises CheckpointError where there is none."""
+    checkpoint = newest_checkpoint(run_dir)
+    if checkpoint is None:
+        raise CheckpointError(
+            f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name another folder"
+        )
+    return checkpoint

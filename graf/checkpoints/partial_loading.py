@@ -1,0 +1,115 @@
+"""Weights into networks: all of them or a table of what differs, or as many as fit with an account of the rest."""
+
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from graf.checkpoints.foreign.architecture import differences, read_architecture
+from graf.checkpoints.foreign.recognition import Weights, some
+from graf.config import Config
+from graf.errors import CheckpointError
+
+from torch import nn
+
+log = logging.getLogger("graf")
+
+ROWS = 12  # of a table of differences
+ENOUGH = 0.5  # of a network's parameters, to start from
+
+Row = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class PartialReport:
+    """What became of a file's tensors and a network's, by name; share: of the network's parameters that were loaded."""
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    reshaped: tuple[str, ...]
+    share: float
+
+    def lines(self) -> list[str]:
+        """One line for each kind of leftover, by module: how many tensors, and the first few names."""
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "reshaped": self.reshaped}
+        return [f"{kind}: {_by_module(names)}" for kind, names in kinds.items() if names]
+
+    def tell(self, what: str) -> None:
+        """The report in the log, in the name of `what`."""
+        log.info("%s: %d tensors loaded, %.1f%% of the parameters", what, len(self.loaded), 100 * self.share)
+        for line in self.lines():
+            log.warning("%s: %s", what, line)
+
+
+def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], config: Config, path: Path | str) -> None:
+    """Raises CheckpointError, with a table of what differs, where a part is not exactly its network's weights."""
+    rows: list[Row] = []
+    for name, network in networks.items():
+        if name not in parts:
+            raise CheckpointError(f"{path}: holds no {name}, only {', '.join(parts)}; --partial starts from what there is")
+        rows += [row for row in _tensor_rows(network, parts[name]) if row not in rows]
+    if not rows:
+        return
+    findings = read_architecture(parts, config)
+    keys = [
+        (key, str(value), str(finding.value), _source(finding.source, parts))
+        for key, value, finding in differences(findings, config)
+    ]
+    anew = ", or begin anew with --set expname=other" if "discriminator" in networks and len(networks) > 1 else ""  # a run
+    raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits{anew}\n{_table(keys or rows)}")
+
+
+def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> PartialReport:
+    """Load those of the weights whose name and shape the network has. The report names the others.
+
+    Raises CheckpointError where they are less than half of the network's parameters; the network then stays as it was.
+    """
+    own = network.state_dict()
+    fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    report = PartialReport(
+        loaded=tuple(fitting),
+        missing=tuple(name for name in own if name not in weights),
+        unexpected=tuple(name for name in weights if name not in own),
+        reshaped=tuple(name for name in weights if name in own and name not in fitting),
+        share=sum(size for name, size in sizes.items() if name in fitting) / sum(sizes.values()),
+    )
+    kind = type(network).__name__.lower()
+    if report.share < ENOUGH:
+        raise CheckpointError(
+            f"{path}: only {report.share:.0%} of the {kind}'s parameters would load, less than half; "
+            "name a config nearer to the file's\n  " + "\n  ".join(report.lines())
+        )
+    network.load_state_dict(fitting, strict=False)
+    return report
+
+
+def _tensor_rows(network: nn.Module, weights: Weights) -> list[Row]:
+    own = network.state_dict()
+    shapes = [(name, _shape(own, name), _shape(weights, name)) for name in own | weights]
+    return [(name, here, there, "") for name, here, there in shapes if here != there]
+
+
+def _shape(weights: Weights, name: str) -> str:
+    return str(tuple(weights[name].shape)) if name in weights else "absent"
+
+
+def _source(name: str, parts: dict[str, Weights]) -> str:
+    shape = next((_shape(weights, name) for weights in parts.values() if name in weights), "")
+    return f"{name} {shape}".rstrip()
+
+
+def _table(rows: list[Row]) -> str:
+    """The first rows in columns, and how many more there are."""
+    shown = [("", "in the config", "in the file", "seen by" if rows[0][3] else ""), *rows[:ROWS]]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+    return "\n".join(f"  {line}" for line in lines) + (f"\n  ... and {len(rows) - ROWS} more" if len(rows) > ROWS else "")
+
+
+def _by_module(names: tuple[str, ...]) -> str:
+    modules = defaultdict(list)
+    for name in names:
+        modules[name.split(".")[0]].append(name)
+    return "; ".join(f"{module} {len(inside)} ({some(inside)})" for module, inside in modules.items())

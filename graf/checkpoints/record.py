@@ -1,0 +1,150 @@
+"""A checkpoint's record: a small JSON beside it that says what was written, when and by what, and by which damage is known.
+
+It is removed before its checkpoint is replaced and written after, so that whenever a run is killed, a record is of the file
+beside it or missing. A file without one is checked by the check sums inside it.
+"""
+
+import dataclasses
+import datetime
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import graf
+from graf.config import config_to_dict
+from graf.runtime.files import file_sha256, whole_file
+from graf.runtime.guard import is_out_of_memory
+from graf.training.state import TrainState
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """saved: when, ISO 8601 in UTC, and later than those before it even where the clock was set back; metrics: the best
+    measurement and the lowest losses so far, and the last scalars."""
+
+    sha256: str
+    size: int  # bytes
+    step: int
+    saved: str
+    metrics: dict
+    config_sha256: str
+    versions: dict[str, str]
+
+
+def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str, float], after: str = "") -> Record:
+    """The record of a checkpoint of the state that has just been written to `file`, later than the time `after`."""
+    finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+    settings = json.dumps(config_to_dict(state.config), sort_keys=True)
+    return Record(
+        sha256=sha256,
+        size=file.stat().st_size,
+        step=state.step,
+        saved=max(iso_utc(time.time()), _next(after)),
+        metrics={"best": state.best, "lowest_losses": state.lowest_losses, "scalars": finite},
+        config_sha256=hashlib.sha256(settings.encode()).hexdigest(),
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """What writes a checkpoint."""
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "graf_ccsr": graf.__version__}
+
+
+def iso_utc(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601; later times sort behind earlier."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
+
+
+def _next(time_utc: str) -> str:
+    """A microsecond later; empty where it is no time."""
+    try:
+        return iso_utc(datetime.datetime.fromisoformat(time_utc).timestamp() + 1e-6)
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def record_path(checkpoint: Path) -> Path:
+    """model.pt.json of model.pt."""
+    return checkpoint.with_name(checkpoint.name + ".json")
+
+
+def write_record(checkpoint: Path, record: Record) -> None:
+    with whole_file(record_path(checkpoint)) as temporary:
+        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1), encoding="utf-8")
+
+
+def read_record(checkpoint: Path) -> Record | None:
+    """The record beside a checkpoint, None where there is none that can be read."""
+    try:
+        record = Record(**json.loads(record_path(checkpoint).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if isinstance(record.step, int) and isinstance(record.saved, str) else None
+
+
+def save_verified(content: dict, file: Path) -> str:
+    """torch.save, flushed to the disk and read back. Returns the sha256.
+
+    Raises OSError where the disk does not take it, or gives back other bytes than it was given.
+    """
+    with open(file, "wb") as stream:
+        hashing = _HashingFile(stream)
+        try:
+            torch.save(content, hashing)
+        except RuntimeError as error:  # torch's own words for whatever befell a write
+            raise error.__context__ or error from None
+        stream.flush()
+        os.fsync(stream.fileno())
+    sha256 = hashing.digest.hexdigest()
+    if file_sha256(file) != sha256:
+        raise OSError(errno.EIO, "what was written reads back differently")
+    return sha256
+
+
+def has_right_checksums(file: Path) -> bool:
+    """Whether every part of a checkpoint is as torch.save wrote it, which torch.load does not look at.
+
+    True of files without check sums, which torch wrote until 2020.
+    """
+    try:
+        if not zipfile.is_zipfile(file):
+            return True
+        with zipfile.ZipFile(file) as archive:
+            return archive.testzip() is None
+    except Exception as error:  # a damaged one can make zipfile raise nearly anything
+        if is_not_the_files(error):
+            raise
+        return False
+
+
+def is_not_the_files(error: Exception) -> bool:
+    """Whether reading failed for want of memory or by the disk, rather than by what the file holds."""
+    if isinstance(error, OSError):
+        return error.errno not in (None, errno.EINVAL)  # as of an offset that a damaged file names
+    return is_out_of_memory(error)
+
+
+class _HashingFile:
+    """A file for torch.save that takes the sha256 of all that passes through it."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def write(self, block: bytes | memoryview) -> int:
+        self.digest.update(block)
+        return self._stream.write(block)
+
+    def flush(self) -> None:
+        self._stream.flush()

@@ -1,0 +1,168 @@
+"""The checkpoints in a run's folder: the newest, those before it that are kept, and which to continue from.
+
+model.pt is the newest at all times; checkpoints/model_<step>.pt are those before it, training.keep_checkpoints in all. Those
+in backups/ and model_best.pt are kept for good.
+"""
+
+import itertools
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import BEST, NEWEST, checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
+from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.runtime.files import remove_leftovers, whole_file
+from graf.training.state import TrainState
+
+log = logging.getLogger("graf")
+
+FOLDERS = ("checkpoints", "backups")
+LONGEST_WAIT_S = 60.0
+
+Scalars = Mapping[str, float] | None
+
+
+def save_newest(state: TrainState, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and those too many are removed.
+
+    Raises CheckpointWriteError as `save` does.
+    """
+    newest = state.config.run_dir / NEWEST
+    save(newest, state, scalars, sleep)
+    try:
+        _remove_surplus(newest.parent, state.config.training.keep_checkpoints)
+    except OSError as error:
+        log.warning("older checkpoints cannot be removed (%s); they stay", error)
+
+
+def save(path: Path, state: TrainState, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Write a checkpoint into the run's folder, trying again training.save_retries times after 1, 2, 4, ... seconds.
+
+    Raises CheckpointWriteError, which names what went wrong and what there still is.
+    """
+    run_dir, retries = state.config.run_dir, state.config.training.save_retries
+    remove_run_leftovers(run_dir)
+    for attempt in itertools.count(1):
+        try:
+            if path == run_dir / NEWEST:
+                _keep_previous(path)
+            save_checkpoint(path, state, scalars, after=max(map(_saved, run_checkpoints(run_dir)), default=""))
+            return
+        except (OSError, CheckpointWriteError) as error:
+            reason = error.__cause__ or error
+        if attempt > retries:
+            raise CheckpointWriteError(
+                f"{path}: step {state.step} cannot be written ({reason}; tried {attempt} times); {_what_there_is(run_dir)}"
+            ) from None
+        wait_s = min(2.0 ** (attempt - 1), LONGEST_WAIT_S)
+        log.warning("%s: cannot be written (%s); trying again in %g s (%d of %d)", path, reason, wait_s, attempt, retries)
+        sleep(wait_s)
+
+
+def run_checkpoints(run_dir: Path) -> list[Path]:
+    """All checkpoints of a run, read or unread: model.pt, then the others from the newest to the oldest by their records."""
+    others = [path for folder in FOLDERS for path in (run_dir / folder).glob("model*.pt")]
+    others += [path for path in (run_dir / BEST,) if path.exists()]
+    newest = run_dir / NEWEST
+    return [newest] * newest.exists() + sorted(others, key=_saved, reverse=True)
+
+
+def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
+    """The newest checkpoint of a run that is whole, None where the run has none at all. The log tells of those passed over.
+
+    set_aside: rename the damaged ones to *.damaged, for whoever will write in their place. Raises CheckpointError where there
+    are checkpoints, but all are damaged: they stay as they are, or the next start would take the folder for a new run's.
+    """
+    damaged: list[tuple[Path, DamagedCheckpointError]] = []
+    for path in run_checkpoints(run_dir):
+        try:
+            step = checkpoint_step(read_checkpoint(path))
+        except DamagedCheckpointError as error:
+            damaged.append((path, error))
+            continue
+        for faulty, error in damaged:
+            log.warning("%s%s", error, f"; set aside as {_set_aside(faulty).name}" if set_aside else "")
+        if path.name != NEWEST:
+            log.warning("%s: %s, falling back to %s, step %d", run_dir, "damaged" if damaged else "no model.pt", path, step)
+        return path
+    if damaged:
+        raise CheckpointError(
+            f"{run_dir}: none of its {len(damaged)} checkpoints can be read; the newest: {damaged[0][1]}. Put back a copy, or "
+            "begin anew in another folder with --set expname=..."
+        )
+    return None
+
+
+def _keep_previous(newest: Path) -> None:
+    """What model.pt is, also as checkpoints/model_<step>.pt: a second name, or a copy where the disk has no such thing."""
+    if not newest.exists():
+        return
+    record = read_record(newest)
+    try:
+        step = checkpoint_step(read_checkpoint(newest)) if record is None else record.step
+    except DamagedCheckpointError as error:
+        log.warning("%s; set aside as %s", error, _set_aside(newest).name)
+        return
+    kept = newest.parent / FOLDERS[0] / f"model_{step:08d}.pt"
+    if kept.exists() and kept.samefile(newest):
+        return
+    kept.parent.mkdir(exist_ok=True)
+    _remove(kept)
+    try:
+        os.link(newest, kept)
+    except OSError:
+        with whole_file(kept) as temporary:
+            shutil.copyfile(newest, temporary)
+    if record is not None:
+        write_record(kept, record)
+
+
+def _remove_surplus(run_dir: Path, keep: int) -> None:
+    """Leave the newest of those in checkpoints/, which with model.pt are `keep`."""
+    older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
+    for path in older[keep - 1 :]:
+        _remove(path)
+
+
+def remove_run_leftovers(run_dir: Path) -> None:
+    """Remove what a killed run left half written, which may be what a full disk is full of."""
+    for folder in (run_dir, *(run_dir / name for name in FOLDERS)):
+        remove_leftovers(folder, own=(".model*.pt", ".model*.json", ".config*.yaml"))  # the lock's holder writes these
+
+
+def _remove(checkpoint: Path) -> None:
+    record_path(checkpoint).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
+
+
+def _set_aside(checkpoint: Path) -> Path:
+    """Rename a checkpoint, and its record with it, to the first free of model.pt.damaged, model.pt.2.damaged, ..."""
+    names = (f"{checkpoint.name}{'' if i == 1 else f'.{i}'}.damaged" for i in itertools.count(1))
+    aside = next(path for name in names if not (path := checkpoint.with_name(name)).exists())
+    checkpoint.rename(aside)
+    if record_path(checkpoint).exists():
+        record_path(checkpoint).rename(record_path(aside))
+    return aside
+
+
+def _saved(checkpoint: Path) -> str:
+    """When it was written, by its record, which outlives copies of the folder, else by the file; "" where that is gone."""
+    record = read_record(checkpoint)
+    try:
+        return iso_utc(checkpoint.stat().st_mtime) if record is None else record.saved
+    except FileNotFoundError:  # a run that goes on has taken it away meanwhile
+        return ""
+
+
+def _what_there_is(run_dir: Path) -> str:
+    try:
+        path = newest_checkpoint(run_dir)
+    except (CheckpointError, OSError) as error:
+        return str(error)
+    if path is None:
+        return "the run has no checkpoint yet"
+    return f"the last good one, {path}, is intact, and --resume auto continues from it"

@@ -1,0 +1,204 @@
+"""Strict reading of dictionaries into frozen dataclasses: a fault names the key, what was found and what is wanted."""
+
+import dataclasses
+import difflib
+import itertools
+import math
+import reprlib
+import typing
+import unicodedata
+from typing import Any, Literal
+
+from graf.config.foreign import OTHER_SUITES
+from graf.errors import ConfigError
+from graf.runtime.files import expanded
+
+LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
+LONGEST_NAME = 200  # characters of a name in a message
+FAULTS_SHOWN = 20
+
+
+def key(meaning: str, low: float | None = None, high: float | None = None, *, is_path: bool = False) -> Any:
+    """One config key: what it means (the README's table prints it), the closed range of its numbers, whether it names files."""
+    return dataclasses.field(metadata={"meaning": meaning, "low": low, "high": high, "is_path": is_path})
+
+
+class _Shown(reprlib.Repr):
+    """repr that stays short, whatever a file holds: nested a million deep, or a number of thousands of digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() < 1000 else "a number of hundreds of digits"
+
+
+def shown(value: Any) -> str:
+    """A value out of a file, as a message has it: on one line and short."""
+    return _Shown().repr(value)
+
+
+def one_line(text: str) -> str:
+    """A name out of a file or of a file, as a message has it: without line breaks and control characters, and not too long."""
+    if len(text) > LONGEST_NAME:
+        text = text[: LONGEST_NAME // 2] + "..." + text[-LONGEST_NAME // 2 :]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def build(cls: type, raw: Any, where: str) -> Any:
+    """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError with all faults."""
+    faults: list[str] = []
+    built = _build(cls, raw, "", faults, full_names(cls))
+    if faults:
+        raise faults_as_error(where, faults)
+    return built
+
+
+def faults_as_error(where: str, faults: typing.Sequence[str]) -> ConfigError:
+    """One fault on one line behind `where`; of several, each on its own."""
+    if len(faults) == 1:
+        return ConfigError(f"{where}: {faults[0]}")
+    more = [f"... and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
+    return ConfigError("\n  ".join([f"{where}: {len(faults)} faults:", *faults[:FAULTS_SHOWN], *more]))
+
+
+def _build(cls: type, raw: Any, prefix: str, faults: list[str], names: dict[str, list[str]]) -> Any:
+    """The dataclass, or None where `faults` has grown; prefix: of the names of its keys, such as `training.`"""
+    section = prefix.rstrip(".")
+    if not isinstance(raw, dict):
+        faults.append(f"'{section}' is a section with keys of its own, found {shown(raw)}")
+        return None
+    n_faults, values = len(faults), {}
+    fields = dataclasses.fields(cls)
+    known = [f.name for f in fields]
+    faults += [f"{section}: {told}" if section else told for told in _unknown_keys(raw, known, names)]
+    for f in fields:
+        name = prefix + f.name
+        if f.name not in raw:
+            faults.append(f"key '{name}' is missing")
+        elif dataclasses.is_dataclass(f.type):
+            values[f.name] = _build(f.type, raw[f.name], name + ".", faults, names)
+        else:
+            try:
+                values[f.name] = _value(raw[f.name], f)
+            except ValueError as error:
+                faults.append(f"{name}: {error}")
+    return cls(**values) if len(faults) == n_faults else None
+
+
+def _unknown_keys(raw: dict, known: list[str], names: dict[str, list[str]]) -> typing.Iterator[str]:
+    """What to say of each key that a section does not know."""
+    for name in itertools.filterfalse(known.__contains__, raw):
+        told = one_line(name) if isinstance(name, str) else shown(name)
+        meant = difflib.get_close_matches(told, known, n=1) if told not in names else names[told]
+        if told in OTHER_SUITES:
+            yield f"unknown key '{told}': {OTHER_SUITES[told]}"
+        elif meant:
+            yield f"unknown key '{told}', did you mean {' or '.join(map(repr, meant))}?"
+        else:
+            yield f"unknown key '{told}'"
+
+
+def full_names(cls: type, prefix: str = "") -> dict[str, list[str]]:
+    """Every key by its last word: {"batch_size": ["training.batch_size", "metrics.batch_size"], ...}."""
+    names: dict[str, list[str]] = {}
+    for f in dataclasses.fields(cls):
+        if not dataclasses.is_dataclass(f.type):
+            names.setdefault(f.name, []).append(prefix + f.name)
+            continue
+        for name, found in full_names(f.type, f"{prefix}{f.name}.").items():
+            names.setdefault(name, []).extend(found)
+    return names
+
+
+COLOURS = {"white": [1.0, 1.0, 1.0], "black": [0.0, 0.0, 0.0]}
+
+
+def _value(raw: Any, f: dataclasses.Field) -> Any:
+    """A key's value, as its field wants it. Raises ValueError with what is wrong."""
+    try:
+        value = _typed(raw, f.type, f.name)
+    except ValueError as error:
+        raise ValueError(f"expected {error}, found {shown(raw)}") from None
+    _check_range(value, f)
+    if f.metadata["is_path"]:
+        return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
+    return value
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    """The value as the type that the dataclass declares; ValueError with what was expected where it is none."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Union:  # a word or a number
+        words, number = typing.get_args(kind)
+        try:
+            return _typed(value, words if isinstance(value, str) and not value.isdigit() else number, name)
+        except ValueError as error:
+            choices = ", ".join(typing.get_args(words))
+            raise ValueError(f"{choices} or a whole number") from error
+    if origin is Literal:
+        choices = typing.get_args(kind)
+        if value is None and "none" in choices:
+            return "none"
+        if value not in choices or isinstance(value, bool):
+            raise ValueError("one of " + ", ".join(choices))
+        return value
+    if origin is tuple:
+        return _typed_tuple(value, typing.get_args(kind), name)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError("true or false")
+        return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise ValueError("text")
+        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):
+            raise ValueError("text of one line without control characters")
+        return value
+    return _number(value, kind)
+
+
+def _number(value: Any, kind: type) -> float:
+    try:  # YAML 1.1 reads 1e-3 as text
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("a number")
+    if abs(number) > (LARGEST if kind is float else LARGEST_WHOLE):
+        raise ValueError("a smaller number")
+    if kind is float:
+        return number
+    if number != int(number):
+        raise ValueError("a whole number")
+    return int(number)
+
+
+def _typed_tuple(value: Any, kinds: tuple, name: str) -> tuple:
+    """A list, text with commas ("9.5,10.5"), a colour's name or a single value, as a tuple of the declared length."""
+    if name == "background" and isinstance(value, str):
+        value = COLOURS.get(value, value)
+    if isinstance(value, str) and kinds[0] is not str:
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    if kinds[-1] is Ellipsis:
+        return tuple(_typed(item, kinds[0], name) for item in value)
+    if len(value) == 1 and len(kinds) == 2:
+        value = [value[0], value[0]]
+    if len(value) != len(kinds):
+        expected = "white, black or [r, g, b]" if name == "background" else f"{len(kinds)} numbers"
+        raise ValueError(expected)
+    return tuple(_typed(item, kinds[0], name) for item in value)
+
+
+def _check_range(value: Any, f: dataclasses.Field) -> None:
+    low, high = f.metadata["low"], f.metadata["high"]
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, (str, bool)):
+            continue
+        if low is not None and number < low:
+            raise ValueError(f"must be at least {low:g}, found {number:g}")
+        if high is not None and number > high:
+            raise ValueError(f"must be at most {high:g}, found {number:g}")

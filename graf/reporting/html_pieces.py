@@ -1,0 +1,121 @@
+"""Pieces of an HTML page that needs nothing beside it: files as data URIs, results as tables, links to what is too large."""
+
+import base64
+import json
+import os
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from graf.evaluation.metrics import COMPARABLE, title
+from graf.reporting.curves import protocol_title
+
+MB = 1_000_000
+FILE_MB = 8  # a larger file is linked
+PAGE_MB = 64  # so is what comes after so much of others
+CONSISTENCY = "consistency"  # what else an evaluation measures, beside the distance to the data
+WHOLE = 16  # characters of a value that stay on one line
+TABLE_KB = 256  # of JSON; more is data rather than a result
+MEDIA = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+}
+
+
+class Embedder:
+    """Turns files of a run into HTML for a page in page_dir, and counts what the page holds already."""
+
+    def __init__(self, run_dir: Path, page_dir: Path):
+        self.run_dir, self.page_dir = run_dir, page_dir
+        self.bytes_left = PAGE_MB * MB
+
+    def figure(self, path: Path) -> str:
+        """The picture or video with its name below it; a link that says why where it is too large for the page."""
+        size = path.stat().st_size
+        if size > min(FILE_MB * MB, self.bytes_left):
+            reason = f"over {FILE_MB} MB" if size > FILE_MB * MB else f"the page holds its {PAGE_MB} MB already"
+            return f"<figure>{self.link(path)}: linked, not embedded ({reason})</figure>\n"
+        self.bytes_left -= size
+        media, name = MEDIA[path.suffix.lower()], escape(self.name(path))
+        source = f"data:{media};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        if media.startswith("video/"):
+            shown = f'<video controls loop muted playsinline src="{source}"></video>'
+        else:
+            shown = f'<img alt="{name}" src="{source}">'
+        return f"<figure>{shown}<figcaption>{name}</figcaption></figure>\n"
+
+    def link(self, path: Path) -> str:
+        """A link from the page to the file, with its size, or to the folder."""
+        target = quote(os.fsencode(os.path.relpath(path, self.page_dir)))
+        size = "" if path.is_dir() else f" ({path.stat().st_size / MB:.2f} MB)"
+        return f'<a href="{target}">{escape(self.name(path))}</a>{size}'
+
+    def name(self, path: Path) -> str:
+        """The file as seen from the run's folder, or from the page's where it lies outside of that, or else as it is."""
+        bases = (base for base in (self.run_dir, self.page_dir) if path.is_relative_to(base))
+        return next((path.relative_to(base).as_posix() for base in bases), path.as_posix())
+
+
+def is_shown(path: Path) -> bool:
+    """Whether a browser shows the file as a picture or a video."""
+    return path.suffix.lower() in MEDIA
+
+
+def is_table(path: Path) -> bool:
+    """Whether the file is JSON of a size that people read."""
+    return path.suffix == ".json" and path.stat().st_size <= TABLE_KB * 1000
+
+
+def json_table(path: Path, name: str) -> str:
+    """The content of a JSON file as a table under its name; what cannot be read is said."""
+    try:
+        content = value_html(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
+        content = f'<p class="note">cannot be read: {escape(str(error))}</p>\n'
+    return f"<h3>{escape(name)}</h3>\n{content}"
+
+
+def value_html(value: Any) -> str:
+    """A value of JSON as HTML: a table of names and values, a list, or text. Results of `metrics.measure`, wherever they stand,
+    are tables with their protocol and warnings."""
+    match value:
+        case {"values": dict(), "extractor": str()}:
+            return result_table(value)
+        case dict():
+            return _table({name: value_html(part) for name, part in value.items()})
+        case list() if any(isinstance(part, (dict, list)) for part in value):
+            return "<ul>\n" + "".join(f"<li>{value_html(part)}</li>\n" for part in value) + "</ul>\n"
+        case list():
+            return ", ".join(map(value_html, value))
+        case float():
+            return f"{value:.6g}"
+    return escape(str(value))
+
+
+def result_table(result: dict) -> str:
+    """A result of `metrics.measure`: its values, the protocol that they belong to, its warnings, and all else folded away."""
+    extractor = str(result["extractor"])
+    values = {title(key) if key.endswith(extractor) else key: value_html(value) for key, value in result["values"].items()}
+    protocol = {name: result.get(name) for name in COMPARABLE}
+    warnings = result.get("warnings") or []
+    others = {name: value_html(value) for name, value in result.items() if name not in ("values", "warnings", CONSISTENCY)}
+    return (
+        _table(values)
+        + f"<p>{escape(protocol_title(protocol))}</p>\n"
+        + "".join(f'<p class="note">{value_html(warning)}</p>\n' for warning in warnings)
+        + (value_html({CONSISTENCY: result[CONSISTENCY]}) if CONSISTENCY in result else "")
+        + f"<details><summary>all terms</summary>\n{_table(others)}</details>\n"
+    )
+
+
+def _table(rows: dict[str, str]) -> str:
+    """A table of names and HTML; what is short, as numbers are, is never broken in two."""
+    whole = {name: ' class="whole"' if len(value) <= WHOLE else "" for name, value in rows.items()}
+    cells = (f"<tr><th>{escape(name)}</th><td{whole[name]}>{value}</td></tr>\n" for name, value in rows.items())
+    return "<table>\n" + "".join(cells) + "</table>\n"

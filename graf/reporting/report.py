@@ -1,0 +1,231 @@
+"""A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from graf.errors import GrafError
+from graf.memory.monitor import read_rows
+from graf.reporting.curves import draw_history
+from graf.reporting.history import MAX_POINTS, read_history
+from graf.reporting.html_pieces import Embedder, is_shown, is_table, json_table, result_table
+from graf.reporting.run_status import MEMORY, thinned
+from graf.runtime.files import whole_file
+from graf.runtime.limits import GB
+
+from matplotlib.figure import Figure
+
+PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
+MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
+HEAD = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
+h1, h2, h3, li {{ overflow-wrap: anywhere; }}
+h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
+summary {{ cursor: pointer; }}
+.files {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
+figure {{ margin: 0; max-width: 100%; }}
+figcaption {{ font-size: 0.85rem; overflow-wrap: anywhere; }}
+img, video {{ display: block; max-width: 100%; background: #fff; }}
+video {{ min-width: 16rem; }}
+table {{ border-collapse: collapse; margin: 0.5rem 0; }}
+th, td {{ text-align: left; vertical-align: top; padding: 0.15rem 0.8rem 0.15rem 0; border-bottom: 1px solid #8884; }}
+th {{ font-weight: normal; opacity: 0.75; overflow-wrap: normal; }}
+td {{ overflow-wrap: anywhere; }}
+.whole {{ overflow-wrap: normal; white-space: nowrap; }}
+.curve {{ width: 20rem; padding-right: 0; }}
+.curve svg {{ display: block; width: 100%; min-width: 3rem; }}
+pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
+li > table {{ display: inline-table; vertical-align: top; }}
+@media (max-width: 40rem) {{
+  .plots figure {{ overflow-x: auto; }}
+  .plots img {{ max-width: none; width: 56rem; }}
+  .curves, .curves tbody {{ display: block; }}
+  .curves tr {{ display: grid; grid-template-columns: 4.5rem repeat(3, 1fr) 3.5rem; font-size: 0.8rem; }}
+  .curves th, .curves td {{ padding-right: 0.3rem; border-bottom: 0; }}
+  .curves .curve {{ grid-column: 1 / -1; width: auto; }}
+  tr:has(> td > table, > td > ul) > * {{ display: block; border-bottom: 0; }}
+  ul {{ padding-left: 1.25rem; }}
+}}
+.note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
+</style>
+</head>
+<body>
+"""
+
+
+def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_points: int = MAX_POINTS) -> Path:
+    """Write a page of all that a run has to show: its newest evaluation, curves, samples, videos, earlier ones, its config.
+
+    Curves are drawn anew, in at most max_points points, into the folder `curves` beside the page. Pictures and videos are in
+    the page itself; those that are too large, or too many, are links relative to it, and said to be. `newest`: a folder of
+    results to show before those in the run's eval/, wherever it is. Raises GrafError where run_dir is no run's folder.
+    """
+    folders = _evaluations(run_dir, newest)
+    if not folders and not any((run_dir / part).exists() for part in PARTS):
+        raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
+    embedder = Embedder(run_dir, out_file.parent)
+    samples, videos = _by_step(run_dir / "samples"), _by_step(run_dir / "videos")
+    with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
+        page.write(HEAD.format(title=escape(run_dir.resolve().name)))
+        page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
+        parts = (  # what comes first has the page's room
+            _newest_evaluation(folders[:1], embedder),
+            _curves(run_dir, embedder, max_points),
+            _memory(run_dir, embedder, max_points),
+            _newest_step("Samples in training", samples, embedder),
+            _newest_step("Videos in training", videos, embedder),
+            _earlier(folders[1:], {"samples": samples[1:], "videos": videos[1:]}, embedder),
+            _config(run_dir),
+        )
+        for part in parts:
+            page.writelines(part)
+        page.write("</body>\n</html>\n")
+    return out_file
+
+
+def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
+    """Folders of results: the newest where it is named, then those in eval/, the highest step first."""
+    folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir()]
+    folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
+    if newest is None or not newest.is_dir():
+        return folders
+    return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
+
+
+def _newest_evaluation(folders: list[Path], embedder: Embedder) -> Iterator[str]:
+    for folder in folders:
+        yield "<h2>Evaluation</h2>\n"
+        yield from _folded(folder.name, _evaluation(folder, embedder), is_open=True)
+
+
+def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
+    """Of a folder in it that holds many files, such as the frames of a video, there is a link only."""
+    inside = {path: _files_under(path) for path in sorted(folder.glob("*")) if path.is_dir()}
+    crowded = [path for path, files in inside.items() if len(files) > MANY_FILES]
+    paths = [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)]
+    yield from _files(paths, embedder, [f"{embedder.link(path)} ({len(inside[path])} files)" for path in crowded])
+
+
+def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
+    """Curves of metrics.jsonl, and of each protocol the newest numbers."""
+    if not (run_dir / "metrics.jsonl").is_file():
+        return
+    history = read_history(run_dir / "metrics.jsonl", max_points)
+    yield "<h2>Curves</h2>\n"
+    if history.damaged:
+        yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
+    yield from _plots(draw_history(history, embedder.page_dir / "curves"), embedder)
+    for evaluations in history.evaluations.values():
+        yield f"<h3>Measured in training, step {evaluations.newest_step}</h3>\n" + result_table(evaluations.newest)
+
+
+def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
+    """The curve of memory.jsonl, and what watched the run from outside."""
+    paths = [*_draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)]
+    if (run_dir / "memory_report.png").is_file():
+        paths.append(run_dir / "memory_report.png")
+    if paths:
+        yield "<h2>Memory</h2>\n"
+        yield from _plots(paths, embedder)
+
+
+def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
+    """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
+    times, series = [], {name: [] for name in MEMORY}
+    for row in read_rows(rows_file):
+        times.append(row["time"])
+        for name, kept in series.items():
+            value = row.get(name)
+            kept.append(value / GB if isinstance(value, int | float) else math.nan)
+    if not times:
+        return []
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    axes = figure.subplots()
+    hours = [(when - times[0]) / 3600 for when in thinned(times, max_points)]
+    for name, values in series.items():
+        if any(value > 0 for value in values):
+            axes.plot(hours, thinned(values, max_points), linewidth=1, label=MEMORY[name])
+    axes.set(xlabel="hours", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
+    axes.legend(fontsize=8)
+    with whole_file(file) as temporary:
+        figure.savefig(temporary, dpi=110)
+    return [file]
+
+
+def _newest_step(heading: str, steps: list[list[Path]], embedder: Embedder) -> Iterator[str]:
+    for paths in steps[:1]:
+        yield f"<h2>{heading}</h2>\n"
+        yield from _files(paths, embedder)
+
+
+def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: Embedder) -> Iterator[str]:
+    """What was made in training at earlier steps, then earlier evaluations, folded away."""
+    if folders or any(made.values()):
+        yield "<h2>Earlier</h2>\n"
+    for name, steps in made.items():
+        if steps:
+            yield from _folded(f"{name} of {len(steps)} earlier steps", (p for paths in steps for p in _files(paths, embedder)))
+    for folder in folders:
+        yield from _folded(folder.name, _evaluation(folder, embedder))
+
+
+def _config(run_dir: Path) -> Iterator[str]:
+    path = run_dir / "config.yaml"
+    if path.is_file():
+        yield "<h2>Config</h2>\n"
+        yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
+
+
+def _by_step(folder: Path) -> list[list[Path]]:
+    """Files whose names begin with a step, by step, the newest first."""
+    steps: dict[int, list[Path]] = {}
+    for path in _files_under(folder):
+        steps.setdefault(_step(path.name), []).append(path)
+    return [steps[step] for step in sorted(steps, reverse=True)]
+
+
+def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
+    """Figures, then tables of JSON files, then links to what else there is: meshes, latents, logs."""
+    yield '<div class="files">\n'
+    yield from (embedder.figure(path) for path in paths if is_shown(path))
+    yield "</div>\n"
+    yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
+    links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
+    if links:
+        yield "<ul>\n" + "".join(f"<li>{link}</li>\n" for link in links) + "</ul>\n"
+
+
+def _plots(paths: list[Path], embedder: Embedder) -> Iterator[str]:
+    """Figures whose labels are to stay legible on a telephone, where they are wider than the screen."""
+    yield '<div class="plots">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
+
+
+def _files_under(folder: Path) -> list[Path]:
+    """All files of a folder in the order of their names; not what is hidden or half written, and no gif that is an mp4 too."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    videos = {path for path in paths if path.suffix == ".mp4"}
+    return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
+
+
+def _folded(summary: str, content: Iterable[str], is_open: bool = False) -> Iterator[str]:
+    yield f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>\n"
+    yield from content
+    yield "</details>\n"
+
+
+def _step(name: str) -> int:
+    """The first number in a name, -1 without one."""
+    digits = re.search(r"\d+", name)
+    return int(digits[0]) if digits else -1

@@ -1,0 +1,308 @@
+"""How a run is doing, by the files in its folder alone: step, speed, losses, memory, warnings, newest samples.
+
+All times are seconds since 1970. A run may not have begun to write, be resumed from an earlier step, or have ended long ago.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from graf.config import read_yaml
+from graf.errors import ConfigError, GrafError
+from graf.evaluation.sanity import collapse_warning
+from graf.memory.leak_report import LeakReport, duration
+from graf.reporting.tail import Tail
+from graf.runtime.limits import GB
+
+LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept: of metrics.jsonl and memory.jsonl
+WINDOW_S = 600.0  # over which speed is averaged, samples and evaluations included
+PATIENCE_S, PATIENCE_GAPS = 60.0, 10  # without news for both, a run is silent
+TREND_VALUES, TREND = 8, 0.5  # values that a trend takes; difference of the halves' means / standard deviation
+MEMORY = {
+    "host_bytes": "process",
+    "workers_bytes": "loader workers",
+    "allocated_bytes": "tensors on the card",
+    "reserved_bytes": "reserved on the card",
+    "gpu_used_bytes": "card, all processes",
+}
+CARD = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
+CPU = ("run_cpu_percent", "machine_cpu_percent")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # by any of which a folder is known as a run's
+LATE_PACES = 12  # the newest, that are compared with all; a minute, where rows are written every 5 s
+SANITY = ("mean_opacity", "depth_spread", "depth_range", "empty_share", "full_share")
+SAMPLE = re.compile(r"(\d+)_\w+\.png")
+
+Moment = tuple[float, int]  # a time, and the step that the run was at
+
+
+@dataclass(frozen=True)
+class Limits:
+    """At which a run on its way is warned of."""
+
+    card_percent: float = 95.0  # of the card's memory in use, by all processes
+    slowdown: float = 2.0  # seconds of a step of late, over their median in the run
+    hot_c: float = 87.0  # degrees Celsius of the card
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at one moment."""
+
+    run_dir: Path
+    time: float
+    step: int
+    max_steps: int | None  # None where no config.yaml tells
+    steps_per_s: float | None
+    phase: str | None
+    written: float | None  # when the run last wrote something
+    patience_s: float  # without news for longer, it is silent
+    losses: dict[str, tuple[float, ...]]  # finite values of the last rows, by name
+    memory: dict[str, tuple[float, ...]]  # bytes in the last rows, by whose they are
+    memory_s: float  # seconds that these rows span
+    card: dict[str, float]  # newest readings of CARD
+    warnings: tuple[str, ...]
+    samples: tuple[Path, ...]  # pictures of the step that was sampled last
+    cpu: dict[str, float] = dataclasses.field(default_factory=dict)  # newest readings of CPU
+
+    @property
+    def state(self) -> Literal["starting", "running", "silent", "finished"]:
+        if self.max_steps is not None and self.step >= self.max_steps:
+            return "finished"
+        if self.written is not None and self.time - self.written > self.patience_s:
+            return "silent"
+        return "running" if self.step else "starting"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until max_steps, at the speed of late; None where the run does not run, or its speed is not known yet."""
+        if self.state != "running" or self.max_steps is None or not self.steps_per_s:
+            return None
+        return (self.max_steps - self.step) / self.steps_per_s
+
+
+class RunReader:
+    """Reads a run's folder again and again; of its logs each time only what is new, and never more than their ends."""
+
+    def __init__(self, run_dir: Path, limits: Limits = Limits()):
+        """Raises GrafError where there is no such folder."""
+        if run_dir.is_file():
+            raise GrafError(f"{run_dir}: a file; name the folder of the run, such as {run_dir.parent}")
+        if not run_dir.is_dir():
+            raise GrafError(f"{run_dir}: no such folder; name that of a run, such as results/default")
+        self.run_dir, self.limits = run_dir, limits
+        metrics, memory = run_dir / "metrics.jsonl", run_dir / "memory.jsonl"
+        self._losses = Tail(metrics, lambda row: any(name.startswith("loss") for name in row), LOSS_ROWS)
+        self._sanity = Tail(metrics, lambda row: all(_number(row.get(name)) is not None for name in SANITY), 1)
+        self._memory = Tail(memory, lambda row: "phase" in row and _number(row.get("time")) is not None, MEMORY_ROWS)
+        self._leaks = Tail(memory, lambda row: "leak" in row, 1)
+
+    def status(self) -> RunStatus:
+        """As of now."""
+        tails = (self._losses, self._sanity, self._memory, self._leaks)
+        for tail in tails:
+            tail.update()
+        losses, memory = list(self._losses.rows), list(self._memory.rows)
+        sheets = _sample_sheets(self.run_dir / "samples")
+        logged = [(changed(self._losses.path), losses[-1]["step"])] if losses else []
+        told = sorted([(when, step) for when, step, _ in sheets] + logged)
+        moments = [(row["time"], row["step"]) for row in memory if row["step"] > 0]
+        if not moments or (told and moments[-1][0] < told[-1][0] - WINDOW_S):
+            moments = told
+        newest = memory[-1] if memory else {}
+        now = time.time()
+        status = RunStatus(
+            run_dir=self.run_dir,
+            time=now,
+            step=max(
+                max((tail.rows[-1]["step"] for tail in tails[:3] if tail.rows), default=told[-1][1] if told else 0),
+                _saved_step(self.run_dir / "model.pt.json", changed(self._losses.path)),
+            ),
+            max_steps=_max_steps(self.run_dir / "config.yaml", changed(self.run_dir / "config.yaml")),
+            steps_per_s=speed(moments),
+            phase=newest.get("phase"),
+            written=max([changed(tail.path) for tail in tails] + [when for when, _ in told]) or None,
+            patience_s=max(PATIENCE_S, PATIENCE_GAPS * (moments[-1][0] - moments[-2][0] if len(moments) > 1 else 0)),
+            losses=_series(losses, {name: name for row in losses for name in row if name.startswith("loss")}),
+            memory={name: values for name, values in _series(memory, MEMORY).items() if any(values)},
+            memory_s=newest["time"] - memory[0]["time"] if memory else 0.0,
+            card=_readings(newest, CARD),
+            cpu=_readings(newest, CPU),
+            warnings=(*_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
+            samples=max(sheets)[2] if sheets else (),
+        )
+        if status.state != "running":
+            return status
+        strain = (*_strained_card(newest, self.limits), *_slower(memory, self.limits.slowdown))
+        return dataclasses.replace(status, warnings=(*status.warnings, *strain))
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Runs in the folder or in a folder of it, that which was written last first."""
+    runs = []
+    for child in _folders(folder):
+        runs += [child] if is_run(child) else filter(is_run, _folders(child))
+    return sorted(runs, key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
+
+
+def is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in RUN_FILES)
+
+
+def speed(moments: Sequence[Moment]) -> float | None:
+    """Steps a second over the last WINDOW_S, or over the last step where that took longer; None where no step was taken.
+
+    What lies before a return to an earlier step, from which the run was resumed, does not count.
+    """
+    if not moments:
+        return None
+    end, last = moments[-1]
+    following, began = last, None
+    for when, step in reversed(moments):
+        if step > following or (began is not None and end - when > WINDOW_S):
+            break
+        following = step
+        if step < last:
+            began = (when, step)
+    if began is None or end <= began[0]:
+        return None
+    return (last - began[1]) / (end - began[0])
+
+
+def paces(rows: Sequence[dict]) -> list[float]:
+    """Seconds of a step between each two rows of which the later knows of more steps, where the run trains in both."""
+    found, start = [], None
+    for row in rows:
+        if row["phase"] != "train":
+            start = None
+        elif start is None or row["step"] < start["step"]:
+            start = row
+        elif row["step"] > start["step"]:
+            found.append((row["time"] - start["time"]) / (row["step"] - start["step"]))
+            start = row
+    return found
+
+
+def trend(values: Sequence[float]) -> str:
+    """`rising`, `falling` or `steady`, by the means of both halves; empty where the values are few."""
+    if len(values) < TREND_VALUES:
+        return ""
+    half, mean = len(values) // 2, math.fsum(values) / len(values)
+    change = math.fsum(values[-half:]) / half - math.fsum(values[:half]) / half
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    if abs(change) <= TREND * deviation:
+        return "steady"
+    return "rising" if change > 0 else "falling"
+
+
+def thinned(values: Sequence[float], n: int) -> list[float]:
+    """At most n values (N,): means of neighbours."""
+    bounds = [i * len(values) // n for i in range(n + 1)] if len(values) > n else range(len(values) + 1)
+    return [math.fsum(values[a:b]) / (b - a) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def changed(path: Path) -> float:
+    """When the file was written last, 0 where there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _series(rows: list[dict], names: dict[str, str]) -> dict[str, tuple[float, ...]]:
+    """Finite values of the rows, under what the names stand for."""
+    found = {shown: tuple(v for row in rows if (v := _number(row.get(name))) is not None) for name, shown in names.items()}
+    return {name: values for name, values in found.items() if values}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
+
+
+def _readings(row: dict, names: Iterable[str]) -> dict[str, float]:
+    return {name: value for name in names if (value := _number(row.get(name))) is not None}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _strained_card(row: dict, limits: Limits) -> list[str]:
+    found = _readings(row, ("gpu_used_bytes", "gpu_total_bytes", "gpu_temperature_c"))
+    used, total = found.get("gpu_used_bytes", 0.0), found.get("gpu_total_bytes", 0.0)
+    told = []
+    if total and 100 * used >= limits.card_percent * total:
+        told.append(
+            f"the card is {used / total:.0%} full ({used / GB:.2f} of {total / GB:.2f} GB, all processes together); "
+            "end another program on it, or set a smaller training.micro_batch or memory.budget_gb"
+        )
+    if found.get("gpu_temperature_c", 0.0) >= limits.hot_c:
+        told.append(f"the card is at {found['gpu_temperature_c']:.0f} C, at which cards slow down; give it air")
+    return told
+
+
+def _slower(rows: Sequence[dict], slowdown: float) -> list[str]:
+    seconds = paces(rows)
+    if len(seconds) < 3 * LATE_PACES:
+        return []
+    late, usual = statistics.median(seconds[-LATE_PACES:]), statistics.median(seconds)
+    if late < slowdown * usual:
+        return []
+    times = f"{late:.3g} s of late, {late / usual:.1f} times the run's median of {usual:.3g} s"
+    return [f"a step takes {times}; another program may be busy beside it, the disk slow, or the processor hot"]
+
+
+def _leak(rows: Iterable[dict], now: float) -> list[str]:
+    try:
+        return [f"{LeakReport.from_row(row['leak']).message()} (said {duration(now - row['time'])} ago)" for row in rows]
+    except (KeyError, TypeError):  # a row of another version
+        return []
+
+
+def _collapse(rows: Iterable[dict]) -> list[str]:
+    return [f"step {row['step']}: {message}" for row in rows if (message := collapse_warning(row))]
+
+
+def _not_finite(rows: list[dict]) -> list[str]:
+    counts = Counter(name for row in rows for name, value in row.items() if value is None)
+    named = ", ".join(f"{name} in {count}" for name, count in counts.items())
+    return [f"values that were not finite, of the last {len(rows)} rows: {named}"] if counts else []
+
+
+def _sample_sheets(folder: Path) -> list[tuple[float, int, tuple[Path, ...]]]:
+    """When each step's pictures were written, the step, and the pictures."""
+    by_step: dict[int, list[Path]] = {}
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        if match := SAMPLE.fullmatch(name):
+            by_step.setdefault(int(match[1]), []).append(folder / name)
+    return [(max(map(changed, paths)), step, tuple(paths)) for step, paths in by_step.items()]
+
+
+def _saved_step(record: Path, since: float) -> int:
+    """The step of the newest checkpoint, where that was written last: a run's last step may have no row. 0 where it was not."""
+    try:
+        step = json.loads(record.read_text(encoding="utf-8"))["step"] if changed(record) >= since else 0
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
+    return step if isinstance(step, int) else 0
+
+
+@functools.lru_cache(maxsize=4)
+def _max_steps(config: Path, _changed: float) -> int | None:
+    try:
+        content = read_yaml(config)
+    except ConfigError:
+        return None
+    match content:
+        case {"training": {"max_steps": int(steps)}}:
+            return steps
+    return None

@@ -1,0 +1,169 @@
+"""How a run is doing as words, and as a page that a small local server gives to a browser.
+
+The server knows one address, `/`. The page holds its pictures itself, so that no request ever names a file.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from graf.errors import GrafError
+from graf.memory.leak_report import duration
+from graf.reporting.html_pieces import FILE_MB, MB, Embedder
+from graf.reporting.report import HEAD
+from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend
+from graf.runtime.limits import GB
+
+ADDRESS = "127.0.0.1"
+NAMES = (ADDRESS, "localhost")  # by any other, a page elsewhere has led the browser here
+REFRESH_S = 5
+CURVE_POINTS, CURVE_HEIGHT = 200, 40
+COLUMNS = ("last", "lowest", "highest", "trend")
+FAR_S = 10 * 365 * 86400  # beyond which an end has no date
+
+log = logging.getLogger("graf")
+
+
+def facts(status: RunStatus) -> dict[str, str]:
+    """State, step, speed, end, processor and card in words, as far as they are known; the last two while it runs."""
+    percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
+    found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
+    if status.steps_per_s is not None:
+        found["speed"] = f"{status.steps_per_s:.3g} steps a second"
+    if (left := status.seconds_left) is not None:
+        date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
+        found["end"] = f"in {duration(left)}{date}"
+    units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
+    if status.state != "running":  # what was measured last no longer is
+        return found
+    if len(status.cpu) == len(CPU):
+        run, machine = (status.cpu[name] for name in CPU)
+        found["cpu"] = f"{run / 100:.1f} cores busy with the run, {machine:.0f} % of the machine's in all"
+    if status.card:
+        found["card"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.card.items())
+    return found
+
+
+def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool = True) -> tuple[str, ...]:
+    """The COLUMNS of a curve, which has a trend where it `moves`."""
+    return shown(values[-1]), shown(min(values)), shown(max(values)), trend(values) if moves else ""
+
+
+def loss(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def gigabytes(value: float) -> str:
+    return f"{value / GB:.2f} GB"
+
+
+def memory_title(status: RunStatus) -> str:
+    return f"memory, last {duration(status.memory_s)}"
+
+
+def html(status: RunStatus) -> str:
+    """The page: all of the status, with curves and the newest samples."""
+    name = escape(status.run_dir.resolve().name)
+    percent = f"{status.step / status.max_steps:.0%} " if status.max_steps else ""
+    rows = "".join(f"<tr><th>{key}</th><td>{escape(text)}</td></tr>\n" for key, text in facts(status).items())
+    return (
+        HEAD.format(title=f"{percent}{name}")
+        + f"<h1>{name}</h1>\n<table>\n{rows}</table>\n"
+        + "".join(f'<p class="note">{escape(warning)}</p>\n' for warning in status.warnings)
+        + _curves("losses", status.losses, loss)
+        + _curves(memory_title(status), status.memory, gigabytes, moves=status.state == "running")
+        + "".join(_samples(status))
+        + "</body>\n</html>\n"
+    )
+
+
+def make_server(reader: RunReader, port: int) -> ThreadingHTTPServer:
+    """A server of the page for this machine alone; port 0 takes any that is free. Raises GrafError where it is taken."""
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Host", ADDRESS).partition(":")[0] not in NAMES:
+                self.send_error(HTTPStatus.FORBIDDEN, f"ask for {ADDRESS}")
+            elif self.path != "/":
+                self.send_error(HTTPStatus.NOT_FOUND)
+            else:
+                with lock:
+                    status = reader.status()
+                self._send(html(status).encode("utf-8", "xmlcharrefreplace"))
+
+        def _send(self, body: bytes) -> None:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Refresh", str(REFRESH_S))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *values: object) -> None:
+            log.debug("web: " + format, *values)
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            log.debug("web: a request failed, such as by a browser that left", exc_info=True)
+
+    try:
+        return Server((ADDRESS, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise GrafError(f"--port {port}: cannot be served at ({error}); name another, or 0 for any that is free") from None
+
+
+def _state(status: RunStatus) -> str:
+    if status.state == "starting":
+        return "has not taken a step yet"
+    if status.state == "silent":
+        return f"silent for {duration(status.time - status.written)}: it was stopped, or hangs"
+    phase = f", in phase {status.phase}" if status.state == "running" and status.phase not in (None, "train") else ""
+    return status.state + phase
+
+
+def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], moves: bool = True) -> str:
+    if not series:
+        return ""
+    heads = "".join(f"<th>{name}</th>" for name in ("", *COLUMNS, ""))
+    rows = []
+    for name, values in series.items():
+        cells = "".join(f'<td class="whole">{text}</td>' for text in columns(values, shown, moves))
+        rows.append(f'<tr><th>{escape(name)}</th>{cells}<td class="curve">{_curve(values)}</td></tr>\n')
+    return f'<h2>{heading}</h2>\n<table class="curves">\n<tr>{heads}</tr>\n' + "".join(rows) + "</table>\n"
+
+
+def _curve(values: Sequence[float]) -> str:
+    """A line from the left to the right, between the lowest and the highest value."""
+    points = thinned(values, CURVE_POINTS)
+    low, high = min(points), max(points)
+    heights = [(value - low) / ((high - low) or 1) * (CURVE_HEIGHT - 2) + 1 for value in points]
+    line = " ".join(f"{i},{CURVE_HEIGHT - height:.1f}" for i, height in enumerate(heights))
+    return (
+        f'<svg height="{CURVE_HEIGHT}" viewBox="0 0 {max(len(points) - 1, 1)} {CURVE_HEIGHT}" '
+        f'preserveAspectRatio="none"><polyline points="{line}" fill="none" stroke="currentColor" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )
+
+
+def _samples(status: RunStatus) -> Iterator[str]:
+    """The newest samples, but for those that vanish meanwhile or are too large."""
+    if not status.samples:
+        return
+    embedder = Embedder(status.run_dir, status.run_dir)
+    yield '<h2>newest samples</h2>\n<div class="files">\n'
+    for path in status.samples:
+        with contextlib.suppress(OSError):
+            yield embedder.figure(path) if _is_small(path) else f"<p>{escape(str(path))}: over {FILE_MB} MB, not shown</p>\n"
+    yield "</div>\n"
+
+
+def _is_small(path: Path) -> bool:
+    return path.stat().st_size <= FILE_MB * MB

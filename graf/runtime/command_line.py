@@ -1,0 +1,106 @@
+"""What the command lines share: hyphens for underscores, ~ and $HOME in paths, --version, and what an unknown flag may mean."""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from graf import __version__
+from graf.config import Config
+from graf.config.foreign import OTHER_SUITES
+from graf.config.strict import full_names
+from graf.errors import GrafError
+from graf.runtime.files import expanded
+
+
+def file_path(text: str) -> Path:
+    """The type of a flag that names a file or folder."""
+    return Path(expanded(text))
+
+
+def positive(text: str) -> int:
+    """The type of a flag that counts things of which there is at least one."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse where --max-steps is --max_steps, `type=Path` takes ~ and $HOME, and an unknown flag comes with a hint."""
+
+    def __init__(
+        self,
+        description: str | None,
+        epilog: str | None = None,
+        usage: str | None = None,
+        formatter_class: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter,
+        allow_abbrev: bool = True,
+    ):
+        super().__init__(
+            description=description, epilog=epilog, usage=usage, formatter_class=formatter_class, allow_abbrev=allow_abbrev
+        )
+        self.register("type", Path, file_path)
+        versions = f"graf_ccsr {__version__}, PyTorch {version('torch')}, Python {sys.version.split()[0]}"
+        self.add_argument("--version", action="version", version=versions, help="print versions and leave")
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([self._underscored(word) for word in words], namespace)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            takes_keys = "--set" in self._option_string_actions
+            self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *(hints(unknown) if takes_keys else [])]))
+        return parsed
+
+    def _underscored(self, word: str) -> str:
+        """--max-steps=9 as --max_steps=9, where there is such a flag."""
+        name, equals, value = word.partition("=")
+        underscored = "--" + name[2:].replace("-", "_")
+        is_flag = len(name) > 2 and any(flag.startswith(underscored) for flag in self._option_string_actions)
+        return underscored + equals + value if is_flag and name.startswith("--") else word
+
+
+def hints(unknown: Sequence[str]) -> list[str]:
+    """Of flags that no program here takes, those that are keys of the config, ours or another suite's, and how to say them."""
+    names, found = full_names(Config), []
+    for word, following in itertools.pairwise([*unknown, "--"]):
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_").rpartition(".")[2]
+        value = value if equals else "..." if following.startswith("--") else following
+        if not flag.startswith("--"):
+            continue
+        if name in OTHER_SUITES:
+            found.append(f"; {flag}: {OTHER_SUITES[name]} (--set KEY=VALUE)")
+        elif name in names:
+            found.append(f"; {flag}: say {' or '.join(f'--set {key}={value}' for key in names[name])}")
+    return found
+
+
+def add_data_flag(parser: argparse.ArgumentParser) -> None:
+    """The folder of images, as other suites' programs take it."""
+    parser.add_argument("--data_dir", type=Path, help="folder of your images, as data.type=images data.datadir=...")
+
+
+def add_folder_flags(parser: argparse.ArgumentParser) -> None:
+    """Folders of images and of runs, as other suites' programs take them."""
+    add_data_flag(parser)
+    parser.add_argument("--output_dir", type=Path, help="parent folder of the run, as training.outdir=...")
+
+
+def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> list[str]:
+    """The values of those flags as overrides of the config. Raises GrafError where there is no folder of images."""
+    overrides = []
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise GrafError(f"--data_dir {data_dir}: no such folder; it is where the images lie")
+        overrides += ["data.type=images", f"data.datadir={json.dumps(str(data_dir))}"]
+    if output_dir is not None:
+        overrides.append(f"training.outdir={json.dumps(str(output_dir))}")
+    return overrides

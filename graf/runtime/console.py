@@ -1,0 +1,128 @@
+"""What the scripts share: messages on the terminal, progress bars, and errors as exit statuses."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from graf.errors import GrafError
+from graf.runtime.files import not_worth_a_run
+from graf.runtime.guard import first_line, is_out_of_memory
+
+from tqdm import tqdm
+from tqdm.utils import ObjectWrapper
+
+log = logging.getLogger("graf")
+
+
+class _TqdmHandler(logging.Handler):
+    """Log lines above a running progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        tqdm.write(prefix + record.getMessage(), file=sys.stderr if prefix else sys.stdout)
+
+
+class _Lines:
+    """A stream that turns a progress bar's carriage returns into lines, for logs."""
+
+    def write(self, text: str) -> None:
+        text = text.replace("\r", "\n").strip()
+        if text:
+            sys.stderr.write(text + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class _Lossy(ObjectWrapper):
+    """A stream of the terminal's that loses what cannot be written, to a full disk or a pipe that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._wrapped.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wrapped.flush()
+
+
+@contextlib.contextmanager
+def _lossy_terminal() -> Iterator[None]:
+    """What is said is not worth a run: neither log lines nor progress bars end one, nor what libraries print."""
+    streams = sys.stdout, sys.stderr
+    with contextlib.redirect_stdout(_Lossy(sys.stdout)), contextlib.redirect_stderr(_Lossy(sys.stderr)):
+        yield
+    for stream in streams:
+        try:
+            stream.flush()
+        except OSError:  # Python flushes once more, and would end with a status of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def progress(items: Iterable | None = None, **options: Any) -> tqdm:
+    """A tqdm bar on a terminal; one line a minute where stderr is a file or a pipe."""
+    if sys.stderr.isatty():
+        return tqdm(items, dynamic_ncols=True, **options)
+    return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=100, **options)
+
+
+@contextlib.contextmanager
+def _lost_files_as_warnings() -> Iterator[None]:
+    """No traceback where a thread or a destructor, such as TensorBoard's or imageio's, finds the disk full."""
+    before = threading.excepthook, sys.unraisablehook
+
+    def hook(told: Any, otherwise: Callable[[Any], object]) -> None:
+        if not isinstance(told.exc_value, OSError):
+            otherwise(told)
+            return
+        with not_worth_a_run("files in the background"):
+            raise told.exc_value
+
+    threading.excepthook = lambda told: hook(told, before[0])
+    sys.unraisablehook = lambda told: hook(told, before[1])
+    try:
+        yield
+    finally:
+        threading.excepthook, sys.unraisablehook = before
+
+
+def run_script(main: Callable[[], int | None]) -> None:
+    """Run a script's main: messages to the terminal, a GrafError to stderr with its exit status, mostly 2.
+
+    A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A terminal that cannot ends nothing.
+    """
+    with _lossy_terminal():
+        status = _status_of(main)
+    sys.exit(status)
+
+
+def _status_of(main: Callable[[], int | None]) -> int | None:
+    handler = _TqdmHandler()
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        with _lost_files_as_warnings():
+            status = main()
+    except GrafError as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
+        status = error.exit_status
+    except (OSError, MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            said, status = f"out of memory ({first_line(error)}); tools/check_system.py names edits that fit", 2
+        elif isinstance(error, OSError):
+            said, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
+        else:
+            raise
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {said}\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        status = 130
+    finally:
+        log.removeHandler(handler)
+    return status

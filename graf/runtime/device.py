@@ -1,0 +1,71 @@
+"""The device of a run, and how the CPU's allocator treats it."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+from graf.errors import GrafError
+
+import torch
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`, which becomes the current device.
+
+    Raises GrafError for what this machine lacks.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        n_devices = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= n_devices:
+            raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
+        if device.index is not None:
+            torch.cuda.set_device(device)
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks for the next step, but for the largest, instead of having the kernel fault each page in anew.
+
+    A training step on the CPU runs half as fast again for it (bench/benchmark.py step prints it). Elsewhere than on Linux
+    with glibc nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most that this process has held: allocated on a card, or resident in the host's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    own = process_bytes("VmHWM")  # where exec hands the starter's ru_maxrss on, so that it may be another process's peak
+    if own is not None:
+        return own
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB elsewhere
+
+
+def process_bytes(name: str) -> int | None:
+    """A size that Linux tells of this process, such as VmHWM or VmData (man 5 proc), or None where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)

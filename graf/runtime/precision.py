@@ -1,0 +1,106 @@
+"""The number format that a run's networks compute in: the one place that knows where mixed precision pays.
+
+It pays where the processor multiplies 16-bit numbers itself. On another CPU, such as one with AVX2 only, products of bfloat16
+numbers are computed one by one, and mixed precision, unless the config names bfloat16, is float32.
+"""
+
+import dataclasses
+import logging
+import os
+import platform
+from types import ModuleType
+
+from graf.config import TrainingConfig
+
+import torch
+
+log = logging.getLogger("graf")
+
+TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py amp --dtype bfloat16)
+ARM = ("aarch64", "arm64")
+NARROW = ("DEFAULT", "NO AVX", "AVX2")  # of torch.backends.cpu.get_cpu_capability: without AVX-512
+WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of ONEDNN_MAX_CPU_ISA's names that allow them
+
+
+@dataclasses.dataclass(frozen=True)
+class AmpSettings:
+    """Mixed precision on one device: whether, and the number format of the products under autocast."""
+
+    device_type: str
+    enabled: bool
+    dtype: torch.dtype
+
+    @classmethod
+    def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
+        """As training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device multiplies it, else float16
+        on a card and float32 on a CPU, where float16, a format of cards, is taken for `auto`."""
+        dtype = torch.float32
+        if training.use_amp:
+            named = training.amp_dtype
+            if device.type == "cpu":
+                dtype = torch.bfloat16 if named == "bfloat16" or multiplies_bfloat16(device) else torch.float32
+            elif named == "auto":
+                dtype = torch.bfloat16 if multiplies_bfloat16(device) else torch.float16
+            else:
+                dtype = getattr(torch, named)
+        return cls(device.type, dtype != torch.float32, dtype)
+
+    @property
+    def number_format(self) -> str:
+        """Such as bfloat16."""
+        return str(self.dtype if self.enabled else torch.float32).removeprefix("torch.")
+
+    @property
+    def suits_discriminator(self) -> bool:
+        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16."""
+        return self.device_type != "cpu"
+
+    def autocast(self, enabled: bool = True) -> torch.autocast:
+        """The context in which networks run; `enabled=False` for what needs float32 inside it."""
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """Loss scaling, live where float16 needs it."""
+        return torch.amp.GradScaler(self.device_type, enabled=self.enabled and self.dtype == torch.float16)
+
+
+def log_number_format(training: TrainingConfig, device: torch.device) -> None:
+    """One line where mixed precision is asked for and is not what its name says, or costs."""
+    if not training.use_amp or device.type != "cpu":
+        return
+    if multiplies_bfloat16(device):
+        if training.amp_dtype == "float16":
+            log.info("mixed precision: float16 is for cards; training in bfloat16 on this CPU")
+    elif training.amp_dtype == "bfloat16":
+        log.warning(
+            "training.amp_dtype: bfloat16 on a processor without bfloat16 products: expect steps %d times slower than in "
+            "float32, which training.amp_dtype=auto takes here",
+            TIMES_SLOWER,
+        )
+    else:
+        log.info("mixed precision: no bfloat16 products on this processor; training in float32")
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for products of bfloat16 numbers, and PyTorch uses them."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if platform.machine().lower() in ARM:  # elsewhere it also says yes where AVX-512 emulates them
+        return _answer(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
+    instructions = _answer(torch.cpu, "_is_avx512_bf16_supported") or _answer(torch.cpu, "_is_amx_tile_supported")
+    return instructions and torch.backends.mkldnn.is_available() and not _held_back()
+
+
+def _answer(module: ModuleType, name: str) -> bool:
+    """What a private function of torch says; no where this version of torch does not have it."""
+    try:
+        return bool(getattr(module, name)())
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _held_back() -> bool:
+    """Whether ATEN_CPU_CAPABILITY or ONEDNN_MAX_CPU_ISA forbids the instructions that the processor has."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
+    allowed = any(part in limit for part in WITH_BFLOAT16)
+    return not allowed or torch.backends.cpu.get_cpu_capability() in NARROW

@@ -1,0 +1,206 @@
+"""One training a folder: a lock file that says who has it.
+
+The file is written under another name and linked to its own, which is atomic on local disks and on network drives. Its
+existence is the lock, not an advisory lock of the system's, which some network drives do not pass on to other machines. What a
+killed run leaves behind is told by its process: on this machine it can be looked up. On another, or in another container, it
+cannot, and a person has to decide, unless SLURM did: a job that it started again is not running anywhere else.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import platform
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from graf.errors import GrafError, RunFolderError
+from graf.runtime.files import whole_file
+
+import psutil
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+log = logging.getLogger("graf")
+
+NAME = "run.lock"
+CLOCK_TOLERANCE_S = 1.0  # of what a system tells twice of a process's start
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """A process. started: seconds since boot on Linux, since 1970 elsewhere, neither of which moves with the clock.
+
+    namespace: within which its number is its own, of Linux's containers; slurm_job and slurm_restarts: the batch job that it
+    is of, and how often that was started again; empty and 0 where there is no such thing.
+    """
+
+    pid: int
+    host: str
+    boot_id: str
+    started: float
+    namespace: str = ""
+    slurm_job: str = ""
+    slurm_restarts: int = 0
+
+
+@contextlib.contextmanager
+def run_lock(run_dir: Path) -> Iterator[None]:
+    """Hold the folder against other trainings while entered. A lock that a killed run on this machine left is taken over.
+
+    The folder is made where it is missing, and removed again where it stays empty. Raises GrafError where another run has the
+    folder, or a process on another machine may have it, RunFolderError where the lock cannot be written.
+    """
+    path, made = run_dir / NAME, not run_dir.exists()
+    me = _this_process()
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        while not _create(path, me):
+            _take_over(path, me)
+            if _read(path) == me:
+                break
+    except OSError as error:
+        raise RunFolderError(
+            f"{run_dir}: cannot be written ({error}); make room, or choose another folder with --set training.outdir=..."
+        ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the folder may be gone
+            if _read(path) == me:
+                path.unlink()
+            if made:
+                run_dir.rmdir()  # refuses unless it is empty
+
+
+def _create(path: Path, me: Holder) -> bool:
+    """Make the lock file, whole or not at all; False where there is one."""
+    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
+    try:
+        _write_new(temporary, me)
+        try:
+            os.link(temporary, path)
+        except (FileExistsError, FileNotFoundError):  # the latter where another run took it for a killed one's
+            return False
+        except OSError:  # a disk without links
+            _write_new(path, me)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def _write_new(path: Path, me: Holder) -> None:
+    """Raises FileExistsError where there is one; leaves none where it cannot be written."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(dataclasses.asdict(me)))
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink()
+        raise
+
+
+def _take_over(path: Path, me: Holder) -> None:
+    """Replace a lock whose process is no more. Raises GrafError where it may live; does nothing where the file has changed.
+
+    Of several runs that find the same stale file, only the first to lock it replaces it; the others then see another file.
+    """
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as found:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a disk without such locks
+                fcntl.flock(found, fcntl.LOCK_EX)
+        if os.fstat(found.fileno()).st_ino != path.stat().st_ino:
+            return
+        holder = _read(path)
+        if holder is None:
+            raise GrafError(f"{path}: not a lock that can be read; delete the file if no training runs in this folder")
+        _refuse_if_alive(path, holder, me)
+        with whole_file(path) as temporary:
+            temporary.write_text(json.dumps(dataclasses.asdict(me)), encoding="utf-8")
+        log.warning("%s: left by process %d, which is no more; taken over", path, holder.pid)
+
+
+def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
+    if holder.slurm_job == me.slurm_job and holder.slurm_restarts < me.slurm_restarts:
+        return
+    # Locks written before there were namespaces in them are judged by their process alone.
+    contained = holder.boot_id == me.boot_id and holder.namespace and holder.namespace != me.namespace
+    if holder.host != me.host or contained:
+        where = f"in another container on {holder.host}" if contained else f"on {holder.host}"
+        raise GrafError(
+            f"{path}: process {holder.pid} {where} trains in this folder, or did until it was killed, which cannot be seen "
+            f"from {'this one' if contained else me.host}; if it has ended, delete that file, else name another folder with "
+            "--set expname=..."
+        )
+    if holder.boot_id == me.boot_id and _is_running(holder):
+        raise GrafError(
+            f"{path}: process {holder.pid} on {holder.host} is training in this folder; wait for it or end it, or name another "
+            "folder with --set expname=..."
+        )
+
+
+def _is_running(holder: Holder) -> bool:
+    """Whether the very process lives, not another that was given its number later, nor one that only waits to be reaped."""
+    try:
+        process = psutil.Process(holder.pid)
+        same = abs(_started(process) - holder.started) <= CLOCK_TOLERANCE_S
+        return same and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # somebody's process has the number, and will not tell since when
+        return True
+
+
+def _read(path: Path) -> Holder | None:
+    try:
+        holder = Holder(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    kinds = {"pid": int, "host": str, "boot_id": str, "started": (int, float), "namespace": str, "slurm_job": str}
+    kinds |= {"slurm_restarts": int}
+    return holder if all(isinstance(getattr(holder, name), kind) for name, kind in kinds.items()) else None
+
+
+def _this_process() -> Holder:
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    return Holder(
+        os.getpid(),
+        platform.node(),
+        _boot_id(),
+        _started(psutil.Process()),
+        _namespace(),
+        os.environ.get("SLURM_JOB_ID", ""),
+        int(restarts) if restarts.isdecimal() else 0,
+    )
+
+
+def _started(process: psutil.Process) -> float:
+    since_1970 = process.create_time()
+    # On Linux psutil adds the time of boot, which moves whenever the clock is set.
+    return since_1970 - psutil.boot_time() if sys.platform.startswith("linux") else since_1970
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _boot_id() -> str:
+    """Of this machine since it was started; empty where the system has no such thing."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,139 @@
+"""The benchmark's plain step is the package's in other words, its memory bars hold, and its tables compare like with like."""
+
+import benchmark
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from live_bytes import LiveBytes
+from memory_rows import compared, count_memory, expected_bytes, network, verdicts
+from plain_step import PlainGenerator
+
+import pytest
+import torch
+
+
+def test_the_plain_step_renders_the_same_pictures_with_the_same_gradients(concat, labels):
+    torch.manual_seed(0)
+    learned = Generator(concat("nerf.raw_noise_std=1"))
+    latents, noise = torch.randn(4, 8), learned.draw_noise(4, 0, torch.Generator().manual_seed(1))
+    grid = torch.rand(4, 16, 16, 2, generator=torch.Generator().manual_seed(2)) * 15
+
+    def gradients(generator):
+        rendering = generator(latents, labels, grid, noise=noise)
+        grads = torch.autograd.grad(rendering.images.square().mean(), list(learned.field.parameters()))
+        return rendering.images.detach(), rendering.opacity.detach(), grads
+
+    images, opacity, expected = gradients(learned)
+    plain_images, plain_opacity, found = gradients(PlainGenerator(learned))
+    assert images.std() > 0.01
+    torch.testing.assert_close(plain_images, images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(plain_opacity, opacity, atol=1e-5, rtol=0)
+    for actual, wanted in zip(found, expected, strict=True):
+        assert (actual - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_what_tensors_hold_is_what_the_layers_need():
+    """Of a sample the plain step keeps the inputs, eight layers, the joined skip, the colour layer's input and output; the
+    package's the point, seven layers and what composites it, and a piece of the rays' gradients."""
+    inputs, views, n_samples = 63 + 128, 27 + 128, 2 * 1024 * 64
+    plain = 4 * n_samples * (inputs + 8 * 256 + (inputs + 256) + (256 + views) + 128)
+    default = 4 * n_samples * (3 + 7 * 256)
+    measured_plain, measured = (count_memory(name, 1024)["peak_bytes"] for name in ("plain", "default"))
+    assert plain < measured_plain < 1.3 * plain
+    assert default < measured < 1.2 * default
+    assert measured < 0.6 * measured_plain
+
+
+def row(name, rays, peak, seconds=None, number_format="bfloat16"):
+    return {
+        "name": name, "rays_per_image": rays, "number_format": number_format, "seconds_per_step": seconds, "peak_bytes": peak,
+    }  # fmt: skip
+
+
+def test_ratios_are_to_the_same_number_of_rays():
+    rows = [row("plain", 1024, 100, 3.0), row("default", 1024, 60, 2.0), row("+ checkpoint_rays", 1024, 20, 2.5)]
+    rows += [row("+ checkpoint_rays", 16384, 25, 40.0)]
+    by_hand = [(1.0, 1.5, 1.0), (0.6, 1.0, 1.0), (0.2, 1.25, 1.0), (None, None, 1.25)]
+    columns = ("peak_over_plain", "time_over_default", "peak_over_1024_rays")
+    assert [tuple(found[name] for name in columns) for found in compared(rows)] == by_hand
+
+
+def test_a_bar_is_met_missed_or_not_measured():
+    rows = compared([row("plain", 4096, 100), row("default", 4096, 65), row("+ amp", 4096, 41)])
+    said = [line.rsplit(": ", 1)[1] for line in verdicts(rows)]
+    assert said == ["0.65, met", "0.41, MISSED", *["not measured"] * 4]
+
+
+def test_the_bar_of_mixed_precision_is_not_for_float32():
+    rows = compared([row("plain", 4096, 100), row("+ amp", 4096, 65, number_format="float32")])
+    assert [line for line in verdicts(rows) if line.startswith("+ amp") and not line.endswith("not measured")] == []
+
+
+def test_what_does_not_fit_is_foreseen_from_fewer_rays():
+    rows = [row("plain", 1024, 100), row("plain", 4096, 300), row("safe", 1024, 50)]
+    assert expected_bytes(rows, "plain", 16384) == 4 * 300
+    assert expected_bytes(rows, "default", 16384) == 0
+    assert expected_bytes(rows, "safe", 16384) == 0
+
+
+def test_variants_differ_from_the_default_in_what_their_name_says():
+    assert network(4096).ray_sampler.N_samples == 4096
+    assert network(4096, ("training.use_amp=true",)).training.use_amp
+    assert network(16384).patch_size == 128
+
+
+def test_the_counter_forgets_what_was_freed():
+    with LiveBytes() as counter:
+        for _ in range(3):
+            torch.zeros(256)  # 1 KiB, gone at once
+    assert (counter.live, counter.peak) == (0, 1024)
+
+
+def test_refinement_is_compared_with_the_same_samples_unrefined(monkeypatch):
+    def measured(row):
+        seconds = {"refined, scale 2": 1.0, "refined, scale 4": 0.5, "not refined": 2.5}[row["name"]] * row["samples"]
+        return row | {"seconds_per_step": seconds, "peak_bytes": 1}
+
+    monkeypatch.setattr(benchmark, "in_own_process", measured)
+    rows = benchmark.ccsr_rows(None)
+    assert [row["times_as_fast"] for row in rows] == 2 * [2.5, 5.0, 1.0]
+
+
+def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
+    seen = []
+    monkeypatch.setattr(benchmark.memory, "measure_steps", lambda config, *rest: seen.append((config, rest[0])) or {})
+    args = benchmark.parser().parse_args(["ccsr", "--device", "cpu"])
+    benchmark.measured_row(args, {"name": "not refined", "samples": 64})
+    benchmark.measured_row(args, {"name": "refined, scale 2", "samples": 64})
+    assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c, _ in seen] == [("none", 64, 64), ("refine", 64, 64)]
+    assert all(c.training.use_amp and freed_memory_is_kept for c, freed_memory_is_kept in seen)
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1.04, "met"), (1.06, "MISSED")])
+def test_mixed_precision_is_judged_by_the_medians_of_its_turns(monkeypatch, caplog, seconds, said):
+    turns = []
+
+    def measured(row):
+        turns.append(row["name"])
+        taken = 1.0 if row["name"] == "float32" else seconds
+        return row | {"number_format": "f", "seconds_per_step": taken, "cpu_seconds_per_step": 2 * taken}
+
+    monkeypatch.setattr(benchmark, "in_own_process", measured)
+    with caplog.at_level("INFO", "graf"):
+        benchmark.amp_rows(benchmark.parser().parse_args(["amp"]))
+    assert turns == ["float32", "amp", "float32", "amp"]
+    assert caplog.text.count(f"at most 1.05: {said}") == 2
+
+
+def test_speed_is_judged_beside_one_busy_process(monkeypatch, caplog):
+    speeds = iter([8.0, 4.0, 10.0, 2.0])
+    monkeypatch.setattr(benchmark, "training_speed", lambda args, n_busy: next(speeds) + 0 * n_busy)
+    with caplog.at_level("INFO", "graf"):
+        rows = benchmark.busy_rows(benchmark.parser().parse_args(["busy"]))
+    assert [row["name"] for row in rows] == 2 * ["alone", "beside a busy process"]
+    assert "medians: 0.33 of the speed alone; at least 0.40: MISSED" in caplog.text  # 3 of 9
+
+
+def test_a_training_that_ends_early_is_an_error(tmp_path):
+    with benchmark.running(["-c", "raise SystemExit(2)"]) as training, pytest.raises(GrafError, match="status 2 before step 5"):
+        benchmark.time_of_row(tmp_path / "metrics.jsonl", 5, training)

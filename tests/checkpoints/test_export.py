@@ -1,0 +1,156 @@
+"""Exported generators: the same images bit for bit, nothing else in the file, and anything that is none is refused."""
+
+import json
+import logging
+from pathlib import Path
+
+import eval as evaluation
+import graf
+from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint, restore, save_checkpoint, start_from
+from graf.checkpoints.export import write_export
+from graf.checkpoints.generator_loading import checkpoint_config
+from graf.config import config_to_dict
+from graf.errors import CheckpointError
+from graf.models.generator import Generator
+from graf.training.state import TrainState
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+CPU = torch.device("cpu")
+VARIANTS = {
+    "film": ("nerf.raw_noise_std=1",),
+    "fine": ("nerf.N_importance=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
+    "refined": ("ccsr.mode=refine", "ray_sampler.N_samples=64"),
+    "concat": ("nerf.conditioning=concat", "nerf.use_viewdirs=true", "nerf.density_activation=relu"),
+}
+
+
+@pytest.fixture
+def exported(smoke, tmp_path):
+    path = tmp_path / "cars.safetensors"
+    write_export(path, Generator(smoke()), step=12)
+    return path
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_images_bit_for_bit(smoke, labels, tmp_path, variant):
+    """From the training checkpoint and from the file exported of it; the average is what goes out."""
+    state = TrainState(smoke(*VARIANTS[variant]), CPU, 2, 3)
+    with torch.no_grad():
+        for parameter in state.generator_ema.parameters():
+            parameter.add_(0.01)
+    save_checkpoint(tmp_path / "model.pt", state)
+    original = graf.load_generator(tmp_path / "model.pt")
+    write_export(tmp_path / "cars.safetensors", original, step=3)
+    loaded = graf.load_generator(tmp_path / "cars.safetensors")
+    latents = original.sample_latents(4, torch.Generator().manual_seed(1))
+    for name in ("images", "depth", "opacity"):
+        one, other = (
+            getattr(g.render(latents, labels.pose_c2w, class_index=labels.class_index), name) for g in (original, loaded)
+        )
+        assert torch.equal(one, other)
+    assert loaded.config == original.config
+    assert not loaded.training
+    assert not any(p.requires_grad for p in loaded.parameters())
+    assert not torch.equal(next(loaded.parameters()), next(state.generator.parameters()))
+
+
+def test_the_file_holds_weights_and_config_and_nothing_else(smoke, tmp_path):
+    generator = Generator(smoke("expname=chairs"), n_classes=3)
+    path = write_export(tmp_path / "new folder" / "chairs.safetensors", generator, step=77)
+    with safe_open(path, framework="pt") as file:
+        assert set(file.keys()) == generator.state_dict().keys()
+        metadata = file.metadata()
+    assert metadata.keys() == {"format", "config", "n_classes", "step"}
+    assert json.loads(metadata["config"]) == config_to_dict(generator.config)
+    assert (metadata["n_classes"], metadata["step"]) == ("3", "77")
+    assert list(path.parent.iterdir()) == [path]
+    (tmp_path / "plain").write_text("")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode  # whoever may read other files may read it
+
+
+def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
+    content = read_checkpoint(exported)
+    assert checkpoint_step(content) == 12
+    assert checkpoint_config(exported, content) == smoke()
+    state = TrainState(smoke(), CPU)
+    with pytest.raises(CheckpointError, match="holds no discriminator"):
+        restore(exported, state)
+    with caplog.at_level(logging.INFO, "graf"):
+        start_from(exported, state)
+    assert "100.0% of the parameters" in caplog.text
+    assert torch.equal(state.generator.field.layers[0].weight, content["generator_ema"]["field.layers.0.weight"])
+
+
+def refusal(path):
+    with pytest.raises(CheckpointError) as caught:
+        graf.load_generator(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 8, 100, 0.5, 0.999])
+def test_a_truncated_file_is_refused(exported, keep):
+    content = exported.read_bytes()
+    exported.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    assert "not a safetensors file that can be read" in refusal(exported)
+
+
+def test_a_header_of_random_bytes_is_refused(exported):
+    content = bytearray(exported.read_bytes())
+    content[:64] = bytes(range(64))
+    exported.write_bytes(content)
+    assert "not a safetensors file that can be read" in refusal(exported)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert refusal(tmp_path / "no.safetensors").endswith("no such checkpoint")
+
+
+def test_a_folder_of_that_name_is_refused(tmp_path):
+    (tmp_path / "x.safetensors").mkdir()
+    refusal(tmp_path / "x.safetensors" / "y.safetensors")
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_other_peoples_tensors_are_refused(tmp_path, metadata):
+    save_file({"a": torch.ones(2)}, tmp_path / "x.safetensors", metadata)
+    assert "no generator that eval.py --export wrote" in refusal(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"config": "{"}, {"config": "[1]"}, {"n_classes": "many"}, {"step": None}, {"config": '{"lr": 1}'}, {"config": "{}"}],
+)
+def test_damaged_metadata_is_refused(exported, change):
+    with safe_open(exported, framework="pt") as file:
+        metadata = {name: value for name, value in (file.metadata() | change).items() if value is not None}
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(weights, exported, metadata)
+    with pytest.raises(graf.errors.GrafError, match="cars.safetensors"):
+        graf.load_generator(exported)
+
+
+def test_a_failed_write_keeps_the_file_before_it(smoke, exported, monkeypatch):
+    before = exported.read_bytes()
+
+    def disk_full(path, content):
+        with open(path, "wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        write_export(exported, Generator(smoke("nerf.netwidth=8")), step=1)
+    assert exported.read_bytes() == before
+    assert list(exported.parent.iterdir()) == [exported]
+
+
+def test_the_flag_wants_the_suffix_by_which_the_file_is_read(capsys):
+    assert evaluation.parser().parse_args(["--export", "a.safetensors"]).export == "a.safetensors"
+    with pytest.raises(SystemExit):
+        evaluation.parser().parse_args(["--export", "a.pt"])
+    assert "ends in .safetensors" in capsys.readouterr().err

@@ -1,0 +1,465 @@
+"""Other people's checkpoints: whatever their wrapping, the same weights under our names, and a table where they do not fit."""
+
+import logging
+import math
+from pathlib import Path
+
+import graf
+import train
+from graf.checkpoints.checkpoint import read_checkpoint, restore, save_checkpoint, start_from
+from graf.checkpoints.foreign.architecture import differences, infer_config, read_architecture
+from graf.checkpoints.foreign.recognition import recognise, step_of
+from graf.checkpoints.generator_loading import checkpoint_config
+from graf.checkpoints.partial_loading import load_partially, require_fit
+from graf.config import config_to_dict
+from graf.errors import CheckpointError
+from graf.models.discriminator import Discriminator
+from graf.models.generator import Generator
+from graf.training.state import TrainState
+
+import pytest
+import torch
+from torch import nn
+
+CPU = torch.device("cpu")
+
+
+def wave(*shape):
+    """Numbers by a formula: sin 1, sin 2, ..."""
+    return torch.arange(1.0, math.prod(shape) + 1).sin().view(shape)
+
+
+def graf_field(width=8, depth=6, multires=2, multires_views=1, shape=4, appearance=3):
+    """GRAF's field under its own names, its widths written out: x and its waves are 3 + 6 multires wide."""
+    points, views = 3 + 6 * multires + shape, 3 + 6 * multires_views + appearance
+    shapes = {f"pts_linears.{i}": (width, width) for i in range(depth)}
+    shapes |= {"pts_linears.0": (width, points), "pts_linears.5": (width, points + width)}
+    shapes |= {"views_linears.0": (width // 2, width + views), "feature_linear": (width, width)}
+    shapes |= {"alpha_linear": (1, width), "rgb_linear": (3, width // 2)}
+    return {
+        f"{name}.{kind}": wave(*size) for name, both in shapes.items() for kind, size in (("weight", both), ("bias", both[:1]))
+    }
+
+
+FIELD_KEYS = {
+    "nerf.conditioning": "concat", "nerf.netwidth": 8, "nerf.netdepth": 6, "nerf.multires": 2, "nerf.multires_views": 1,
+    "nerf.use_viewdirs": True, "z_dist.dim": 7, "z_dist.dim_appearance": 3, "nerf.N_importance": 0, "ccsr.mode": "none",
+}  # fmt: skip
+
+
+@pytest.fixture
+def family():
+    """The content of a graf_ccsr checkpoint: a field, CCSR of its own, a discriminator (patch 32) with heads of its own."""
+    convs = {"main.0": (16, 3), "main.3": (32, 16), "main.6": (64, 32), "conv_out": (1, 64)}
+    discriminator = {f"{name}.weight": wave(*size, 4, 4) for name, size in convs.items()}
+    discriminator |= {"label_out.0.weight": wave(5, 64, 1, 1), "label_out.4.weight": wave(2, 5, 1, 1)}
+    ccsr = {"cclc.latent_codes": wave(8, 3, 4, 4), "cem.residual_weight": torch.tensor(0.5)}
+    return {"generator": graf_field(), "ccsr": ccsr, "discriminator": discriminator, "it": 70}
+
+
+@pytest.fixture
+def recipe(concat):
+    """The config whose networks the family's weights are of."""
+    discriminator = ("discriminator.condition=none", "discriminator.norm=instance", "ray_sampler.N_samples=1024")
+    keys = [f"{name}={value}" for name, value in FIELD_KEYS.items()]
+    return lambda *overrides: concat(*keys, *discriminator, *overrides)
+
+
+def saved(folder, content, name="other.pt"):
+    torch.save(content, folder / name)
+    return folder / name
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# What it is --------------------------------------------------------------------------------------------------------------
+
+WRAPPINGS = {
+    "as it is": lambda w: w,
+    "model_state_dict": lambda w: {"model_state_dict": w, "epoch": 3},
+    "state_dict": lambda w: {"state_dict": w},
+    "a part": lambda w: {"generator": w, "step": 9},
+    "a wrapped part": lambda w: {"generator": {"model_state_dict": w}, "epoch": 4},
+    "parts in a wrapper": lambda w: {"state_dict": {"generator": w}},
+    "prefixes": lambda w: {"state_dict": {f"generator.{name}": tensor for name, tensor in w.items()}},
+    "DataParallel": lambda w: {"generator": {f"module.{name}": tensor for name, tensor in w.items()}},
+    "DataParallel within": lambda w: {f"{name.split('.')[0]}.module.{name.split('.', 1)[1]}": t for name, t in w.items()},
+    "DistributedDataParallel of a compiled part": lambda w: {f"module._orig_mod.{name}": t for name, t in w.items()},
+    "the average alone": lambda w: {"generator_test": w},
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("own_names", [False, True])
+def test_a_generator_is_recognised_in_any_wrapping(wrapping, own_names):
+    expected = {f"field.{name}": tensor for name, tensor in graf_field().items()}
+    found = recognise(WRAPPINGS[wrapping](expected if own_names else graf_field()), "x.pt")
+    assert same(found.parts["generator"], expected)
+    assert same(found.parts["generator_ema"], expected)
+    assert "discriminator" not in found.parts
+
+
+def test_a_bare_discriminator_is_one_and_no_generator(smoke, tmp_path):
+    weights = Discriminator(smoke().discriminator, 16, 2, 3).state_dict()
+    found = recognise({f"module.{name}": tensor for name, tensor in weights.items()}, "x.pt")
+    assert found.parts.keys() == {"discriminator"}
+    assert same(found.parts["discriminator"], weights)
+    with pytest.raises(CheckpointError, match="holds no generator, only discriminator"):
+        graf.load_generator(saved(tmp_path, weights))
+
+
+def test_fine_network_and_average_come_under_our_names():
+    content = {"generator": graf_field(), "generator_fine": graf_field(width=6), "generator_test": graf_field(), "it": 3}
+    found = recognise(content, "x.pt")
+    assert found.kind == "graf"
+    assert {name.split(".")[0] for name in found.parts["generator"]} == {"field", "field_fine"}
+    assert {name.split(".")[0] for name in found.parts["generator_ema"]} == {"field"}
+    assert found.parts["generator"]["field_fine.alpha_linear.weight"].shape == (1, 6)
+    assert found.averaged
+    assert not recognise({"generator": graf_field(), "it": 3}, "x.pt").averaged
+
+
+@pytest.mark.parametrize(
+    ("content", "step"),
+    [
+        ({"it": -1}, 0),
+        ({"it": 7}, 7),
+        ({"step": 8, "epoch": 2}, 8),
+        ({"epoch": 2}, 0),
+        ({"state": {"step": 5}}, 5),
+        ({"it": "x"}, 0),
+    ],
+)
+def test_step(content, step):
+    assert step_of(content) == step
+
+
+def test_what_the_family_has_of_its_own_is_named(family, caplog):
+    found = recognise(family, "x.pt")
+    with caplog.at_level(logging.WARNING, "graf"):
+        found.report_left_out("x.pt")
+    assert found.kind == "graf_ccsr"
+    assert "ccsr is a network that this suite has not; not taken: 2 tensors, 385 numbers (cclc.latent_codes" in caplog.text
+    assert "discriminator.label_out" in caplog.text
+    assert "330 numbers" in caplog.text  # 5 * 64 + 2 * 5
+    assert found.parts["discriminator"].keys() == {f"main.{i}.weight" for i in (0, 3, 6, 9)}
+    assert torch.equal(found.parts["discriminator"]["main.9.weight"], family["discriminator"]["conv_out.weight"])
+
+
+NONSENSE = [None, 1, "x", [], {}, {"generator": None}, {3: torch.ones(2)}, {"a": {"main.0": torch.ones(1)}}]
+
+
+def test_a_fine_network_alone_and_odd_names_are_no_crash():
+    found = recognise(
+        {"generator_fine": graf_field(), "discriminator": {"main.a.weight": wave(1, 1, 4, 4), "main.": wave(1)}}, "x.pt"
+    )
+    assert found.parts["generator"].keys() == {f"field_fine.{name}" for name in graf_field()}
+    assert found.parts["discriminator"].keys() == {"main.a.weight", "main."}
+
+
+@pytest.mark.parametrize("inner", NONSENSE)
+@pytest.mark.parametrize(
+    "key", ["generator", "discriminator", "state_dict", "model_state_dict", "ccsr", "state", "config", "it"]
+)
+def test_nonsense_is_one_clear_error(inner, key):
+    for content in ({key: inner}, {"format": "graf_ccsr 9", key: inner}, {key: {key: inner}}):
+        with pytest.raises(CheckpointError, match="its keys are"):
+            recognise(content, "x.pt")
+
+
+# What its shapes tell ------------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = {
+    "film": (),
+    "film, no appearance": ("z_dist.dim_appearance=0", "nerf.use_viewdirs=true", "nerf.multires=7", "nerf.netdepth=3"),
+    "film, deep mapping": ("nerf.mapping_depth=3", "z_dist.dim_appearance=3", "nerf.netwidth=20"),
+    "film, fine": ("nerf.N_importance=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
+    "refined": ("ccsr.mode=refine", "ray_sampler.N_samples=64", "ccsr.depth=2", "ccsr.num_views=5", "ccsr.elevation_bins=3"),
+    "refined four times": ("ccsr.mode=refine", "ccsr.scale_factor=4", "ccsr.width_upsampled=5", "discriminator.dual=true"),
+    "rrdb": ("ccsr.mode=consistency", "ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=2", "ccsr.nf=8", "ccsr.gc=4"),
+    "labels": ("discriminator.label_loss=MCE", "discriminator.condition=class"),
+    "normalised": ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=class_and_pose"),
+    "patches of 128": ("ray_sampler.N_samples=16384", "discriminator.ndf=4", "discriminator.condition=none"),
+    "concat": ("nerf.conditioning=concat", "nerf.netdepth=6", "nerf.use_viewdirs=true", "nerf.multires=3"),
+    "concat, no views": ("nerf.conditioning=concat", "z_dist.dim=9", "z_dist.dim_appearance=2"),
+    "concat, neither": ("nerf.conditioning=concat", "z_dist.dim_appearance=0", "nerf.use_viewdirs=false"),
+}
+
+
+def weights_of(config, n_classes=2):
+    discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, 3)
+    return {"generator": Generator(config, n_classes).state_dict(), "discriminator": discriminator.state_dict()}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_shapes_tell_the_config_that_made_them(smoke, architecture):
+    """Beside their own config there is no difference; beside another, whatever is told for certain is their own config's."""
+    config = smoke(*ARCHITECTURES[architecture])
+    weights = weights_of(config)
+    findings = read_architecture(weights, config)
+    assert list(differences(findings, config)) == []
+    raw = config_to_dict(config)
+    for prior in (smoke(), smoke(*ARCHITECTURES["concat"]), smoke(*ARCHITECTURES["refined"])):
+        for name, finding in read_architecture(weights, prior).items():
+            section, key = name.split(".")
+            assert not finding.certain or finding.value == raw[section][key], name
+
+
+def test_widths_of_grafs_field_alone_give_its_keys_where_the_config_is_near(concat):
+    """17 + 4 = 15 + 6 = ...: another width of the field leaves the codes as the config has them."""
+    prior = concat("nerf.multires=2", "nerf.multires_views=1", "z_dist.dim=7", "z_dist.dim_appearance=3", "nerf.netwidth=10")
+    findings = read_architecture(recognise(graf_field(), "x.pt").parts, prior)
+    assert {name: finding.value for name, finding in findings.items()} == FIELD_KEYS
+    assert [(name, value) for name, value, _ in differences(findings, prior)] == [("nerf.netwidth", 10)]
+
+
+def test_far_from_any_config_codes_are_of_equal_width_and_frequencies_many():
+    """20 = 15 + 5 = 9 + 11 = 3 + 17 and 14 = 9 + 5 = 3 + 11 = 0 + 14: twice 5 with more waves, before twice 11."""
+    content = {"generator": graf_field(multires=2, multires_views=1, shape=5, appearance=5)}
+    config = infer_config(recognise(content, "x.pt"), Path("x.pt"))
+    assert (config.nerf.multires, config.nerf.multires_views) == (2, 1)
+    assert (config.z_dist.dim, config.z_dist.dim_appearance) == (10, 5)
+
+
+def test_published_widths_are_told_without_a_config(tmp_path, caplog):
+    """GRAF's defaults: 63 + 128 numbers into the first layer, 27 + 128 beside the features."""
+    weights = graf_field(width=32, depth=8, multires=10, multires_views=4, shape=128, appearance=128)
+    with caplog.at_level(logging.WARNING, "graf"):
+        generator = graf.load_generator(saved(tmp_path, {"generator": weights, "it": 3}))
+    assert same(generator.field.state_dict(), weights)
+    config = generator.config
+    assert (config.nerf.netwidth, config.nerf.netdepth, config.nerf.multires, config.nerf.multires_views) == (32, 8, 10, 4)
+    assert (config.z_dist.dim, config.z_dist.dim_appearance) == (256, 128)
+    assert config.nerf.density_activation == "relu"
+    assert "no config inside or beside it" in caplog.text
+    assert "guessed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "architecture", [name for name in ARCHITECTURES if "concat" not in name and "no appearance" not in name]
+)
+def test_our_weights_load_without_a_config(smoke, tmp_path, architecture):
+    config = smoke(*ARCHITECTURES[architecture])
+    weights = weights_of(config)
+    path = saved(tmp_path, {"generator": weights["generator"], "discriminator": weights["discriminator"]})
+    assert same(graf.load_generator(path).state_dict(), weights["generator"])
+    inferred = infer_config(recognise(read_checkpoint(path), path), path)
+    assert inferred.patch_size == config.patch_size
+    assert inferred.data.imsize >= math.isqrt(inferred.ray_sampler.N_samples)
+
+
+def test_a_generator_alone_brings_its_classes(smoke, tmp_path):
+    weights = Generator(smoke(), n_classes=5).state_dict()
+    generator = graf.load_generator(saved(tmp_path, weights))
+    assert generator.class_embedding.weight.shape == (5, 8)
+    assert same(generator.state_dict(), weights)
+
+
+@pytest.mark.parametrize("name", ["model_config", "config", "hyper_parameters", "hparams"])
+def test_a_config_inside_is_taken_under_any_of_its_names(smoke, tmp_path, name):
+    config = smoke("nerf.netwidth=12", "data.near=2.7")
+    path = saved(tmp_path, {"generator": Generator(config).state_dict(), name: config_to_dict(config)})
+    assert graf.load_generator(path).config == config
+
+
+def test_a_config_inside_may_be_of_grafs_format(tmp_path):
+    inside = {
+        "data": {"type": "carla", "imsize": 24, "white_bkgd": False, "near": 1.5},
+        "nerf": {"netdepth": 6, "netwidth": 8, "multires": 2, "multires_views": 1, "i_embed": 0, "use_viewdirs": True},
+        "z_dist": {"dim": 7, "dim_appearance": 3},
+    }
+    config = graf.load_generator(saved(tmp_path, {"generator": graf_field(), "hparams": inside})).config
+    assert (config.data.imsize, config.data.near, config.data.background) == (24, 1.5, (0.0, 0.0, 0.0))
+
+
+def test_a_config_of_neither_format_is_said_and_shapes_are_read(smoke, tmp_path, caplog):
+    path = saved(tmp_path, {"generator": Generator(smoke()).state_dict(), "hparams": {"lr": 1e-3, "layers": 5}})
+    with caplog.at_level(logging.WARNING, "graf"):
+        assert graf.load_generator(path).config.nerf.netwidth == 16
+    assert "unknown key 'lr'" in caplog.text
+    assert "read off its shapes" in caplog.text
+
+
+# Where it does not fit -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_names_the_keys_that_differ_and_the_tensors_that_tell(smoke, tmp_path):
+    path = saved(tmp_path, Generator(smoke("nerf.netwidth=12", "nerf.netdepth=3")).state_dict())
+    with pytest.raises(CheckpointError) as caught:
+        graf.load_generator(path, smoke("discriminator.condition=none"))
+    first, header, *rows = str(caught.value).splitlines()
+    assert first.startswith(f"{path}: does not fit this config")
+    assert header.split("  ")[-1] == "seen by"
+    table = {row.split()[0]: row.split(maxsplit=3)[1:] for row in rows}
+    assert table == {
+        "nerf.netdepth": ["2", "3", "field.layers.2.weight (12, 12)"],
+        "nerf.netwidth": ["16", "12", "field.layers.0.weight (12, 27)"],
+    }
+
+
+def test_a_table_that_no_key_explains_is_of_tensors(smoke):
+    config = smoke("discriminator.condition=none")
+    network = Generator(config)
+    weights = dict(network.state_dict()) | {"odd.weight": torch.ones(3)}
+    del weights["field.density.bias"]
+    with pytest.raises(CheckpointError) as caught:
+        require_fit({"generator": network}, {"generator": weights}, config, "x.pt")
+    rows = [row.split() for row in str(caught.value).splitlines()[2:]]
+    assert rows == [["field.density.bias", "(1,)", "absent"], ["odd.weight", "absent", "(3,)"]]
+
+
+def test_a_long_table_is_cut_and_counted(smoke):
+    config = smoke("discriminator.condition=none")
+    network = Generator(config)
+    weights = dict(network.state_dict()) | {f"odd.{i}": torch.ones(1) for i in range(30)}
+    with pytest.raises(CheckpointError) as caught:
+        require_fit({"generator": network}, {"generator": weights}, config, "x.pt")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2 + 12 + 1
+    assert lines[-1].strip() == "... and 18 more"
+
+
+def test_nothing_is_loaded_of_what_does_not_fit(smoke, tmp_path):
+    """The generator fits and the discriminator does not: neither is touched."""
+    config = smoke()
+    path = saved(tmp_path, weights_of(smoke("discriminator.ndf=4"), 1) | {"it": 5})
+    state = TrainState(config, CPU, 1, 3)
+    before = {name: value.clone() for name, value in state.generator.state_dict().items()}
+    with pytest.raises(CheckpointError, match="discriminator.ndf +8 +4 +main.4.weight"):
+        restore(path, state)
+    assert same(before, state.generator.state_dict())
+    assert state.step == 0
+
+
+def test_the_familys_weights_are_trained_on(family, recipe, tmp_path, caplog):
+    state = TrainState(recipe("training.lr_g=0.008", "training.lr_anneal_every=[50]", "training.lr_anneal=0.5"), CPU)
+    with caplog.at_level(logging.WARNING, "graf"):
+        restore(saved(tmp_path, family), state)
+    assert same(state.generator.field.state_dict(), family["generator"])
+    assert torch.equal(state.discriminator.main[9].weight, family["discriminator"]["conv_out.weight"])
+    assert state.step == 70
+    assert state.optimizer_g.param_groups[0]["lr"] == pytest.approx(0.004)
+    assert "label_out" in caplog.text
+    assert "a checkpoint of the graf_ccsr family; its weights are taken" in caplog.text
+
+
+def test_class_conditioning_that_we_have_not_is_refused_unless_partial(family, recipe, tmp_path, caplog):
+    family["generator"]["condition_embedding.0.weight"] = wave(1, 8)
+    path = saved(tmp_path, family)
+    with pytest.raises(CheckpointError, match="condition_embedding.0.weight +absent"):
+        restore(path, TrainState(recipe(), CPU))
+    state = TrainState(recipe(), CPU)
+    with caplog.at_level(logging.INFO, "graf"):
+        start_from(path, state)
+    assert "generator: unexpected: field 1 (field.condition_embedding.0.weight)" in caplog.text
+    assert state.step == 0
+
+
+# What fits of it -------------------------------------------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    """Two layers of 6 and `width` numbers, so that shares are seen at a glance."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(width - 1, 1)
+
+
+def test_the_report_counts_by_module():
+    network, weights = Two(4), Two(4).state_dict()
+    weights = {"b.weight": wave(1, 3), "b.bias": wave(1, 1), "a.weight": wave(2, 2), "c.one": wave(1), "c.two": wave(1)}
+    report = load_partially(network, weights, "x.pt")
+    assert report.share == pytest.approx(7 / 10)
+    assert report.loaded == ("b.weight", "a.weight")
+    assert (report.missing, report.unexpected, report.reshaped) == (("a.bias",), ("c.one", "c.two"), ("b.bias",))
+    assert report.lines() == ["missing: a 1 (a.bias)", "unexpected: c 2 (c.one, c.two)", "reshaped: b 1 (b.bias)"]
+    assert torch.equal(network.a.weight, weights["a.weight"])
+
+
+@pytest.mark.parametrize(("width", "loads"), [(6, True), (7, False)])  # 6 of 12 numbers, 6 of 13
+def test_half_of_the_parameters_is_enough_and_less_is_not(width, loads):
+    network = Two(width)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    weights = {"a.weight": wave(2, 2), "a.bias": wave(2)}
+    if loads:
+        assert load_partially(network, weights, "x.pt").share == 0.5
+        assert torch.equal(network.a.bias, weights["a.bias"])
+    else:
+        with pytest.raises(CheckpointError, match=r"x.pt: only 46% of the two's parameters would load(.|\n)*missing: b 2"):
+            load_partially(network, weights, "x.pt")
+        assert same(before, network.state_dict())
+
+
+def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
+    before = TrainState(smoke("training.seed=5"), CPU, 2, 3)
+    before.step = 9
+    save_checkpoint(tmp_path / "model.pt", before)
+    state = TrainState(smoke("nerf.N_importance=3", "nerf.netdepth_fine=1", "nerf.netwidth_fine=4"), CPU, 2, 3)
+    fine = {name: value.clone() for name, value in state.generator.field_fine.state_dict().items()}
+    with caplog.at_level(logging.INFO, "graf"):
+        start_from(tmp_path / "model.pt", state)
+    for network in (state.generator, state.generator_ema):
+        assert same(network.field.state_dict(), before.generator.field.state_dict())
+        assert same(network.field_fine.state_dict(), fine)
+    assert same(state.discriminator.state_dict(), before.discriminator.state_dict())
+    assert state.step == 0
+    assert f"{tmp_path / 'model.pt'}: generator: missing: field_fine" in caplog.text
+    assert "discriminator: " in caplog.text
+    assert caplog.text.count("missing") == 1
+
+
+def test_a_new_run_may_start_from_a_generator_alone(smoke, tmp_path, caplog):
+    path = saved(tmp_path, Generator(smoke()).state_dict())
+    with pytest.raises(CheckpointError, match="holds no discriminator.*--partial"):
+        restore(path, TrainState(smoke(), CPU))
+    with caplog.at_level(logging.WARNING, "graf"):
+        start_from(path, TrainState(smoke(), CPU))
+    assert "holds no discriminator, which starts afresh" in caplog.text
+
+
+@pytest.mark.parametrize("resume", ["auto", "none"])
+def test_partial_needs_a_file(tmp_path, resume):
+    with pytest.raises(CheckpointError, match="name it with --resume FILE"):
+        train.find_checkpoint(resume, tmp_path / "run", partial=True)
+
+
+def test_partial_writes_over_no_run(tmp_path):
+    source, run = saved(tmp_path, {}), tmp_path / "run"
+    assert train.find_checkpoint(str(source), run, partial=True) == source
+    run.mkdir()
+    own = saved(run, {}, "model.pt")
+    for path in (source, own):
+        with pytest.raises(CheckpointError, match="holds a run already, and --partial starts a new one"):
+            train.find_checkpoint(str(path), run, partial=True)
+    assert train.find_checkpoint(str(own), run) == own
+
+
+class Intruder:
+    """Unpickled, it opens a file for writing."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return open, (str(self.marker), "w")
+
+
+@pytest.mark.parametrize("key", ["hparams", "state_dict", "ccsr"])
+def test_nothing_in_a_foreign_file_is_ever_run(smoke, tmp_path, key):
+    marker = tmp_path / "was here"
+    path = saved(tmp_path, {"generator": graf_field(), key: Intruder(marker)})
+    for way_in in (graf.load_generator, lambda p: start_from(p, TrainState(smoke(), CPU))):
+        with pytest.raises(CheckpointError, match="more than tensors and plain values"):
+            way_in(path)
+    assert not marker.exists()
+
+
+def test_a_file_beside_its_config_needs_no_guess(tmp_path, caplog):
+    (tmp_path / "config.yaml").write_text("nerf: {netwidth: 8, netdepth: 6, conditioning: concat}\n")
+    path = saved(tmp_path, {"generator": graf_field(), "it": 1})
+    with caplog.at_level(logging.WARNING, "graf"):
+        assert checkpoint_config(path, read_checkpoint(path)).nerf.netwidth == 8
+    assert caplog.text == ""

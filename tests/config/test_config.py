@@ -1,0 +1,437 @@
+"""The config refuses what it does not know, by name, and loses nothing on the way through YAML."""
+
+import itertools
+import json
+import re
+
+from graf.config import (
+    CONFIG_DIR,
+    Config,
+    config_from_dict,
+    config_rows,
+    config_to_dict,
+    find_config,
+    load_config,
+    merge,
+    parse_override,
+    read_yaml,
+)
+from graf.config.foreign import OTHER_SUITES
+from graf.errors import ConfigError
+
+import pytest
+import yaml
+
+SHIPPED = sorted(CONFIG_DIR.glob("*.yaml"))
+
+
+def written(tmp_path, text, name="mine.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refusal(*overrides, path=None):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_config_loads_and_survives_a_round_trip(path):
+    config = load_config(path)
+    assert isinstance(config, Config)
+    plain = config_to_dict(config)
+    assert config_from_dict(plain, "round trip") == config
+    assert config_from_dict(yaml.safe_load(yaml.safe_dump(plain)), "YAML") == config
+    assert config_from_dict(json.loads(json.dumps(plain)), "JSON") == config
+
+
+def test_no_path_means_the_defaults():
+    assert load_config() == load_config(CONFIG_DIR / "default.yaml")
+
+
+def test_every_key_of_the_dataclasses_is_in_the_default_file_and_the_table():
+    raw = read_yaml(CONFIG_DIR / "default.yaml")
+    keys = {f"{name}.{key}" for name, section in raw.items() if isinstance(section, dict) for key in section} | {"expname"}
+    rows = config_rows()
+    assert {name for name, _, _ in rows} == keys
+    assert len(rows) == len(keys)
+    assert all(meaning for _, _, meaning in rows)
+
+
+def test_a_file_says_only_what_differs(tmp_path):
+    config = load_config(written(tmp_path, "expname: mine\nnerf:\n  netwidth: 32\n"))
+    expected = config_to_dict(load_config())
+    expected["expname"], expected["nerf"]["netwidth"] = "mine", 32
+    assert config_to_dict(config) == expected
+
+
+def test_overrides_win_over_the_file_and_later_ones_over_earlier_ones(tmp_path):
+    path = written(tmp_path, "nerf: {netwidth: 32}")
+    assert load_config(path, ["nerf.netwidth=16", "nerf.netwidth=8"]).nerf.netwidth == 8
+
+
+def test_inherit_from_follows_files_beside_the_file(tmp_path):
+    (tmp_path / "sub").mkdir()
+    written(tmp_path, "nerf: {netwidth: 32, netdepth: 2}\n", "grandparent.yaml")
+    written(tmp_path, "inherit_from: ../grandparent.yaml\nnerf: {netdepth: 3}\n", "sub/parent.yaml")
+    config = load_config(written(tmp_path, "inherit_from: sub/parent.yaml\nexpname: child\n"))
+    assert (config.nerf.netwidth, config.nerf.netdepth, config.expname) == (32, 3, "child")
+
+
+@pytest.mark.parametrize("parent", ["mine.yaml", "other.yaml"])
+def test_inheritance_in_a_circle_is_an_error(tmp_path, parent):
+    written(tmp_path, "inherit_from: mine.yaml\n", "other.yaml")
+    message = refusal(path=written(tmp_path, f"inherit_from: {parent}\n"))
+    assert "mine.yaml" in message
+    assert "inherit_from leads back" in message
+
+
+def test_inherit_from_looks_beside_the_file_and_then_in_configs(tmp_path):
+    path = written(tmp_path, "inherit_from: graf.yaml\nexpname: mine\n")
+    assert (load_config(path).nerf.netdepth, load_config(path).expname) == (8, "mine")
+    written(tmp_path, "nerf: {netdepth: 3}\n", "graf.yaml")
+    assert load_config(path).nerf.netdepth == 3
+
+
+def test_inherit_from_takes_a_name(tmp_path):
+    assert "inherit_from must be the name of a config file, found 3" in refusal(path=written(tmp_path, "inherit_from: 3\n"))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.batchsize=4", "training: unknown key 'batchsize', did you mean 'batch_size'?"),
+        ("trainng.batch_size=4", "unknown key 'trainng', did you mean 'training'?"),
+        ("nerf.zzz=1", "nerf: unknown key 'zzz'"),
+        ("training.use_amp='True,'", "training.use_amp: expected true or false, found 'True,'"),
+        ("training.use_amp=1", "training.use_amp: expected true or false, found 1"),
+        ("training.batch_size=true", "training.batch_size: expected a number, found True"),
+        ("training.batch_size=1.5", "training.batch_size: expected a whole number, found 1.5"),
+        ("training.batch_size=[1]", "training.batch_size: expected a number, found [1]"),
+        ("training.batch_size=", "training.batch_size: expected a number, found None"),
+        ("training.batch_size=0", "training.batch_size: must be at least 1, found 0"),
+        ("training.lr_g=.nan", "training.lr_g: expected a number, found nan"),
+        ("training.lr_g=.inf", "training.lr_g: expected a number, found inf"),
+        ("training.lr_g=0", "lr_g and lr_d must be above 0"),
+        ("training.lr_anneal=1.5", "training.lr_anneal: must be at most 1, found 1.5"),
+        ("training.gan_type=lsgan", "training.gan_type: expected one of standard, wgan, hinge, found 'lsgan'"),
+        ("training.gan_type=true", "training.gan_type: expected one of"),
+        ("training.model_average_beta=1", "model_average_beta: must be below 1"),
+        ("training.lr_anneal_every=[2, 1]", "milestones must rise, found [2, 1]"),
+        ("training.lr_anneal_every=[0]", "lr_anneal_every: must be at least 1"),
+        ("ray_sampler.N_samples=1000", "must be a square number such as 961 or 1024, found 1000"),
+        ("ray_sampler.N_samples=400", "N_samples 64, 256, 1024, 4096; found 400 (side 40)"),
+        ("ray_sampler.min_scale=0", "min_scale must be above 0"),
+        ("ray_sampler.max_scale=0.5", "min_scale must be above 0 and at most max_scale, found 1 and 0.5"),
+        ("data.near=4.6", "near must be below far, found 4.6 and 4.6"),
+        ("data.radius=0", "data.radius: must be above 0"),
+        ("data.radius=3,2", "runs from low to high"),
+        ("data.radius=1,2,3", "data.radius: expected 2 numbers, found '1,2,3'"),
+        ("data.radius=wide", "data.radius: expected a number, found 'wide'"),
+        ("data.radius=1,4", "moves the near plane 2.6 behind the camera"),
+        ("data.umin=1.5", "umin must be at most umax"),
+        ("data.background=red", "data.background: expected white, black or [r, g, b], found 'red'"),
+        ("data.background=[1, 1, 2]", "data.background: must be at most 1, found 2"),
+        ("data.v=[]", "data.v: name at least one elevation"),
+        ("data={type: images, datadir: []}", "data.datadir: name at least one folder"),
+        ("data=5", "'data' is a section with keys of its own, found 5"),
+        ("data.far=1e300", "data.far: expected a smaller number, found '1e300'"),
+        ("training.max_steps=1e18", "training.max_steps: expected a smaller number"),
+        ("memory.interval_s=1e9", "memory.interval_s: must be at most 86400"),
+        ("nerf.netwidth=0x" + "f" * 9000, "nerf.netwidth: expected a number, found a number of hundreds of digits"),
+        ("nerf.netwidth=" + "[" * 300 + "]" * 300, "nerf.netwidth: expected a number, found [[[[[["),
+        ('training.outdir="a\\0b"', "training.outdir: expected text of one line without control characters, found 'a\\x00b'"),
+        ('data.datadir="a\\nb"', "data.datadir: expected text of one line"),
+        ("expname=" + "a" * 300, "expname: must be at most 200 bytes, found 300"),
+        ("z_dist.dim_appearance=64", "z_dist.dim_appearance: must leave room for the shape code in dim = 64, found 64"),
+        ("expname=a/b", "expname: must be the name of one folder, found 'a/b'"),
+        ("expname=..", "expname: must be the name of one folder"),
+        ("expname=' '", "expname: must be the name of one folder"),
+        ("training.batch_size", "expected section.key=value"),
+        ("=3", "expected section.key=value"),
+        ("training.lr_g=[1", "--set training.lr_g=[1: the value is not valid YAML"),
+    ],
+)
+def test_what_cannot_be_taken_is_one_error_that_names_the_key(override, words):
+    assert words in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nerf:\n  netwidht: 3\n", "nerf: unknown key 'netwidht', did you mean 'netwidth'?"),
+        ("nerf: 3\n", "'nerf' is a section with keys of its own, found 3"),
+        ("nerf: text\n", "'nerf' is a section with keys of its own, found 'text'"),
+        ("- a\n- b\n", "expected sections such as `data:`, found a list"),
+        ("just words\n", "expected sections such as `data:`, found a str"),
+        ("nerf:\n  netwidth: 3\n netdepth: 4\n", "line 3: not valid YAML"),
+        ("nerf: [1, 2\n", "not valid YAML"),
+        ("a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("data: &a {near: 1}\nnerf: *a\n", "line 2: not valid YAML (aliases such as *name are not taken"),
+        ('inherit_from: "a\\0b"\n', "not valid YAML (embedded null byte)"),
+        ("data: {type: [carla]}\n", "data.type: expected one of toy_cars, images, found ['carla']"),
+        ('? "a\\nb"\n: 1\n', "unknown key 'a\\nb'"),
+        ("x" * 2**20 + ": 1\n", "longer than any config"),
+        ("3: 4\n", "unknown key '3'"),
+    ],
+)
+def test_a_broken_file_is_one_error_that_names_it(tmp_path, text, words):
+    path = written(tmp_path, text)
+    message = refusal(path=path)
+    assert str(path.parent) in message
+    assert words in message
+    assert len(message.splitlines()) == 1 and len(message) < 1000
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path):
+    path = written(
+        tmp_path,
+        "lr: 1\ntraining: {num_workers: 3, batch_size: 0, imsize: 8}\ndata: {far: deep, fov: 200}\nnerf: {zzz: 1}\n",
+    )
+    assert refusal(path=path).splitlines() == [
+        f"{path}: 7 faults:",
+        "  unknown key 'lr': here it is training.lr_g and training.lr_d, one for each network",
+        "  data.far: expected a number, found 'deep'",
+        "  data.fov: must be at most 179, found 200",
+        "  nerf: unknown key 'zzz'",
+        "  training: unknown key 'num_workers': here it is training.nworkers",
+        "  training: unknown key 'imsize', did you mean 'data.imsize'?",
+        "  training.batch_size: must be at least 1, found 0",
+    ]
+
+
+def test_faults_beyond_twenty_are_counted(tmp_path):
+    path = written(tmp_path, "\n".join(f"k{number}: 1" for number in range(25)))
+    lines = refusal(path=path).splitlines()
+    assert lines[0].endswith("25 faults:")
+    assert (len(lines), lines[-1]) == (22, "  ... and 5 more")
+
+
+def test_values_that_do_not_fit_are_told_for_each_concern_at_once():
+    message = refusal("data.near=9", "training.accumulation_steps=9", "z_dist.dim_appearance=64")
+    for words in (
+        "near must be below far",
+        "z_dist.dim_appearance: must leave room",
+        "accumulation_steps: at most batch_size 8",
+    ):
+        assert words in message
+
+
+@pytest.mark.parametrize("section", ["", "training.", "data."])
+@pytest.mark.parametrize("name", sorted(OTHER_SUITES))
+def test_keys_of_other_suites_are_told_by_ours(section, name):
+    message = refusal(f"{section}{name}=1")
+    assert f"unknown key '{name}': {OTHER_SUITES[name]}" in message
+    ours = re.findall(r"\b(?:training|data)\.\w+", OTHER_SUITES[name])
+    assert ours or name == "pin_memory"
+    assert set(ours) <= {key for key, _, _ in config_rows()}
+
+
+def test_a_key_without_its_section_is_told_where_it_is():
+    assert "unknown key 'batch_size', did you mean 'training.batch_size' or 'metrics.batch_size'?" in refusal("batch_size=4")
+    assert "did you mean 'data.prefetch_factor'?" in refusal("training.prefetch_factor=4")
+
+
+@pytest.mark.parametrize("merged", ["[{}]", "{{<<: [{}]}}"])
+def test_a_few_lines_that_stand_for_billions_are_refused(tmp_path, merged):
+    lines = ["a: &a {x: 1}"]
+    lines += [f"{b}: &{b} {merged.format(', '.join([f'*{a}'] * 9))}" for a, b in itertools.pairwise("abcdefghij")]
+    assert "aliases" in refusal(path=written(tmp_path, "\n".join([*lines, "data: *j"])))
+
+
+@pytest.mark.parametrize("tag", ["object/apply:builtins.open", "object/new:builtins.open", "name:builtins.open", "module:os"])
+def test_yaml_that_would_run_something_runs_nothing(tmp_path, tag):
+    marker = tmp_path / "marker"
+    text = f"expname: !!python/{tag} ['{marker}', w]\n"
+    assert "not valid YAML" in refusal(path=written(tmp_path, text))
+    assert "not valid YAML" in refusal(text.replace(": ", "=").strip())
+    assert not marker.exists()
+
+
+def test_inheriting_from_what_is_no_file_is_one_error(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for parent in ("loop", ".", "a" * 5000, "/dev/zero"):
+        message = refusal(path=written(tmp_path, f"inherit_from: {parent}\n"))
+        assert "cannot be read" in message or "longer than any config" in message
+        assert len(message.splitlines()) == 1
+
+
+def test_a_missing_file_is_an_error_that_lists_the_configs_there_are(tmp_path):
+    message = refusal(path=tmp_path / "nowhere.yaml")
+    assert "nowhere.yaml: no such config file" in message
+    assert "carla_64.yaml" in message
+
+
+@pytest.mark.parametrize("name", ["smoke", "smoke.yaml", "configs/smoke", "configs/smoke.yaml"])
+def test_our_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert find_config(name) == CONFIG_DIR / "smoke.yaml"
+    assert load_config(name).expname == "smoke"
+
+
+def test_the_users_own_file_comes_before_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graf").mkdir()  # a folder is no config
+    assert load_config("graf").expname == "graf"
+    written(tmp_path, "expname: mine", "graf.yaml")
+    assert load_config("graf").expname == load_config("graf.yaml").expname == "mine"
+
+
+@pytest.mark.parametrize("name", ["elsewhere/smoke.yaml", "/nowhere/configs/smoke.yaml"])
+def test_another_folders_file_is_not_taken_for_ours(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert refusal(path=name).startswith(f"{name}: no such config file; {CONFIG_DIR} has ")
+
+
+def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # as Windows names it
+    written(tmp_path, "ccsr: {backbone: rrdb, pretrained_path: ~/x2.pth}", "parent.yaml")
+    path = written(
+        tmp_path,
+        """
+        inherit_from: ~/parent.yaml
+        data: {datadir: [~/photos, $HOME/more, "cost$5"]}
+        training: {outdir: "${HOME}/runs"}
+        metrics: {weights_path: ~/inception.pth}
+        """,
+    )
+    config = load_config("~/mine.yaml")
+    assert config == load_config(path)
+    assert config.data.datadir == (f"{tmp_path}/photos", f"{tmp_path}/more", "cost$5")
+    assert config.training.outdir == f"{tmp_path}/runs"
+    assert config.metrics.weights_path == f"{tmp_path}/inception.pth"
+    assert config.ccsr.pretrained_path == f"{tmp_path}/x2.pth"
+    assert load_config(None, ["training.outdir=~"]).training.outdir == str(tmp_path)
+    assert load_config(None, ["expname=$HOME"]).expname == "$HOME"
+
+
+def test_what_cannot_be_decoded_or_opened_is_a_config_error(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("expname: caf\xe9".encode("latin-1"))
+    assert "latin.yaml: cannot be read" in refusal(path=path)
+    assert "cannot be read" in refusal(path=tmp_path)  # a folder
+
+
+def test_an_override_at_fault_is_not_blamed_on_the_file(tmp_path):
+    message = refusal("training.batch_size=0", path=written(tmp_path, "expname: innocent\n"))
+    assert "mine.yaml" not in message
+    assert "--set" in message
+
+
+def test_an_empty_file_and_empty_sections_change_nothing(tmp_path):
+    assert load_config(written(tmp_path, "")) == load_config()
+    assert load_config(written(tmp_path, "data:\nnerf:\n")) == load_config()
+
+
+def test_numbers_that_yaml_reads_as_text_are_numbers():
+    assert isinstance(yaml.safe_load("1e-3"), str)  # YAML 1.1
+    config = load_config(None, ["training.lr_g=1e-3", "training.max_steps=1e3", "data.radius=36e-1"])
+    assert config.training.lr_g == 0.001
+    assert config.training.max_steps == 1000
+    assert isinstance(config.training.max_steps, int)
+    assert config.data.radius == (3.6, 3.6)
+
+
+@pytest.mark.parametrize("text", ["9.5,10.5", "'9.5, 10.5'", "[9.5, 10.5]"])
+def test_a_range_of_radii(text):
+    config = load_config(None, [f"data.radius={text}", "data.near=7.5", "data.far=12.5"])
+    assert config.data.radius == (9.5, 10.5)
+
+
+def test_one_value_stands_for_a_list_of_one():
+    config = load_config(None, ["data.datadir=photos", "training.lr_anneal_every=5", "data.v=0.5"])
+    assert (config.data.datadir, config.training.lr_anneal_every, config.data.v) == (("photos",), (5,), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("text", "rgb"),
+    [("white", (1, 1, 1)), ("black", (0, 0, 0)), ("[0, 0.5, 1]", (0, 0.5, 1)), ("0.1,0.2,0.3", (0.1, 0.2, 0.3))],
+)
+def test_background_by_name_or_number(text, rgb):
+    assert load_config(None, [f"data.background={text}"]).data.background == rgb
+
+
+@pytest.mark.parametrize("text", ["none", "null", "~"])
+def test_none_may_be_written_as_yaml_has_it(text):
+    assert load_config(None, [f"training.reg_type={text}"]).training.reg_type == "none"
+
+
+@pytest.mark.parametrize("side", [16, 32, 64, 128])
+def test_patch_size_is_the_root_of_the_rays(side):
+    assert load_config(None, ["ccsr.mode=none", f"ray_sampler.N_samples={side**2}"]).patch_size == side
+
+
+def test_refined_patches_are_scale_factor_times_their_rays():
+    assert load_config(None, ["ccsr.scale_factor=4", "ray_sampler.N_samples=256"]).patch_size == 64
+    assert load_config(None, ["ccsr.mode=consistency", "ray_sampler.N_samples=256"]).patch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["ccsr.mode=consistency", "ccsr.scale_factor=3"],
+            "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 3",
+        ),
+        (
+            ["ccsr.scale_factor=6", "data.imsize=96"],
+            "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 6",
+        ),
+        (["ccsr.scale_factor=8"], "that is N_samples 16, 64, 256; found 1024"),
+        (["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"], "must divide data.imsize 66, found 4"),
+        (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
+        (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.N_samples=64"], "rrdb backbone takes 2 or 4, found 8"),
+        (["ccsr.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),
+        (
+            ["ccsr.num_views=3600", "ccsr.elevation_bins=360", "ccsr.code_size=256"],
+            "339,738,624,000 numbers; at most 268,435,456",
+        ),
+        (["ccsr.freeze_backbone=true"], "only the rrdb backbone can be frozen"),
+        (["ccsr.freeze_backbone=true", "ccsr.backbone=rrdb"], "would freeze a network drawn at random"),
+        (["discriminator.dual=true", "ccsr.mode=none"], "discriminator.dual: needs"),
+    ],
+)
+def test_ccsr_keys_that_do_not_fit(overrides, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(None, overrides)
+
+
+@pytest.mark.parametrize(("enabled", "mode"), [("true", "consistency"), ("false", "none")])
+def test_older_ccsr_sections_load(tmp_path, enabled, mode):
+    (tmp_path / "old.yaml").write_text(
+        f"ccsr: {{enabled: {enabled}, num_views: 8, scale_factor: 4, alpha_init: 1.0, alpha_decay: 0.00001}}"
+    )
+    ccsr = load_config(tmp_path / "old.yaml").ccsr
+    assert (ccsr.mode, ccsr.num_views, ccsr.scale_factor, ccsr.alpha_decay) == (mode, 8, 4, 1e-5)
+
+
+def test_run_dir_is_the_name_in_outdir():
+    assert str(load_config(None, ["training.outdir=/runs", "expname=a"]).run_dir) == "/runs/a"
+
+
+def test_a_config_that_lacks_a_key_says_which():
+    raw = config_to_dict(load_config())
+    del raw["nerf"]["chunk"]
+    with pytest.raises(ConfigError, match="here: key 'nerf.chunk' is missing"):
+        config_from_dict(raw, "here")
+
+
+def test_merge_leaves_its_inputs_alone():
+    base, layer = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 9}}
+    assert merge(base, layer, "here") == {"a": {"b": 9, "c": 2}, "d": 3}
+    assert base == {"a": {"b": 1, "c": 2}, "d": 3}
+    assert layer == {"a": {"b": 9}}
+
+
+def test_overrides_are_yaml_and_may_hold_equals_signs():
+    assert parse_override("training.outdir=a=b") == {"training": {"outdir": "a=b"}}
+    assert parse_override("data.v=[0.1, 0.2]") == {"data": {"v": [0.1, 0.2]}}
+
+
+def test_configs_cannot_be_changed_after_they_were_checked():
+    config = load_config()
+    with pytest.raises(AttributeError):
+        config.training.batch_size = 0

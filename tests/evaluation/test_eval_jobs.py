@@ -1,0 +1,198 @@
+"""The jobs of eval.py: which objects, folders and settings they are given."""
+
+import dataclasses
+from pathlib import Path
+
+import eval as program
+from graf.errors import GrafError
+from graf.evaluation import jobs
+from graf.evaluation.jobs import Evaluation
+from graf.evaluation.mesh import NoSurface
+from graf.evaluation.result_file import ResultFile
+from graf.evaluation.sampling import sample_objects
+from graf.models.generator import Generator
+
+import pytest
+import torch
+from PIL import Image
+
+
+@pytest.fixture
+def evaluation(smoke, tmp_path):
+    """Three objects of seed 0, their latents scaled by 0.7."""
+    args = program.parser().parse_args(["--n_objects", "3", "--truncation", "0.7"])
+    generator, out = Generator(smoke("memory.max_metric_rows=123")).eval(), tmp_path / "out"
+    results = ResultFile(out, tmp_path / "model.pt", "0a", 5, True, generator.config)
+    return Evaluation(program.settings_of(args), generator, 5, tmp_path / "run", out, results)
+
+
+def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monkeypatch, caplog):
+    found = iter((None, "mesh: nowhere half opaque", None))
+
+    def extract(*_):
+        if message := next(found):
+            raise NoSurface(message)
+        return "surface"
+
+    monkeypatch.setattr(jobs, "extract_mesh", extract)
+    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
+    assert [file.name for file in evaluation.mesh()] == ["object_00", "object_02"]
+    assert [record.getMessage() for record in caplog.records] == ["object 1: mesh: nowhere half opaque"]
+
+
+def test_objects_without_any_surface_are_an_error(evaluation, monkeypatch):
+    def extract(*_):
+        raise NoSurface("mesh: nowhere half opaque")
+
+    monkeypatch.setattr(jobs, "extract_mesh", extract)
+    with pytest.raises(NoSurface):
+        evaluation.mesh()
+
+
+def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
+    given = {}
+    for name in ("interpolation_sheet", "interpolation_video", "truncation_sheet"):
+        monkeypatch.setattr(jobs, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
+    evaluation.sheets()
+    torch.testing.assert_close(given["truncation_sheet"], sample_objects(evaluation.generator, 3, 0)[0])
+    torch.testing.assert_close(given["interpolation_sheet"], 0.7 * sample_objects(evaluation.generator, 4, 0)[0])
+
+
+def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
+    given = []
+    monkeypatch.setattr(jobs, "write_report", lambda *args: given.append(args))
+    evaluation.report()
+    run = evaluation.run_dir
+    assert given == [(run, run / "report.html", evaluation.out, 123)]
+
+
+@pytest.fixture
+def asked(evaluation):
+    """The evaluation with other jobs and settings."""
+
+    def asked(*jobs, **settings):
+        return dataclasses.replace(evaluation, settings=dataclasses.replace(evaluation.settings, jobs=jobs, **settings))
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "message"),
+    [
+        ("sweep", {"n_objects": 57}, "57: a sheet or video of 4104 images, more than memory.max_test_outputs 4096"),
+        ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
+        ("neighbours", {}, "no photographs"),
+    ],
+)
+def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, job, settings, message):
+    def missing(_):
+        raise GrafError("no photographs")
+
+    monkeypatch.setattr(jobs, "build_dataset", missing)
+    for name in ("mesh", job):
+        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
+    with pytest.raises(GrafError, match=message):
+        asked("mesh", job, **settings).run()
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(asked, monkeypatch):
+    evaluation = asked("sweep")
+    evaluation.out.write_bytes(b"a file")
+    for name in ("sweep", "trajectories"):
+        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
+    with pytest.raises(GrafError, match=f"{evaluation.out}: results cannot be written .*; name another folder with --out"):
+        evaluation.run()
+    monkeypatch.setattr(Evaluation, "export", lambda _: [Path("a.safetensors")])
+    asked("export").run()  # whose file lies elsewhere
+
+
+def test_a_folder_that_can_be_written_is_left_empty_by_asking(asked, monkeypatch):
+    monkeypatch.setattr(Evaluation, "mesh", lambda self: list(self.out.iterdir()))
+    evaluation = asked("mesh")
+    evaluation.run()
+    assert list(evaluation.out.iterdir()) == []
+
+
+@pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
+def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(asked, monkeypatch, smoke, empty_cache, times):
+    cleaned = []
+    monkeypatch.setattr(jobs, "clean_up", lambda: cleaned.append(1))
+    for name in ("mesh", "report"):
+        monkeypatch.setattr(Evaluation, name, lambda _: [])
+    evaluation = asked("mesh", "report")
+    evaluation.generator.config = smoke(f"memory.empty_cache={empty_cache}")
+    evaluation.run()
+    assert len(cleaned) == times
+
+
+def test_the_bar_of_a_resumed_sweep_starts_where_it_was(asked, monkeypatch):
+    """Of 3 objects, 4 + 2 + 2 frames are to be rendered, and 1 + 2 + 0 are there."""
+    evaluation, shown = asked("sweep"), []
+    poses = evaluation.trajectories["sweep"]
+    evaluation.__dict__["trajectories"] = {"sweep": poses[:4], "rotation": poses[:2], "elevation": poses[:2]}
+    real = jobs.progress
+    monkeypatch.setattr(jobs, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
+    evaluation.run()
+    frames = evaluation.out / "frames"
+    for file in [*sorted((frames / "sweep").glob("rgb_*.png"))[1:], *(frames / "elevation").glob("rgb_*.png")]:
+        file.unlink()
+    evaluation.run()
+    assert [(bar.initial, bar.n, bar.total) for bar in shown] == [(0, 24, 24), (9, 24, 24)]
+
+
+def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("b.png", "a.JPG", ".hidden.png", "c.bmp"):
+        Image.new("RGB", (16, 16)).save(folder / name)
+    (folder / "notes.txt").write_text("mine")
+    Image.new("RGB", (16, 16)).save(tmp_path / "0.png")
+    evaluation = asked("invert", invert=[str(folder), str(tmp_path / "0.png")])
+    assert evaluation.photograph_files == [folder / "a.JPG", folder / "b.png", folder / "c.bmp", tmp_path / "0.png"]
+    assert len(evaluation.photographs[0]) == 4
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GrafError, match=r"empty: this folder holds no images \(\.png, "):
+        asked("invert", invert=[str(tmp_path / "empty")]).run()
+
+
+def test_photographs_and_cameras_are_those_of_the_files(asked, tmp_path):
+    Image.new("RGB", (16, 16), (255, 0, 0)).save(tmp_path / "a.png")
+    photographs, poses = asked("invert", invert=[str(tmp_path / "a.png")]).photographs
+    assert photographs[0, :, 3, 5].tolist() == [1, -1, -1] and poses is None
+
+
+def test_a_model_without_surfaces_has_its_other_results_first(asked, monkeypatch, caplog):
+    def no_surface(_):
+        raise NoSurface("mesh: nowhere half opaque")
+
+    monkeypatch.setattr(Evaluation, "mesh", no_surface)
+    monkeypatch.setattr(Evaluation, "report", lambda _: [Path("report.html")])
+    with caplog.at_level("INFO", "graf"), pytest.raises(NoSurface):
+        asked("mesh", "report").run()
+    assert caplog.messages == ["report.html"]
+
+
+def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatch):
+    folder = evaluation.out / "mesh"
+    folder.mkdir(parents=True)
+    theirs = {"object_0.ply", "object_00.mtl", "object_01_mine.obj", "chair.ply"}
+    for name in (*theirs, "object_00.ply", "object_07.obj", "object_100.glb"):
+        (folder / name).write_bytes(b"")
+    monkeypatch.setattr(jobs, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
+    assert len(evaluation.mesh()) == 3
+    assert {file.name for file in folder.iterdir()} == theirs
+
+
+@pytest.mark.parametrize("checkpoint", ["model.pt", "checkpoints/model_00000002.pt"])
+def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkpoint):
+    """Such as one of fewer steps than training.print_every."""
+    for name in ("model.pt", "checkpoints/model_00000002.pt", "config.yaml"):
+        (tmp_path / "short" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "short" / name).write_bytes(b"")
+    assert program.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
+
+
+def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
+    folders = [program.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
+    assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]

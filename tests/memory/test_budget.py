@@ -1,0 +1,89 @@
+"""What a run may take, and that taking more fails in a way that a step survives."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+from graf.config import load_config
+from graf.memory import budget
+from graf.memory.budget import budget_bytes, keep_to, watched_budgets
+from graf.runtime.limits import GB
+
+import psutil
+import pytest
+import torch
+
+CPU = torch.device("cpu")
+
+
+def memory(budget_gb=0):
+    return load_config(None, [f"memory.budget_gb={budget_gb}"]).memory
+
+
+def test_a_budget_is_what_is_asked_for_but_no_more_than_there_is(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(budget, "memory_limit", lambda: 8 * GB)
+    assert [budget_bytes(memory(gb), CPU) for gb in (0, 3, 12)] == [8 * GB, 3 * GB, 8 * GB]
+
+
+@pytest.mark.parametrize(("told", "share"), [("4", 2), ("1", 8), ("", 8), ("many", 8), ("0", 8)])
+def test_processes_on_one_machine_share_what_it_has(monkeypatch, told, share):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
+    monkeypatch.setattr(budget, "memory_limit", lambda: 8 * GB)
+    assert budget_bytes(memory(), CPU) == share * GB
+    assert budget_bytes(memory(4), CPU) == share * GB // 2
+
+
+def test_the_monitor_counts_down_to_the_budget_of_the_device_that_it_is_of(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(budget, "memory_limit", lambda: 8 * GB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (6 * GB, 8 * GB))
+    for device, told in (("cpu", (3 * GB, 0)), ("cuda", (0, 3 * GB))):
+        assert watched_budgets(memory(3), torch.device(device)) == told
+        assert watched_budgets(memory(), torch.device(device)) == (0, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA")
+@pytest.mark.parametrize(
+    ("processes", "budget_gb", "limit_gb", "limited"),
+    [(2, 0, 64, False), (2, 8, 64, True), (2, 0, 32, True), (1, 0, 32, True), (1, 0, 64, False), (1, 96, 64, False)],
+)
+def test_only_a_limit_that_somebody_named_is_enforced(monkeypatch, processes, budget_gb, limit_gb, limited):
+    told = []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(budget, "memory_limit", lambda: limit_gb * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GB))
+    monkeypatch.setattr("resource.setrlimit", lambda *given: told.append(given))
+    keep_to(memory(budget_gb), CPU)
+    assert len(told) == limited
+
+
+def test_a_card_is_judged_by_what_is_free_on_it(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (6 * GB, 8 * GB))
+    assert [budget_bytes(memory(gb), torch.device("cuda")) for gb in (0, 3, 7)] == [6 * GB, 3 * GB, 6 * GB]
+
+
+def test_less_than_python_takes_is_refused(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    with pytest.raises(budget.GrafError, match=r"memory\.budget_gb: 0\.01 GB is less than the"):
+        keep_to(memory(0.01), CPU)
+
+
+UNDER_A_LIMIT = """
+import graf, psutil, torch
+from graf.config import load_config
+from graf.memory.budget import keep_to
+from graf.runtime.guard import RanOut, attempt
+gb = psutil.Process().memory_info().rss / 2**30
+keep_to(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
+for mebibytes in (100, 1000, 100):
+    print("none left" if isinstance(attempt(lambda: torch.zeros(mebibytes, 2**18)), RanOut) else "taken")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA")
+def test_an_allocation_beyond_the_budget_fails_and_is_survived():
+    assert psutil.virtual_memory().available > 2 * GB  # or it might fail for another reason
+    done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:3] == ["taken", "none left", "taken"], done.stderr

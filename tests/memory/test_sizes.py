@@ -1,0 +1,130 @@
+"""Parts of a step: they cover the batch, shrink to a chunk of one image, grow once, and survive a checkpoint."""
+
+from graf.config import load_config, override
+from graf.memory.planner import estimate_step
+from graf.memory.sizes import GOOD_STEPS, SMALLEST_CHUNK, StepSizes, starting_sizes, with_sizes
+
+import pytest
+
+
+@pytest.mark.parametrize(("images", "n"), [(3, 8), (8, 8), (1, 5), (16, 4)])
+def test_parts_cover_the_batch_once(images, n):
+    rows = [row for part in StepSizes(images, 0, 1024).parts(n) for row in range(n)[part]]
+    assert rows == list(range(n))
+
+
+@pytest.mark.parametrize(
+    ("images", "n", "told"),
+    [(4, 16, "batch 16 in 4 parts of 4"), (4, 10, "batch 10 in 3 parts of up to 4"), (8, 8, "batch 8 in one part")],
+)
+def test_how_a_batch_is_taken_is_told(images, n, told):
+    assert StepSizes(images, 0, 1024).of_batch(n) == told
+
+
+def test_images_are_halved_first_then_rays_until_one_chunk_is_left():
+    sizes = StepSizes(6, 0, 1024)
+    seen = []
+    while sizes.shrink():
+        seen.append((sizes.images, sizes.rays))
+    assert seen == [(3, 0), (2, 0), (1, 0), (1, 512), (1, 256), (1, 128)]
+    assert sizes.rays // 2 < SMALLEST_CHUNK
+
+
+def test_after_enough_good_steps_they_grow_once():
+    sizes = StepSizes(8, 0, 1024)
+    assert not any(sizes.step_done() for _ in range(2 * GOOD_STEPS))  # nothing to grow back to
+    sizes.shrink()
+    assert [sizes.step_done() for _ in range(GOOD_STEPS)] == [False] * (GOOD_STEPS - 1) + [True]
+    assert (sizes.images, sizes.rays) == (8, 0)
+    sizes.shrink()
+    assert not any(sizes.step_done() for _ in range(2 * GOOD_STEPS))
+    assert sizes.images == 4
+
+
+def test_a_failure_starts_the_count_anew():
+    sizes = StepSizes(8, 0, 1024)
+    sizes.shrink()
+    for _ in range(GOOD_STEPS - 1):
+        sizes.step_done()
+    sizes.shrink()
+    assert not sizes.step_done()
+
+
+def test_what_was_forced_is_restored_and_what_was_chosen_is_not():
+    forced, chosen = StepSizes(8, 0, 1024), StepSizes(2, 256, 1024)
+    forced.shrink()
+    again = StepSizes(8, 0, 1024)
+    again.load_state_dict(forced.state_dict())
+    assert again == forced
+    again = StepSizes(8, 0, 1024)
+    again.load_state_dict(chosen.state_dict())
+    assert (again.images, again.rays) == (8, 0)
+    smaller = StepSizes(2, 0, 1024)  # the config has less than the 4 that were forced
+    smaller.load_state_dict(forced.state_dict())
+    assert smaller.images == 2
+
+
+def test_more_rays_than_an_image_has_are_halved_from_those_that_it_has():
+    sizes = StepSizes(1, 4096, 1024)
+    assert sizes.shrink() and sizes.rays == 512
+
+
+def test_rays_that_were_planned_are_no_more_after_a_resume():
+    forced = StepSizes(1, 1024, 1024)
+    forced.shrink()
+    planned = StepSizes(1, 256, 1024)
+    planned.load_state_dict(forced.state_dict())
+    assert planned.rays == 256
+    all_held = StepSizes(1, 0, 1024)
+    all_held.load_state_dict(forced.state_dict())
+    assert all_held.rays == 512
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), (8, 0)),
+        (("training.accumulation_steps=4",), (2, 0)),
+        (("training.accumulation_steps=3",), (3, 0)),
+        (("training.micro_batch=5",), (5, 0)),
+        (("nerf.checkpoint_rays=2048",), (8, 2048)),
+    ],
+)
+def test_without_a_limit_the_config_decides(overrides, expected):
+    sizes = starting_sizes(load_config(None, overrides), "cpu", budget_bytes=0)
+    assert (sizes.images, sizes.rays) == expected
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
+def test_under_a_budget_the_largest_sizes_that_fit_are_taken(share):
+    config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8", "training.batch_size=16"])
+    needed = estimate_step(config)
+    budget = needed.process_bytes + int(share * (needed.total_bytes - needed.process_bytes))
+    sizes = starting_sizes(config, "cpu", budget)
+    assert estimate_step(with_sizes(config, sizes)).total_bytes <= budget
+    assert sizes.images < 16
+    larger = StepSizes(min(16, 2 * sizes.images), 0, sizes.n_rays)
+    assert estimate_step(with_sizes(config, larger)).total_bytes > budget
+    assert not any(sizes.step_done() for _ in range(2 * GOOD_STEPS))  # planned, so nothing to grow back to
+
+
+def test_what_the_config_fixes_is_not_planned():
+    config = load_config(None, ["training.micro_batch=8", "nerf.checkpoint_rays=0"])
+    sizes = starting_sizes(config, "cpu", budget_bytes=1)
+    assert (sizes.images, sizes.rays) == (8, 0)
+
+
+def test_rays_are_chunked_where_one_image_does_not_fit():
+    config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8"])
+    sizes = starting_sizes(config, "cpu", budget_bytes=1)
+    assert (sizes.images, sizes.rays) == (1, 128)
+
+
+def test_rays_are_chunked_where_the_images_at_a_time_are_fixed():
+    config = load_config(None, ["nerf.netwidth=256", "nerf.netdepth=8", "training.micro_batch=2"])
+    unlimited, smallest = (estimate_step(with_sizes(config, StepSizes(2, rays, 256))) for rays in (0, 128))
+    budget = (unlimited.total_bytes + smallest.total_bytes) // 2
+    sizes = starting_sizes(config, "cpu", budget)
+    assert sizes.images == 2 and 0 < sizes.rays < 2 * sizes.n_rays
+    assert estimate_step(with_sizes(config, sizes)).total_bytes <= budget
+    assert starting_sizes(override(config, ["nerf.checkpoint_rays=0"]), "cpu", budget).rays == 0

@@ -1,0 +1,305 @@
+"""The generator: pictures of fields whose picture is known, and the same picture by every way to it."""
+
+import dataclasses
+import math
+
+from graf.camera import Labels, poses_at
+from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering
+from graf.rays import camera_rays, depth_bounds, full_grid
+
+import pytest
+import torch
+from torch import nn
+
+MAPS = ("images", "depth", "disparity", "opacity")
+
+
+class Slab(nn.Module):
+    """Raw density `inside` between the world's heights low and high, `outside` elsewhere; one raw colour."""
+
+    def __init__(self, inside, outside=0.0, low=-math.inf, high=math.inf, colour=(0.0, 0.0, 0.0)):
+        super().__init__()
+        self.inside, self.outside, self.low, self.high, self.colour = inside, outside, low, high, colour
+
+    def forward(self, points, view_directions, latents):
+        self.points = points
+        within = (points[..., 2] > self.low) & (points[..., 2] < self.high)
+        return torch.where(within, self.inside, self.outside), torch.tensor(self.colour).expand_as(points)
+
+
+def assert_same_pictures(actual, expected, **tolerance):
+    for field in dataclasses.fields(Rendering):
+        torch.testing.assert_close(getattr(actual, field.name), getattr(expected, field.name), **tolerance)
+
+
+@pytest.fixture
+def build():
+    def build(config, n_classes=1):
+        torch.manual_seed(3)
+        return Generator(config, n_classes)
+
+    return build
+
+
+@pytest.fixture
+def latents():
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(4))
+
+
+def with_field(config, field):
+    generator = Generator(config)
+    generator.field = field
+    return generator
+
+
+def noise_of(generator, seed=0, step=0, n=4):
+    return generator.draw_noise(n, step, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus"])
+@pytest.mark.parametrize("background", [(1.0, 1.0, 1.0), (0.0, 0.5, 1.0)])
+def test_nothing_shows_the_background(smoke, labels, latents, activation, background):
+    """Both activations: relu(-100) = 0 and softplus(-100) = 4e-44."""
+    config = smoke(f"nerf.density_activation={activation}", f"data.background={list(background)}")
+    rendering = with_field(config, Slab(-100.0))(latents, labels)
+    expected = torch.tensor(background).view(1, 3, 1, 1).expand(4, 3, 16, 16) * 2 - 1
+    torch.testing.assert_close(rendering.images, expected)
+    assert rendering.opacity.max() < 1e-30
+    assert (rendering.disparity == EMPTY_DISPARITY).all()
+    assert (rendering.depth == config.data.far).all()
+
+
+@pytest.mark.parametrize("raw", [-3.0, -10.0])
+def test_thin_softplus_haze_lets_the_background_through(smoke, labels, latents, raw):
+    """Along near..far the haze absorbs 1 - exp(-softplus(raw) * length), length = far - near on the axis: 9% and 0.01%."""
+    config = smoke("nerf.density_activation=softplus", "nerf.N_samples=32")
+    opacity = with_field(config, Slab(raw))(latents, labels).opacity
+    absorbed = 1 - math.exp(-math.log1p(math.exp(raw)) * (config.data.far - config.data.near) * 1.1)  # 1.1: oblique rays
+    assert opacity.max() < 1.1 * absorbed
+
+
+def test_a_wall_is_at_its_depth(smoke, labels, latents):
+    """Opaque everywhere: the first sample takes it all, at near."""
+    config = smoke("nerf.density_activation=relu")
+    rendering = with_field(config, Slab(1e6, colour=(0.0, 100.0, -100.0)))(latents, labels)
+    expected = torch.tensor([0.0, 1.0, -1.0]).view(1, 3, 1, 1).expand(4, 3, 16, 16)  # sigmoid: 0.5, 1, 0
+    torch.testing.assert_close(rendering.images, expected)
+    torch.testing.assert_close(rendering.opacity, torch.ones(4, 1, 16, 16))
+    torch.testing.assert_close(rendering.depth, torch.full((4, 1, 16, 16), config.data.near))
+    torch.testing.assert_close(rendering.disparity, torch.full((4, 1, 16, 16), 1 / config.data.near))
+
+
+def test_haze_absorbs_by_beers_law(smoke, labels, latents):
+    """Haze that ends short of the last sample: samples 0.1 apart in depth, each 0.1 |d| long."""
+    config = smoke("nerf.density_activation=relu", "nerf.N_samples=21")
+    sigma = 0.7
+
+    class Front(Slab):
+        def forward(self, points, view_directions, latents):
+            density, colour = super().forward(points, view_directions, latents)
+            return density * (torch.arange(21) < 10), colour
+
+    opacity = with_field(config, Front(sigma))(latents, labels).opacity.flatten(1)
+    _, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
+    length = 10 * 0.1 * rays_d.norm(dim=-1)
+    torch.testing.assert_close(opacity, 1 - torch.exp(-sigma * length), atol=1e-5, rtol=0)
+
+
+def test_up_in_the_world_is_up_in_the_picture(smoke, latents):
+    """A level camera, dense only above 0.3: the top row's rays are at 2.6 * tan(16 degrees) = 0.75 and more throughout."""
+    config = smoke("nerf.density_activation=relu")
+    level = Labels.of_poses(poses_at(torch.tensor([30.0]), torch.tensor([0.5]), 3.6))
+    opacity = with_field(config, Slab(1e3, low=0.3))(latents[:1], level).opacity[0, 0]
+    assert (opacity[0] == 1).all()
+    assert (opacity[8:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["smoke", "concat"])
+@pytest.mark.parametrize("importance", [0, 5])
+def test_chunks_make_no_difference(kind, importance, request, build, labels, latents):
+    config = request.getfixturevalue(kind)("nerf.chunk=37", f"nerf.N_importance={importance}")  # 256 = 6 * 37 + 34 rays
+    generator = build(config)
+    with torch.no_grad():
+        whole = generator(latents, labels)
+    assert whole.opacity.std() > 0 or kind == "smoke"
+    assert_same_pictures(generator.render(latents, labels.pose_c2w), whole, atol=1e-4, rtol=1e-4)
+
+
+def test_each_image_is_rendered_from_its_own_latents_and_camera(concat, build, labels, latents):
+    generator = build(concat())
+    together = generator.render(latents, labels.pose_c2w)
+    for i in range(4):
+        alone = generator.render(latents[i : i + 1], labels.pose_c2w[i : i + 1])
+        torch.testing.assert_close(together.images[i], alone.images[0], atol=1e-5, rtol=0)
+    assert not torch.allclose(together.images[0], generator.render(latents[1:2], labels.pose_c2w[:1]).images[0])
+
+
+def test_a_patch_is_a_part_of_the_frame(concat, build, labels, latents):
+    generator = build(concat())
+    grid = full_grid(16)[:, 3:7, 5:10]
+    with torch.no_grad():
+        frame, patch = generator(latents, labels), generator(latents, labels, grid)
+    part = Rendering(*(getattr(frame, name)[..., 3:7, 5:10] for name in MAPS))
+    assert patch.images.shape == (4, 3, 4, 5)
+    assert_same_pictures(patch, part, atol=1e-4, rtol=1e-4)
+
+
+def test_resolution_keeps_the_field_of_view(concat, build, labels, latents):
+    """Pixel i of W stands at (i - W / 2) / focal, focal proportional to W: every second pixel of 32 is one of 16."""
+    generator = build(concat())
+    coarse = generator.render(latents, labels.pose_c2w)
+    fine = generator.render(latents, labels.pose_c2w, resolution=32)
+    torch.testing.assert_close(fine.images[..., ::2, ::2], coarse.images, atol=1e-4, rtol=0)
+
+
+def test_pictures_for_people_have_no_randomness(concat, build, labels, latents):
+    config = concat("nerf.raw_noise_std=1", "nerf.perturb=true", "nerf.N_importance=4")
+    generator = build(config).train()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = generator.render(latents, labels.pose_c2w)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert_same_pictures(generator.eval().render(latents, labels.pose_c2w), first, atol=0, rtol=0)
+
+
+def test_noise_changes_pictures_as_its_generator_says(concat, build, labels, latents):
+    generator = build(concat("nerf.raw_noise_std=1"))
+
+    def picture(seed):
+        with torch.no_grad():
+            return generator(latents, labels, noise=noise_of(generator, seed)).images
+
+    assert torch.equal(picture(1), picture(1))
+    assert not torch.allclose(picture(1), picture(2))
+
+
+def test_without_perturb_and_noise_training_pictures_are_the_clean_ones(concat, build, labels, latents):
+    generator = build(concat("nerf.raw_noise_std=1", "nerf.perturb=false"))
+    with torch.no_grad():
+        clean = generator(latents, labels).images
+        noisy = generator(latents, labels, noise=noise_of(generator)).images
+        late = generator(latents, labels, noise=noise_of(generator, step=5000)).images
+    assert not torch.allclose(noisy, clean)
+    assert torch.equal(late, clean)
+
+
+@pytest.mark.parametrize(("step", "std"), [(0, 2.0), (1250, 1.5), (2500, 1.0), (4999, 0.0004), (5000, 0.0), (9000, 0.0)])
+def test_density_noise_falls_to_zero_over_5000_steps(smoke, build, step, std):
+    disturbance = noise_of(build(smoke("nerf.raw_noise_std=2")), step=step).disturbance
+    assert (disturbance is None) == (std == 0)
+    if std > 0:
+        assert disturbance.std().item() == pytest.approx(std, rel=0.05)
+
+
+def test_density_noise_that_does_not_decrease_stays(smoke, build):
+    config = smoke("nerf.raw_noise_std=2", "nerf.decrease_noise=false", "nerf.N_importance=3")
+    noise = noise_of(build(config), step=10**6)
+    assert noise.disturbance.shape == (4, 256, 8)
+    assert noise.fine_disturbance.shape == (4, 256, 8 + 3)
+    assert noise.fine_jitter.shape == (4, 256, 3)
+
+
+@pytest.mark.parametrize("rays_at_once", [37, 400, 10_000])
+def test_rays_in_chunks_give_the_same_picture_and_gradient(concat, build, labels, latents, rays_at_once):
+    config = concat("nerf.raw_noise_std=1", "nerf.N_importance=4")
+
+    def gradients(chunk):
+        generator = build(config)
+        rendering = generator(latents, labels, noise=noise_of(generator), rays_at_once=chunk)
+        (rendering.images.square().mean() + rendering.coarse_images.mean()).backward()
+        return rendering.images.detach(), [p.grad for p in generator.parameters()]
+
+    (whole, expected), (chunked, found) = gradients(0), gradients(rays_at_once)
+    torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=1e-6)
+    for actual, wanted in zip(found, expected, strict=True):
+        assert (actual - wanted).norm() <= 1e-5 * wanted.norm()
+
+
+def test_computing_activations_anew_changes_no_bit(concat, build, labels, latents, monkeypatch):
+    def gradients():
+        generator = build(concat("nerf.raw_noise_std=1", "nerf.N_importance=4"))
+        rendering = generator(latents, labels, noise=noise_of(generator), rays_at_once=200)
+        (rendering.images.square().mean() + rendering.coarse_images.mean()).backward()
+        return [p.grad for p in generator.parameters()]
+
+    anew = gradients()
+    monkeypatch.setattr("graf.models.generator.checkpoint", lambda function, *args, **_: function(*args))
+    for actual, expected in zip(anew, gradients(), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_the_fine_network_sees_all_samples_in_order_between_the_bounds(smoke, labels, latents):
+    config = smoke("nerf.N_importance=5", "data.radius=[3, 4]", "nerf.density_activation=relu")
+    generator = Generator(config)
+    generator.field, generator.field_fine = Slab(5.0, low=-0.2, high=0.2), Slab(1.0)
+    generator(latents, labels, noise=noise_of(generator))
+    rays_o, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
+    seen = generator.field_fine.points
+    depths = ((seen - rays_o[:, :, None]) * rays_d[:, :, None]).sum(-1) / rays_d[:, :, None].square().sum(-1)
+    near, far = (bound[:, None] for bound in depth_bounds(labels.pose_c2w, config.data))
+    assert depths.shape == (4, 256, 8 + 5)
+    assert (depths.diff(dim=-1) > -1e-5).all()
+    assert (depths > near - 1e-5).all()
+    assert (depths < far + 1e-5).all()
+    assert not torch.allclose(depths[0, 0], torch.linspace(float(near[0]), float(far[0]), 13))
+
+
+def test_the_picture_is_the_fine_networks(smoke, labels, latents):
+    generator = Generator(smoke("nerf.N_importance=3", "nerf.density_activation=relu"))
+    generator.field, generator.field_fine = Slab(1e6, colour=(9.0, 9.0, 9.0)), Slab(1e6, colour=(0.0, 0.0, 0.0))
+    assert generator(latents, labels).images.abs().max() < 1e-6
+
+
+def test_the_coarse_picture_is_the_coarse_networks_and_there_only_with_a_fine_one(smoke, labels, latents):
+    generator = Generator(smoke("nerf.N_importance=3", "nerf.density_activation=relu"))
+    generator.field, generator.field_fine = Slab(1e6, colour=(99.0, -99.0, 0.0)), Slab(1e6)
+    coarse = generator(latents, labels).coarse_images
+    torch.testing.assert_close(coarse, torch.tensor([1.0, -1.0, 0.0]).view(1, 3, 1, 1).expand(4, 3, 16, 16))
+    assert Generator(smoke())(latents, labels).coarse_images is None
+
+
+def test_pictures_for_people_may_take_more_samples(smoke, labels, latents):
+    generator = with_field(smoke("nerf.N_samples=8", "nerf.N_samples_render=13"), Slab(1.0))
+    generator.render(latents, labels.pose_c2w)
+    assert generator.field.points.shape[-2] == 13
+    generator(latents, labels, noise=noise_of(generator))
+    assert generator.field.points.shape[-2] == 8
+    same = with_field(smoke("nerf.N_samples=8", "nerf.N_samples_render=0"), Slab(1.0))
+    same.render(latents, labels.pose_c2w)
+    assert same.field.points.shape[-2] == 8
+
+
+def test_classes_change_pictures_where_they_are_known(smoke, build, labels, latents):
+    known = build(smoke("discriminator.condition=class"), n_classes=3)
+    first, second = (known.render(latents, labels.pose_c2w, class_index=torch.full((4,), i)).images for i in (0, 2))
+    assert not torch.allclose(first, second)
+    latent_shift = known.class_embedding.weight[2].detach()
+    no_class = build(smoke("discriminator.condition=none"), n_classes=3)
+    assert no_class.class_embedding is None
+    assert torch.equal(known.condition(latents, labels)[1], (latents + known.class_embedding.weight[1])[1])
+    assert latent_shift.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("kind", "std", "low", "high"), [("gauss", 1.0, -8, 8), ("uniform", 3**-0.5, -1, 1)])
+def test_latents_have_the_configs_distribution(smoke, build, kind, std, low, high):
+    generator = build(smoke(f"z_dist.type={kind}"))
+    drawn = generator.sample_latents(4000, torch.Generator().manual_seed(0))
+    assert drawn.shape == (4000, 8)
+    assert drawn.mean().item() == pytest.approx(0, abs=0.03)
+    assert drawn.std().item() == pytest.approx(std, abs=0.02)
+    assert low <= drawn.min()
+    assert drawn.max() <= high
+    assert drawn.min() < -0.99
+    assert torch.equal(drawn, generator.sample_latents(4000, torch.Generator().manual_seed(0)))
+
+
+def test_the_background_is_config_and_no_weight(smoke, build):
+    assert "background" not in build(smoke()).state_dict()
+
+
+def test_renderings_join_along_any_dimension(smoke, build, labels, latents):
+    rendering = build(smoke()).render(latents[:2], labels.pose_c2w[:2])
+    parts = [Rendering(*(getattr(rendering, name)[i : i + 1] for name in MAPS)) for i in range(2)]
+    assert_same_pictures(Rendering.cat(parts), rendering, atol=0, rtol=0)
+    assert Rendering.cat(parts, dim=3).depth.shape == (1, 1, 16, 32)

@@ -1,0 +1,183 @@
+"""Curves: thinned out without bias, one figure a protocol, gaps where nothing was finite, damaged lines said."""
+
+import json
+import logging
+import math
+
+from graf.errors import GrafError
+from graf.reporting.curves import draw_curves, figures, protocol_title
+from graf.reporting.history import Curve, read_history
+
+import pytest
+import torch
+from PIL import Image
+
+LITE = "efficientnet-lite0"
+
+
+def result(kid=0.1, **changes):
+    """A result of `measure`, with what changes."""
+    protocol = {
+        "extractor": LITE,
+        "weights_sha256": "579344248a93",
+        "resize": "224 x 224, bicubic, antialiased",
+        "resolution": 16,
+        "n_real": 20,
+        "n_fake": 30,
+        "real_fingerprint": "fd8aa420a717",
+        "kid_subsets": 100,
+        "kid_subset_size": 20,
+        "seed": 2020,
+    }
+    values = {f"fid_{LITE}": 10 * kid, f"kid_{LITE}": kid, f"kid_std_{LITE}": 0.01}
+    return {"values": values, "versions": {"torch": "2"}, "warnings": []} | protocol | changes
+
+
+def write_rows(run_dir, *rows):
+    """metrics.jsonl of rows, or of lines as they are."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (run_dir / "metrics.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return run_dir / "metrics.jsonl"
+
+
+def line_data(axes, label):
+    (line,) = (line for line in axes.get_lines() if line.get_label().startswith(label))
+    return line.get_xdata(), line.get_ydata()
+
+
+def test_losses_share_axes_and_keep_their_numbers(tmp_path):
+    rows = [{"step": 10 * i, "loss_d": 1.0 / i, "loss_g": 2.0 * i, "opacity": 0.5} for i in range(1, 4)]
+    drawn = figures(read_history(write_rows(tmp_path, *rows)))
+    losses, opacity = drawn["training"].axes
+    assert list(drawn) == ["training"]
+    steps, values = line_data(losses, "loss_g")
+    assert list(steps) == [10, 20, 30]
+    assert list(values) == [2, 4, 6]
+    assert list(line_data(losses, "loss_d")[1]) == [1, 0.5, 1 / 3]
+    assert [line.get_label() for line in opacity.get_lines()] == ["opacity"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_real": 21},
+        {"n_fake": 31},
+        {"resolution": 32},
+        {"resize": "299 x 299, bilinear"},
+        {"weights_sha256": "6726825d"},
+        {"real_fingerprint": "00000000"},
+        {"seed": 1},
+        {"kid_subset_size": 19},
+        {"extractor": "inception-v3-compat"},
+    ],
+)
+def test_another_protocol_is_another_figure_whose_title_says_so(tmp_path, change):
+    path = write_rows(tmp_path, *({"step": i, "evaluation": result(kid=i, **(change if i == 2 else {}))} for i in (1, 2, 3)))
+    drawn = figures(read_history(path))
+    assert len(drawn) == 2
+    first, other = drawn.values()
+    points = [[list(line.get_xdata()) for axes in f.axes for line in axes.get_lines()] for f in (first, other)]
+    assert points == [[[1, 3]] * 3, [[2]] * 3]  # fid, kid and kid_std of each
+    titles = [" ".join(figure.get_suptitle().split()) for figure in (first, other)]
+    assert titles[0] != titles[1]
+    (value,) = change.values()
+    assert str(value)[:8] in titles[1]
+    assert titles[0] == protocol_title(result())
+
+
+def test_what_does_not_matter_to_a_number_does_not_part_its_curve(tmp_path):
+    other = result(versions={"torch": "3"}, warnings=["few"], sample_seed=3, step=2)
+    history = read_history(write_rows(tmp_path, {"step": 1, "evaluation": result()}, {"step": 2, "evaluation": other}))
+    (evaluations,) = history.evaluations.values()
+    assert evaluations.curves[f"kid_{LITE}"].steps() == [1, 2]
+    assert (evaluations.newest, evaluations.newest_step) == (other, 2)
+
+
+def test_none_is_a_gap_and_counted(tmp_path):
+    rows = [{"step": i, "loss_d": None if i in (2, 3) else i} for i in range(1, 6)]
+    (axes,) = figures(read_history(write_rows(tmp_path, *rows, '{"step": 6, "loss_d": NaN}', '{"step": 7, "loss_d": 1e39}')))[
+        "training"
+    ].axes
+    steps, values = line_data(axes, "loss_d (4 not finite)")
+    assert list(steps) == [1, 2, 3, 4, 5, 6, 7]
+    assert [math.isnan(value) for value in values] == [False, True, True, False, False, True, True]
+
+
+def test_damaged_lines_are_left_out_and_said(tmp_path, caplog):
+    whole = [{"step": 1, "loss_d": 1.0}, {"step": 2, "evaluation": result()}, {"step": 9, "loss_d": 3.0}]
+    damaged = [
+        '{"step": 3, "loss_',
+        "",
+        "\0\0\0",
+        "[1]",
+        "7",
+        '{"loss_d": 1.0}',
+        '{"step": "4", "loss_d": 1.0}',
+        '{"step": 5, "loss_d": "high"}',
+        '{"step": 5, "loss_d": [1]}',
+        '{"step": 6, "evaluation": null}',
+        '{"step": 6, "evaluation": {"values": [1]}}',
+        '{"step": 6, "evaluation": {"values": {}}}',
+        '{"step": 6, "evaluation": {"values": {"kid_x": {}}}}',
+        '{"step": 7, "loss_d": 1' + 400 * "0" + "}",
+        100_000 * "[",
+    ]
+    path = write_rows(tmp_path, whole[0], *damaged, *whole[1:])
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        history = read_history(path)
+    assert history.training["loss_d"].steps() == [1, 9]
+    assert len(history.evaluations) == 1
+    assert history.damaged == len(damaged)
+    assert caplog.messages == [f"{path}: left out what cannot be read, 15 lines (2, 3, 4, 5, 6, ...)"]
+
+
+def test_a_long_curve_keeps_its_mean_its_range_and_its_ends():
+    rng = torch.Generator().manual_seed(0)
+    values = torch.rand(1003, generator=rng, dtype=torch.float64).tolist()
+    values[500] = 77.0  # a spike
+    curve, sizes = Curve(20), []
+    for step, value in enumerate(values):
+        curve.add(step, value)
+        sizes.append(len(curve.points))
+    assert max(sizes) == 20
+    assert min(sizes[20:]) > 10
+    assert sum(point.rows for point in curve.points) == 1003
+    assert sum(point.total for point in curve.points) == pytest.approx(sum(values))
+    lows, highs = curve.ranges()
+    assert (min(lows), max(highs)) == (min(values), 77.0)
+    assert all(point.rows == curve.rows_a_point for point in curve.points[:-1])
+    first = curve.rows_a_point
+    assert curve.steps()[0] == (first - 1) / 2
+    assert curve.means()[0] == pytest.approx(sum(values[:first]) / first)
+    assert curve.steps() == sorted(curve.steps())
+
+
+def test_a_point_of_many_rows_is_a_gap_only_where_none_is_finite():
+    curve = Curve(2)
+    for step, value in enumerate([1.0, None, 3.0, None, None, None]):
+        curve.add(step, value)
+    assert curve.rows_a_point == 4
+    assert [point.rows for point in curve.points] == [4, 2]
+    assert curve.means()[0] == 2.0
+    assert math.isnan(curve.means()[1])
+    assert curve.not_finite == 4
+
+
+def test_files_are_pictures_and_a_strange_name_stays_in_the_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    strange = result(extractor="../../$\\evil$_{", values={"kid_$x_{": 1.0})
+    write_rows(tmp_path / "run", {"step": 1, "_$a_{": 1.0}, {"step": 2, "evaluation": strange})
+    files = draw_curves(tmp_path / "run", tmp_path / "out")
+    assert sorted(files) == sorted((tmp_path / "out").iterdir())
+    assert files[0].name == "training.png"
+    for file in files:
+        with Image.open(file) as image:
+            assert image.format == "PNG"
+            assert len(image.convert("L").getcolors()) > 10  # not an empty sheet
+
+
+def test_a_run_without_rows_has_no_figures_and_one_without_a_file_is_refused(tmp_path):
+    write_rows(tmp_path)
+    assert draw_curves(tmp_path, tmp_path / "out") == []
+    with pytest.raises(GrafError, match=r"nowhere.metrics\.jsonl: no such file; name the folder of a run"):
+        draw_curves(tmp_path / "nowhere", tmp_path / "out")

@@ -1,0 +1,340 @@
+"""The report: one file that holds every picture, byte for byte, asks no other machine, and runs nothing that a file says."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+from graf.errors import GrafError
+from graf.evaluation.outputs import write_video
+from graf.reporting import html_pieces, report
+from graf.reporting.report import write_report
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+import torch
+from test_curves import LITE, result, write_rows
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge")
+VOID = {"meta", "link", "img", "br", "hr"}
+EVIL = "<script>document.title = 'evil'</script>"
+
+
+class Page(HTMLParser):
+    """What a page consists of; each tag that opens must close."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.media, self.links, self.captions = [], [], [], [], []
+        self.pieces = []
+        self.feed(text)
+        self.close()
+        self.text = " ".join(" ".join(self.pieces).split())
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag in ("img", "video"):
+            self.media.append((tag, dict(attributes)))
+        if tag == "a":
+            self.links.append(dict(attributes)["href"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.pieces.append(data)
+        if self.open and self.open[-1] == "figcaption":
+            self.captions.append(data)
+
+
+def content(attributes):
+    """Type and bytes of a data URI."""
+    media, data = re.fullmatch(r"data:([a-z]+/[a-z0-9]+);base64,(.*)", attributes["src"], re.DOTALL).groups()
+    return media, base64.b64decode(data, validate=True)
+
+
+def put_png(path, level=0, side=4):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    imageio.imwrite(path, np.full((side, side, 3), level, dtype=np.uint8))
+    return path
+
+
+def page_of(run_dir, out=None):
+    file = write_report(run_dir, out or run_dir / "report.html")
+    return Page(file.read_text(encoding="utf-8"))
+
+
+def make_run(run):
+    """A run with two evaluations, three steps of samples, and a config that means no good."""
+    for step, level in ((9, 90), (20, 120), (100, 250)):
+        for kind in ("rgb", "depth"):
+            put_png(run / "samples" / f"{step:08d}_{kind}.png", level)
+    for step in (20, 100):
+        put_png(run / "eval" / f"step_{step:08d}" / "sweep_rgb.png", step)
+    newest = run / "eval" / "step_00000100"
+    frames = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
+    write_video(newest / "rotation_rgb.mp4", frames)
+    write_video(newest / "rotation_rgb.gif", frames)
+    write_video(newest / "lone.gif", frames)
+    put_png(newest / "inversion" / "fit.png")
+    (newest / "mesh").mkdir()
+    (newest / "mesh" / "object 1.ply").write_bytes(bytes(500))
+    (newest / ".sweep.7.partial.png").write_bytes(b"half")
+    (run / "config.yaml").write_text(f"expname: {EVIL}\ndata:\n  imsize: 16\n", encoding="utf-8")
+    return run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "chairs & <b>tables")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The same with numbers: an evaluation with a warning, and curves under two protocols. Its page is written once."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "chairs & <b>tables")
+    content = result(kid=0.123, warnings=[f"FID of few {EVIL}"]) | {"sample_seed": 7, "consistency": {"depth_warp_error": 1.5}}
+    (run / "eval" / "step_00000100" / "metrics.json").write_text(json.dumps(content))
+    rows = [{"step": i, "loss_d": 1.0 / i} for i in (1, 2, 3)]
+    write_rows(run, *rows, {"step": 3, "evaluation": result()}, {"step": 3, "evaluation": result(n_fake=77)}, "damaged")
+    return run, page_of(run)
+
+
+def test_every_picture_and_video_is_in_the_page_byte_for_byte(measured):
+    run, page = measured
+    files = {name: (run / name).read_bytes() for name in page.captions}
+    shown = [content(attributes) for _, attributes in page.media]
+    assert [data for _, data in shown] == list(files.values())
+    expected = {path for path in run.rglob("*.*") if path.suffix in (".png", ".mp4", ".gif") and path.name[0] != "."}
+    expected -= {run / "eval" / "step_00000100" / "rotation_rgb.gif"}  # an mp4 as well
+    assert {run / name for name in page.captions} == expected
+    assert {path.name for path in expected if path.parent.name == "curves"} > {"training.png"}
+    types = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
+    assert [media for media, _ in shown] == [types[name[-4:]] for name in page.captions]
+    for tag, attributes in page.media:
+        assert tag == attributes["src"][5:].partition("/")[0].replace("image", "img")
+        assert tag == "img" or {"controls", "loop", "muted"} <= set(attributes)
+
+
+def test_the_newest_comes_first_and_older_sheets_are_folded(measured):
+    run, page = measured
+    order = [name for name in page.captions if "sweep" in name or "samples" in name]
+    assert order == [
+        "eval/step_00000100/sweep_rgb.png",
+        "samples/00000100_depth.png",
+        "samples/00000100_rgb.png",
+        "samples/00000020_depth.png",
+        "samples/00000020_rgb.png",
+        "samples/00000009_depth.png",
+        "samples/00000009_rgb.png",
+        "eval/step_00000020/sweep_rgb.png",
+    ]
+    text = (run / "report.html").read_text(encoding="utf-8")
+    opened = re.findall(r"<details( open)?><summary>(.*?)</summary>", text)
+    assert [(summary, bool(is_open)) for is_open, summary in opened if summary != "all terms"] == [
+        ("step_00000100", True),
+        ("samples of 2 earlier steps", False),
+        ("step_00000020", False),
+        ("config.yaml", False),
+    ]
+    folded = text.partition("samples of 2 earlier steps")[2].partition("</details>")[0]
+    assert "samples/00000020_rgb.png" in folded
+    assert "samples/00000100_rgb.png" not in folded
+
+
+def test_numbers_stand_with_their_protocol_and_warnings(measured):
+    text = measured[1].text
+    assert f"KID ({LITE}) 0.123" in text
+    assert "20 real and 30 generated images at 16 px" in text
+    assert "20 real and 77 generated images at 16 px" in text
+    assert f"FID of few {EVIL}" in text
+    assert "sample_seed 7" in text
+    assert "consistency depth_warp_error 1.5 all terms" in text
+    assert "eval/step_00000100/mesh/object 1.ply (0.00 MB)" in text
+    assert "metrics.jsonl: 1 lines cannot be read" in text
+    assert "imsize: 16" in text
+
+
+def test_nothing_that_a_file_says_is_run_or_fetched(run):
+    evil_name = run / "samples" / "00000100_'\"><img src=x onerror=alert(1)>.png"
+    put_png(evil_name)
+    page = page_of(run)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "iframe", "object", "embed", "base", "form", "b"}
+    for _, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert all(attributes[name].startswith("data:") for name in ("src", "srcset", "poster") if name in attributes)
+    assert f"samples/{evil_name.name}" in page.captions
+    assert EVIL in page.text
+
+
+def test_what_is_large_is_linked_and_said_to_be(run, monkeypatch):
+    monkeypatch.setattr(html_pieces, "MB", 1000)  # a file may have 8 kB, the page 64 kB
+    big = run / "eval" / "step_00000100" / "a #1 50%.png"
+    big.write_bytes(bytes(8001))
+    for i in range(9):
+        (run / "samples" / f"{i + 1:08d}_rgb.png").write_bytes(bytes(7900))
+    page = page_of(run, run / "pages" / "report.html")
+    assert "../eval/step_00000100/a%20%231%2050%25.png" in page.links
+    assert "a #1 50%.png (8.00 MB): linked, not embedded (over 8 MB)" in page.text
+    assert "samples/00000001_rgb.png (7.90 MB): linked, not embedded (the page holds its 64 MB already)" in page.text
+    assert sum(len(content(attributes)[1]) for _, attributes in page.media) <= 64_000
+    for link in page.links:
+        assert (run / "pages" / unquote(link)).is_file()
+    assert not [name for name in page.captions if "a #1" in name]
+
+
+def test_earlier_evaluations_take_no_room_from_what_is_new(run, monkeypatch):
+    monkeypatch.setattr(html_pieces, "MB", 1000)  # the page may have 64 kB
+    for i in range(9):
+        (run / "eval" / "step_00000020" / f"{i}.png").write_bytes(bytes(7900))
+    for name in ("samples/00000100_rgb.png", "videos/00000100_rotation.png"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(bytes(7900))
+    page = page_of(run)
+    assert {"samples/00000100_rgb.png", "samples/00000009_rgb.png", "videos/00000100_rotation.png"} <= set(page.captions)
+    assert "eval/step_00000020/8.png (7.90 MB): linked, not embedded (the page holds its 64 MB already)" in page.text
+
+
+def test_results_elsewhere_come_first(run, tmp_path):
+    out = tmp_path / "made just now"
+    put_png(out / "sweep_rgb.png", 33)
+    page = Page(write_report(run, run / "report.html", out).read_text(encoding="utf-8"))
+    assert page.captions[0] == (out / "sweep_rgb.png").as_posix()
+    assert content(page.media[0][1])[1] == (out / "sweep_rgb.png").read_bytes()
+    newest = run / "eval" / "step_00000020"
+    page = Page(write_report(run, run / "report.html", newest).read_text(encoding="utf-8"))
+    assert page.captions[0] == "eval/step_00000020/sweep_rgb.png" and page.captions.count(page.captions[0]) == 1
+    alone = tmp_path / "eval_of_a_file_from_elsewhere"
+    assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
+
+
+def test_memory_is_shown_as_a_curve_and_as_watched_from_outside(run):
+    rows = [json.dumps({"time": 1000.0 + i, "step": i, "phase": "train", "host_bytes": 2**30}) for i in range(300)]
+    leak = json.dumps({"time": 1500.0, "step": 9, "leak": {}})
+    (run / "memory.jsonl").write_text("\n".join([*rows, leak, '{"time": 1301, "host_b']))
+    put_png(run / "memory_report.png", 77)
+    page = page_of(run)
+    assert {"curves/memory.png", "memory_report.png"} <= set(page.captions)
+
+
+def test_curves_have_no_more_points_than_asked_for(run, monkeypatch):
+    write_rows(run, *({"step": i, "loss_d": 1.0 / i} for i in range(1, 1001)))
+    drawn = []
+    monkeypatch.setattr(report, "draw_history", lambda history, _: drawn.append(history) or [])
+    write_report(run, run / "report.html", max_points=100)
+    assert len(drawn[0].training["loss_d"].points) <= 100
+
+
+def test_json_that_cannot_be_read_and_json_of_all_sorts(run):
+    newest = run / "eval" / "step_00000100"
+    (newest / "broken.json").write_text('{"values": ')
+    (newest / "deep.json").write_text(100_000 * "[")
+    (newest / "other.json").write_text(json.dumps({"a": [1, 2.5], "b": [{"c": None}], "d": {"values": {}, "extractor": "x"}}))
+    (newest / "large.json").write_text(json.dumps("x" * 300_000))
+    page = page_of(run)
+    text = page.text
+    assert "eval/step_00000100/broken.json cannot be read: Expecting value" in text
+    assert "eval/step_00000100/deep.json cannot be read" in text
+    assert "a 1, 2.5 b c None d x (weights ?)" in text
+    assert page.links.count("eval/step_00000100/large.json") == 1
+
+
+def test_a_folder_of_many_files_is_one_link(run):
+    frames = run / "eval" / "step_00000100" / "frames"
+    for i in range(17):
+        put_png(frames / "rotation" / f"rgb_{i:05d}.png")
+    (frames / "rotation" / "made_from.json").write_text("{}")
+    page = page_of(run)
+    assert page.links.count("eval/step_00000100/frames") == 1
+    assert "eval/step_00000100/frames (18 files)" in page.text
+    assert "made_from" not in page.text
+    assert not [name for name in page.captions if "frames" in name]
+    assert "eval/step_00000100/inversion/fit.png" in page.captions
+
+
+def test_a_page_elsewhere_has_its_curves_beside_it(run, tmp_path):
+    write_rows(run, {"step": 1, "loss_d": 1.0})
+    before = {path for path in run.rglob("*") if path.is_file()}
+    page = page_of(run, tmp_path / "elsewhere" / "page.html")
+    assert {path for path in run.rglob("*") if path.is_file()} == before
+    assert (tmp_path / "elsewhere" / "curves" / "training.png").is_file()
+    assert "curves/training.png" in page.captions
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["curves", "page.html"]
+
+
+def test_a_run_that_has_just_begun_has_a_short_page(tmp_path):
+    (tmp_path / "config.yaml").write_text("expname: a\n")
+    page = page_of(tmp_path)
+    assert page.media == []
+    assert "expname: a" in page.text
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(GrafError, match="no run here .none of config.yaml, metrics.jsonl.*name the folder of a run"):
+        write_report(tmp_path, tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+PROBE = """<!DOCTYPE html><title>probe</title><iframe id="page" src="PAGE" width="WIDTH" height="900"></iframe>
+<pre id="found"></pre>
+<script>
+const settled = (e, ok) => new Promise(done => {
+  if (ok(e)) return done();
+  for (const name of ["load", "loadedmetadata", "error"]) e.addEventListener(name, done);
+});
+document.getElementById("page").addEventListener("load", async event => {
+  const page = event.target.contentDocument;
+  const images = [...page.images], videos = [...page.querySelectorAll("video")];
+  await Promise.all([...images.map(e => settled(e, x => x.complete)), ...videos.map(e => settled(e, x => x.readyState > 0))]);
+  document.getElementById("found").textContent = JSON.stringify({
+    title: page.title,
+    images: images.map(e => e.naturalWidth),
+    videos: videos.map(e => e.videoWidth),
+    requests: event.target.contentWindow.performance.getEntriesByType("resource").map(e => e.name.slice(0, 5)),
+    bodyWidth: [page.documentElement.scrollWidth, page.documentElement.clientWidth],
+  });
+});
+</script>"""
+
+
+def probed(page: Path, folder: Path, width: int) -> dict:
+    """What a browser finds on the page in a window of this width, without a complaint."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser here (looked for {', '.join(BROWSERS)})")
+    (folder / "probe.html").write_text(PROBE.replace("PAGE", page.name).replace("WIDTH", str(width)))
+    done = subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+            *(f"--user-data-dir={folder / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"),
+            *("--virtual-time-budget=5000", "--dump-dom", (folder / "probe.html").as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout)[1]))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_path, width):
+    run, page = measured
+    shutil.copy(run / "report.html", tmp_path)
+    found = probed(tmp_path / "report.html", tmp_path, width)
+    assert found["title"] == run.name
+    assert len(found["images"]) == sum(tag == "img" for tag, _ in page.media) > 5
+    assert min(found["images"]) > 0
+    assert found["videos"] == [16]
+    assert set(found["requests"]) <= {"data:"}
+    assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways

@@ -1,0 +1,187 @@
+"""Command lines take what users of similar projects type: hyphens, ~, other suites' flags, and say what the rest may mean."""
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+
+from graf import __version__
+from graf.config import load_config
+from graf.errors import GrafError
+from graf.runtime.command_line import Parser, folder_overrides, hints, positive
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # as Windows names it
+    return tmp_path
+
+
+@pytest.fixture
+def parser():
+    p = Parser("a program")
+    p.add_argument("--max_steps", type=int)
+    p.add_argument("--out", type=Path)
+    p.add_argument("--set", nargs="+", action="extend", default=[])
+    return p
+
+
+@pytest.fixture(params=["train", "eval"])
+def program(request, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    return importlib.import_module(request.param)
+
+
+@pytest.mark.parametrize("words", [["--max_steps", "9"], ["--max-steps", "9"], ["--max-steps=9"], ["--max-st", "9"]])
+def test_hyphens_are_underscores(parser, words):
+    assert parser.parse_args(words).max_steps == 9
+
+
+def test_hyphens_in_values_stay(parser):
+    assert parser.parse_args(["--out", "max-steps", "--set", "expname=--max-steps"]).out == Path("max-steps")
+    assert parser.parse_known_args(["--other-flag", "a-b"])[1] == ["--other-flag", "a-b"]
+
+
+@pytest.mark.parametrize("text", ["~/runs", "$HOME/runs", "${HOME}/runs"])
+def test_paths_of_the_command_line_know_home(parser, home, text):
+    assert parser.parse_args([f"--out={text}"]).out == home / "runs"
+
+
+def test_every_path_of_eval_and_train_knows_home(home, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    train, evaluation = (importlib.import_module(name).parser() for name in ("train", "eval"))
+    words = [f"--{name}=~/a" for name in ("config", "run", "checkpoint", "out", "dump_samples")]
+    args = evaluation.parse_args([*words, "--invert", "~/a", "~/b", "--export=~/a.safetensors"])
+    assert {str(value) for name, value in vars(args).items() if name in "config run checkpoint out dump_samples"} == {
+        str(home / "a")
+    }
+    assert args.invert == [str(home / "a"), str(home / "b")]
+    assert args.export == str(home / "a.safetensors")
+    args = train.parse_args([f"--{name}=~/a" for name in ("config", "resume", "data_dir", "output_dir")])
+    assert [Path(getattr(args, name)) for name in ("config", "resume", "data_dir", "output_dir")] == [home / "a"] * 4
+    assert train.parse_args([]).resume == "auto"
+
+
+def test_every_tool_has_the_shared_parser():
+    """So that what is tested here holds for each."""
+    plain = [path.name for path in (ROOT / "tools").glob("*.py") if "argparse.ArgumentParser(" in path.read_text("utf-8")]
+    assert plain == []
+
+
+def test_version(program, capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.parser().parse_args(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(rf"graf_ccsr {re.escape(__version__)}, PyTorch \d\S+, Python 3\.\S+\n", capsys.readouterr().out)
+
+
+def test_the_version_is_that_of_the_package():
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_a_key_as_a_flag_is_told_with_set(program, capsys):
+    with pytest.raises(SystemExit):
+        program.parser().parse_args(["--batch-size", "4"])
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --batch-size 4" in said
+    assert "--set training.batch_size=4" in said
+
+
+def test_hints_name_each_flag_with_its_value():
+    assert hints(["--training.lr_g=3", "--grad_clip", "--foo", "1", "--imsize", "64"]) == [
+        "; --training.lr_g: say --set training.lr_g=3",
+        "; --grad_clip: say --set training.grad_clip=...",
+        "; --imsize: say --set data.imsize=64",
+    ]
+
+
+def test_flags_of_other_suites_are_told_by_our_names():
+    (hint,) = hints(["--num-workers", "8"])
+    assert "training.nworkers" in hint
+
+
+def test_without_set_there_is_no_hint(capsys):
+    with pytest.raises(SystemExit):
+        Parser("no config").parse_args(["--batch_size", "4"])
+    assert "training.batch_size" not in capsys.readouterr().err
+
+
+def test_two_folders_make_a_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    train = importlib.import_module("train")
+    (tmp_path / "my: photos").mkdir()
+    words = ["--data_dir", str(tmp_path / "my: photos"), "--output-dir", str(tmp_path / "runs #1"), "--set", "expname=a"]
+    config = load_config(None, train.overrides(train.parser().parse_args(words)))
+    assert (config.data.type, config.data.datadir) == ("images", (str(tmp_path / "my: photos"),))
+    assert config.run_dir == tmp_path / "runs #1" / "a"
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(GrafError, match="--data_dir .*missing: no such folder"):
+        folder_overrides(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("spelled", ["--local-rank=1", "--local_rank=1"])
+@pytest.mark.parametrize(("variable", "expected"), [(None, "1"), ("3", "3")])
+def test_local_rank_of_the_older_launcher(monkeypatch, spelled, variable, expected):
+    monkeypatch.syspath_prepend(str(ROOT))
+    train = importlib.import_module("train")
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.delenv("LOCAL_RANK") if variable is None else monkeypatch.setenv("LOCAL_RANK", variable)
+
+    def stop(device: str) -> None:
+        raise GrafError(os.environ["LOCAL_RANK"])
+
+    monkeypatch.setattr(train, "processes_of_run", stop)
+    monkeypatch.setattr(sys, "argv", ["train.py", spelled])
+    with pytest.raises(GrafError, match=f"^{expected}$"):
+        train.main()
+
+
+def test_help_of_defaults_is_kept():
+    p = Parser("", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("--n", default=3, help="count")
+    assert "count (default: 3)" in p.format_help()
+
+
+def test_a_count_of_nothing_is_refused():
+    assert positive("3") == 3
+    for text in ("0", "-1", "2.5", "many", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"expected a number above 0, found '{text}'"):
+            positive(text)
+
+
+@pytest.mark.parametrize(
+    ("tool", "flags"),
+    [
+        ("benchmark", ("step", "--steps", "0")),
+        ("benchmark_scaling", ("--steps", "0")),
+        ("check_metrics", ("--n", "0")),
+        ("explain_distance", ("model.pt", "--n", "0")),
+        ("fuzz", ("--mutations", "0")),
+        ("measure_budget", ("--steps", "0")),
+    ],
+)
+def test_tools_refuse_to_measure_nothing(monkeypatch, capsys, tool, flags):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    monkeypatch.setattr(sys, "argv", [f"{tool}.py", *flags])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(tool).main()
+    assert ended.value.code == 2
+    assert "expected a number above 0, found '0'" in capsys.readouterr().err
+
+
+def test_a_faulty_config_is_told_before_processes_are_started(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = importlib.import_module("benchmark_scaling")
+    monkeypatch.setattr(tool, "run_in", lambda n: pytest.fail("processes were started"))
+    monkeypatch.setattr(sys, "argv", ["benchmark_scaling.py", "--config", "missing.yaml"])
+    with pytest.raises(GrafError, match="missing.yaml: no such config file"):
+        tool.main()

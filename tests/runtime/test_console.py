@@ -1,0 +1,55 @@
+"""What is said on the terminal, and a terminal that cannot be written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import multiprocessing, sys
+from graf.runtime.console import log, progress, run_script
+from graf.errors import GrafError
+
+def main():
+    for i in progress(range(20), desc="bar", unit="step"):
+        log.info("%s", "line " * 400)
+        log.warning("%s", "warning " * 400)
+    sys.stderr.write("from a library\\n")
+    worker = multiprocessing.get_context("fork").Process(target=print, args=("from a worker",))
+    worker.start()
+    worker.join()
+    open(sys.argv[1], "w").write(f"done, {worker.exitcode}")
+    if sys.argv[2:]:
+        raise GrafError("a mistake")
+
+run_script(main)
+"""
+
+
+def run(tmp_path, redirection, *arguments):
+    """The exit status of the script in a shell, and whether it came to its end."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = f"set -o pipefail; {sys.executable} script.py done.txt {' '.join(arguments)} {redirection}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    return done.returncode, (tmp_path / "done.txt").exists() and (tmp_path / "done.txt").read_text(), done
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("redirection", ["> /dev/full 2>&1", "2>&1 | head -n 1"])
+def test_a_terminal_that_cannot_be_written_changes_neither_the_run_nor_its_exit_status(tmp_path, redirection):
+    assert run(tmp_path, redirection, "fail")[:2] == (2, "done, 0")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="fork")
+def test_all_that_is_said_arrives_where_it_can(tmp_path):
+    status, ended, done = run(tmp_path, "", "fail")
+    assert (status, ended) == (2, "done, 0")
+    assert done.stdout.count("line " * 400) == 20
+    assert done.stdout.count("from a worker") == 1
+    assert done.stderr.count("warning: " + "warning " * 400) == 20
+    assert "20/20" in done.stderr
+    assert done.stderr.endswith("from a library\nscript.py: error: a mistake\n")

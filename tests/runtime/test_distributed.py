@@ -1,0 +1,376 @@
+"""Two processes train as one does: the same weights, whatever happens to one of them."""
+
+import io
+import json
+import logging
+import signal
+import sys
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+from graf.camera import Labels, sample_poses
+from graf.checkpoints.checkpoint import restore, save_checkpoint
+from graf.config import CONFIG_DIR, load_config
+from graf.data import build_loader
+from graf.data.toy_cars import ToyCars
+from graf.errors import ConfigError, GrafError
+from graf.evaluation.sampling import fresh_samples
+from graf.memory.sizes import StepSizes
+from graf.runtime import launch
+from graf.runtime.guard import RanOut, surviving
+from graf.runtime.interruption import Interruption
+from graf.runtime.processes import ALONE, Processes
+from graf.training import keeping, steps
+from graf.training.loop import train, train_step
+from graf.training.state import TrainState
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+N_STEPS = 20
+FEW_STEPS = 8  # of the run that is short of memory
+UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256", "nerf.N_samples=4")
+RUNS = {
+    "refine, r1, accumulation": ("training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
+    "spectral norm, hflip": (
+        *UNREFINED, "discriminator.spectral_norm=true", "discriminator.norm=instance", "discriminator.hflip=true",
+        "discriminator.condition=none", "training.grad_clip=1",
+        # R1's gradient jumps where rounding turns an activation's sign: with these, on the way of 20 steps, none is near 0.
+        "training.seed=1", "training.lr_g=0.0002", "training.lr_d=0.0002",
+    ),
+}  # fmt: skip
+REFINED = RUNS["refine, r1, accumulation"]
+
+
+def build(overrides, processes=ALONE):
+    """A state, and 16 noise images with a camera each."""
+    config = load_config(CONFIG_DIR / "smoke.yaml", overrides)
+    rng = torch.Generator().manual_seed(3)
+    images = torch.randint(256, (16, 3, 16, 16), generator=rng).to(torch.uint8)
+    dataset = ToyCars(images, Labels.of_poses(sample_poses(16, config.data, rng)), "noise")
+    return TrainState(config, torch.device("cpu"), processes=processes), dataset
+
+
+def take_steps(state, dataset, until):
+    """Train as the loop does. Returns what the last step says of itself."""
+    processes = state.processes
+    batches = build_loader(dataset, state.config, state.device, state.step, processes.rank, processes.world_size)
+    with closing(batches):
+        while state.step < until:
+            stats = train_step(state, dataset, *next(batches))
+    return {name: float(value) for name, value in stats.items()}
+
+
+def weights(state):
+    networks = {name: getattr(state, name) for name in ("generator", "generator_ema", "discriminator")}
+    return {f"{name}.{key}": value.clone() for name, network in networks.items() for key, value in network.state_dict().items()}
+
+
+def samples(state, dataset, share):
+    def draw_labels(n, rng):
+        return dataset.labels[torch.randint(len(dataset), (n,), generator=rng)]
+
+    return fresh_samples(state.generator_ema, draw_labels, n=10, batch_size=3, seed=5, share=share)
+
+
+def in_two_processes(rank, folder):
+    """All that is asked of two processes, so that they need to start only once; each keeps what it found."""
+    torch.set_num_threads(1)
+    where = {"init_method": f"file://{folder}/meeting", "rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
+    dist.init_process_group("gloo", **where)
+    processes, found = Processes(rank, 2), {}
+    for name, overrides in RUNS.items():
+        state, dataset = build(overrides, processes)
+        found[f"{name}, stats"] = take_steps(state, dataset, N_STEPS)
+        found[name] = weights(state)
+    found["resumed"] = resumed(processes, folder)
+    found["out of memory"], found["sizes"] = short_of_memory(processes)
+    found["half done"] = processes.attempt(fails_for_memory if rank else lambda: "done")
+    found["evaluations"], found["said of them"] = measured_while_training(processes, folder)
+    found["samples"] = list(samples(*build(UNREFINED), processes.map))
+    with closing(processes.map(lambda i: 10 * i, range(10))) as tens:
+        found["first of many"] = [next(tens)] if rank == 0 else list(tens)
+    found["first after memory ran out"] = first_after_memory_ran_out(processes)
+    found["smallest"] = str(processes.smallest(StepSizes(4, 0, 64) if rank else StepSizes(2, 32, 64)))
+    with Interruption() as interruption:
+        if rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        found["to end"] = processes.to_end(interruption), interruption.exit_status
+    try:
+        processes.require_same(rank, "ranks")
+    except GrafError as error:
+        found["not the same"] = str(error)
+    torch.save(found, f"{folder}/found_{rank}.pt")
+    fail_alone(processes, folder)
+
+
+def resumed(processes, folder):
+    """Ten steps from a checkpoint of one process, and a checkpoint of two for one to go on from."""
+    state, dataset = build(REFINED, processes)
+    restore(folder / "of_one.pt", state)
+    take_steps(state, dataset, N_STEPS)
+    begun, _ = build(REFINED, processes)
+    take_steps(begun, dataset, N_STEPS // 2)
+    if processes.first:
+        save_checkpoint(folder / "of_two.pt", begun)
+    return weights(state)
+
+
+def short_of_memory(processes):
+    """The weights of a run in one process of which memory runs out, once, in the middle of a step."""
+    state, dataset = build(("training.batch_size=8",), processes)
+    real, calls = steps.generator_loss, []
+
+    def fails_once(*args):
+        calls.append(1)
+        if len(calls) == 3 and processes.rank == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*args)
+
+    steps.generator_loss = fails_once
+    take_steps(state, dataset, FEW_STEPS)
+    steps.generator_loss = real
+    return weights(state), (state.sizes.images, len(calls))
+
+
+def measured_while_training(processes, folder):
+    """The steps at which a run measures itself, as each process calls for it, and what the run warns of."""
+    few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4", "training.monitoring=none")
+    cadences = ("training.max_steps=4", "training.fid_every=2", "training.sample_every=0", "training.save_every_steps=0")
+    state, dataset = build((*UNREFINED, *few, *cadences, f"training.outdir={folder}", "memory.interval_s=0"), processes)
+    called, said, real = [], io.StringIO(), keeping.evaluate
+    handler = logging.StreamHandler(said)
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("graf").addHandler(handler)
+    keeping.evaluate = lambda state, *rest: called.append(state.step) or real(state, *rest)
+    state.config.run_dir.mkdir(exist_ok=True)
+    train(state, dataset, Interruption())
+    keeping.evaluate = real
+    logging.getLogger("graf").removeHandler(handler)
+    return called, said.getvalue()
+
+
+def first_after_memory_ran_out(processes):
+    """Where the second process cannot do its share of a map, work is taken again by all, here on fewer items."""
+    counts = [4]
+
+    def share(i):
+        if processes.rank == 1 and counts[-1] == 4:
+            raise MemoryError("no room for a sample")
+        return 10 * i
+
+    def shrink():
+        counts.append(counts[-1] // 2)
+        return True
+
+    return surviving(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", agree=processes.any)
+
+
+def fails_for_memory():
+    raise MemoryError("no room for the optimizer")
+
+
+def fail_alone(processes, folder):
+    """The second process fails; the first, which would wait for it, ends, too."""
+    status, said = 0, ""
+    try:
+        with launch._ending_together(processes):
+            if processes.rank == 1:
+                raise GrafError("data/left.png: cannot be read")
+            processes.together()
+            raise AssertionError("the first process was told nothing")
+    except GrafError as error:
+        status, said = error.exit_status, str(error)
+    except SystemExit as error:
+        status = error.code
+    launch.disconnect()
+    torch.save((status, said, names_of_threads()), f"{folder}/end_{processes.rank}.pt")
+    sys.exit(status)
+
+
+def names_of_threads():
+    """Those of this process, as far as the system tells."""
+    return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    state, dataset = build(REFINED)
+    take_steps(state, dataset, N_STEPS // 2)
+    save_checkpoint(folder / "of_one.pt", state)
+    context = mp.start_processes(in_two_processes, (folder,), nprocs=2, join=False, start_method="spawn")
+    for process in context.processes:
+        process.join(timeout=300)
+    assert [process.exitcode for process in context.processes] == [1, 2], context.error_files
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """What each of the two processes found."""
+    return [torch.load(folder / f"found_{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def of_one():
+    """Weights and numbers of the last step of a run in one process."""
+    made = {}
+
+    def run(overrides, n_steps=N_STEPS):
+        if overrides not in made:
+            state, dataset = build(overrides)
+            stats = take_steps(state, dataset, n_steps)
+            made[overrides] = weights(state), stats
+        return made[overrides]
+
+    return run
+
+
+def assert_close(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value, atol=1e-5, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_reach_the_weights_of_one(found, of_one, name):
+    expected, stats = of_one(RUNS[name])
+    for of_process in found:
+        assert_close(of_process[name], expected)
+        assert of_process[f"{name}, stats"] == pytest.approx(stats, rel=1e-3, abs=1e-4)
+    assert all(torch.equal(found[0][name][key], found[1][name][key]) for key in expected)
+
+
+def test_a_run_begun_by_one_process_is_continued_by_two(found, of_one):
+    assert_close(found[1]["resumed"], of_one(REFINED)[0])
+
+
+def test_a_run_begun_by_two_processes_is_continued_by_one(folder, of_one):
+    state, dataset = build(REFINED)
+    restore(folder / "of_two.pt", state)
+    assert state.step == N_STEPS // 2
+    take_steps(state, dataset, N_STEPS)
+    assert_close(weights(state), of_one(REFINED)[0])
+
+
+def test_out_of_memory_in_one_process_makes_the_parts_of_all_smaller_and_changes_nothing(found, of_one):
+    for of_process in found:
+        assert_close(of_process["out of memory"], of_one(("training.batch_size=8",), FEW_STEPS)[0])
+    # Shares of 4 images, whole in steps 1 and 2; step 3 fails and is taken again in 2 parts, as are the 5 steps after it.
+    assert [of_process["sizes"] for of_process in found] == [(2, 3 + 2 * 6)] * 2
+
+
+def test_out_of_memory_in_the_middle_of_an_update_is_told_to_all(found):
+    assert [of_process["half done"] for of_process in found] == [
+        RanOut("in another process"),
+        RanOut("no room for the optimizer"),
+    ]
+
+
+def test_two_processes_measure_each_time_once_and_warn_of_no_memory(found, folder):
+    assert [of_process["evaluations"] for of_process in found] == [[2, 4]] * 2
+    rows = [json.loads(line) for line in (folder / "smoke" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
+    assert not any("out of memory" in of_process["said of them"] for of_process in found)
+
+
+def test_the_first_process_is_given_the_samples_of_all(found):
+    expected = list(samples(*build(UNREFINED), map))
+    assert [len(images) for images in expected] == [3, 3, 3, 1]
+    assert found[1]["samples"] == []
+    for actual, wanted in zip(found[0]["samples"], expected, strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def test_samples_that_nobody_wants_are_not_waited_for(found):
+    assert [of_process["first of many"] for of_process in found] == [[0], []]
+
+
+def test_memory_that_runs_out_in_one_process_has_all_do_less(found):
+    assert [of_process["first after memory ran out"] for of_process in found] == [[0, 10], []]
+
+
+def test_processes_start_with_the_sizes_of_the_smallest(found):
+    assert {of_process["smallest"] for of_process in found} == {"2 images at a time, 32 rays of them"}
+
+
+def test_a_signal_to_one_process_ends_all_with_its_status(found):
+    assert [of_process["to end"] for of_process in found] == [(True, 128 + signal.SIGTERM)] * 2
+
+
+def test_other_weights_in_one_process_are_noticed(found):
+    assert "not the same" not in found[0]
+    assert found[1]["not the same"].startswith("process 1 of 2: ranks differ")
+
+
+def test_an_error_in_one_process_ends_both_at_once_and_only_it_speaks(folder):
+    ends = [torch.load(folder / f"end_{rank}.pt") for rank in range(2)]
+    assert [(status, said) for status, said, _ in ends] == [(1, ""), (2, "data/left.png: cannot be read")]
+
+
+def test_no_thread_of_the_connection_is_left_at_the_end(folder):
+    """One that wants Python's lock while Python is taken down ends the process by SIGABRT, whatever its exit status."""
+    for rank in range(2):
+        threads = torch.load(folder / f"end_{rank}.pt")[2]
+        assert not [name for name in threads if "gloo" in name]
+
+
+def test_a_connection_that_is_broken_hides_no_error(monkeypatch):
+    def broken():
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(dist, "destroy_process_group", broken)
+    launch.disconnect()
+
+
+def test_a_batch_that_cannot_be_dealt_evenly_is_refused():
+    assert Processes(1, 4).share_of(8) == 2
+    with pytest.raises(ConfigError, match="training.batch_size: 8 images cannot be dealt evenly to 3 processes"):
+        Processes(0, 3).share_of(8)
+
+
+def test_the_shares_of_all_processes_are_the_batch():
+    batch = torch.arange(12)
+    shares = [batch[Processes(rank, 4).rows] for rank in range(4)]
+    assert sorted(torch.cat(shares).tolist()) == batch.tolist()
+    assert shares[1].tolist() == [1, 5, 9]
+
+
+def test_without_torchrun_there_are_no_other_processes(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")  # some containers set it for purposes of their own
+    monkeypatch.delenv("RANK", raising=False)
+    with launch.processes_of_run("cpu") as (processes, device):
+        assert processes == ALONE and device == torch.device("cpu")
+        assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "one"}, "environment variable RANK: expected a number, found 'one'"),
+        ({"MASTER_ADDR": ""}, "environment variable MASTER_ADDR: not set"),
+    ],
+)
+def test_variables_that_do_not_fit_are_named(monkeypatch, variables, said):
+    complete = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in (complete | variables).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(GrafError, match=said), launch.processes_of_run("cpu"):
+        pass
+
+
+def test_every_process_takes_its_own_card(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    taken = []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    assert launch._own_device("auto", 1) == torch.device("cuda", 1) == taken[0]
+    assert launch._own_device("cpu", 1) == torch.device("cpu")
+    with pytest.raises(GrafError, match="LOCAL_RANK 2: this machine has 2 CUDA device"):
+        launch._own_device("cuda", 2)
+    with pytest.raises(GrafError, match="--device cuda:1: every process takes a card of its own"):
+        launch._own_device("cuda:1", 0)

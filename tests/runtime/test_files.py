@@ -1,0 +1,139 @@
+"""A file is written whole or not at all, and what is not worth a run does not end one."""
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import time
+
+import graf.runtime.files
+from graf.runtime.files import check_writable, file_sha256, not_worth_a_run, remove_leftovers, whole_file
+
+import pytest
+
+
+def test_the_file_appears_with_its_content_and_alone(tmp_path):
+    path = tmp_path / "new" / "folder" / "notes.txt"
+    with whole_file(path) as temporary:
+        temporary.write_text("all of it")
+        assert not path.exists()
+    assert path.read_text() == "all of it"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_exception_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as temporary:
+        temporary.write_text("half of the n")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interruption_is_an_exception_too(tmp_path):
+    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "notes.txt") as temporary:
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_temporary_name_keeps_the_suffix_and_the_folder(tmp_path):
+    with whole_file(str(tmp_path / "clip.mp4")) as temporary:
+        assert temporary.suffix == ".mp4"
+        assert temporary.parent == tmp_path
+        assert temporary.name != "clip.mp4"
+        temporary.write_bytes(b"")
+
+
+def test_a_block_that_writes_nothing_is_an_error_and_keeps_the_old_content(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("old")
+    with pytest.raises(FileNotFoundError), whole_file(path):
+        pass
+    assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders that can be synced")
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
+    told = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (told.append(stat.S_ISDIR(os.fstat(fd).st_mode)), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (told.append("rename"), replace(a, b)))
+    with whole_file(tmp_path / "notes.txt") as temporary:
+        temporary.write_text("all")
+    assert told == [False, "rename", True]  # the file, its name, the folder
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not supported")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with whole_file(tmp_path / "notes.txt") as temporary:
+        temporary.write_text("all")
+    assert (tmp_path / "notes.txt").read_text() == "all"
+
+
+def test_a_folder_removed_meanwhile_is_an_os_error_and_made_again_by_the_next_try(tmp_path):
+    path = tmp_path / "run" / "notes.txt"
+    with pytest.raises(FileNotFoundError), whole_file(path) as temporary:
+        temporary.write_text("all")
+        shutil.rmtree(path.parent)
+    with whole_file(path) as temporary:
+        temporary.write_text("all")
+    assert path.read_text() == "all"
+
+
+def test_what_another_machine_may_be_writing_is_left_for_an_hour(tmp_path, monkeypatch):
+    monkeypatch.setattr(graf.runtime.files.psutil, "pid_exists", lambda pid: pid == 7)
+    for name in (
+        ".clip.5.partial.mp4",
+        ".clip.6.partial.mp4",
+        ".clip.7.partial.mp4",
+        ".model.5.partial.pt",
+        ".model.7.partial.pt",
+    ):
+        (tmp_path / name).write_bytes(b"half")
+    for name in (".clip.6.partial.mp4", ".clip.7.partial.mp4"):
+        os.utime(tmp_path / name, (time.time() - 4000,) * 2)
+    remove_leftovers(tmp_path, own=(".model*.pt",))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".clip.5.partial.mp4", ".clip.7.partial.mp4", ".model.7.partial.pt"]
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path):
+    content = b"0123456789" * 200_000  # more than a block
+    (tmp_path / "file").write_bytes(content)
+    assert file_sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_lost_file_is_told_once_a_kind(monkeypatch, caplog):
+    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+    with caplog.at_level(logging.WARNING, "graf"):
+        for kind in ("videos", "videos", "sample sheets"):
+            with not_worth_a_run(kind):
+                raise OSError(errno.ENOSPC, "No space left on device")
+    assert [record.getMessage().split(" cannot")[0] for record in caplog.records] == ["videos", "sample sheets"]
+    assert "No space left on device" in caplog.text
+
+
+def test_other_errors_end_a_run():
+    with pytest.raises(ZeroDivisionError), not_worth_a_run("videos"):
+        raise ZeroDivisionError
+
+
+def test_a_file_that_will_be_written_can_be_asked_for_before(tmp_path):
+    check_writable(tmp_path / "new" / "rows.json")
+    assert (tmp_path / "new").is_dir()
+    (tmp_path / "rows.json").write_text("[1]")
+    check_writable(str(tmp_path / "rows.json"))
+    assert (tmp_path / "rows.json").read_text() == "[1]"
+    with pytest.raises(OSError):
+        check_writable(tmp_path / "new")

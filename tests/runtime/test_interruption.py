@@ -1,0 +1,85 @@
+"""A run ends after the step in hand, with the exit status that tells why."""
+
+import os
+import signal
+
+from graf.data.workers import leave_interrupts_to_parent
+from graf.runtime.files import whole_file
+from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, requeue_at_start
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+STATUSES = [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", REQUEUE)]
+
+
+@pytest.fixture
+def restored_handlers():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("name", "status"), STATUSES)
+def test_a_signal_only_asks_and_the_handlers_are_given_back(name, status):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Interruption() as interruption:
+        assert not interruption.requested
+        assert interruption.exit_status == 0
+        os.kill(os.getpid(), getattr(signal, name))
+        assert interruption.requested
+    assert interruption.exit_status == status
+    assert interruption.reason == name
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize("second", [name for name, _ in STATUSES])
+def test_a_second_signal_ends_at_once_and_harms_no_file(tmp_path, second):
+    path = tmp_path / "model.pt"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), Interruption():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with whole_file(path) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), getattr(signal, second))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_deadline_counts_from_the_start():
+    now = [1000.0]
+    interruption = Interruption(max_hours=0.5, clock=lambda: now[0])
+    now[0] += 1799.9
+    assert not interruption.requested
+    now[0] += 0.1  # 0.5 h = 1800 s
+    assert not interruption.requested  # before it has taken a step
+    interruption.began = True
+    assert interruption.requested
+    assert interruption.exit_status == REQUEUE
+    assert interruption.reason == "training.max_hours"
+
+
+def test_no_max_hours_is_no_deadline():
+    now = [0.0]
+    interruption = Interruption(clock=lambda: now[0])
+    now[0] = 1e12
+    assert not interruption.requested
+
+
+def test_a_signal_outweighs_the_deadline():
+    with Interruption(max_hours=1e-9) as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert interruption.exit_status == 143
+
+
+def test_sigusr1_before_the_first_step_asks_for_another_start(restored_handlers):
+    requeue_at_start()
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert ended.value.code == REQUEUE
+
+
+def test_loader_workers_leave_every_signal_to_their_parent(restored_handlers):
+    leave_interrupts_to_parent(0)
+    assert all(signal.getsignal(number) is signal.SIG_IGN for number in SIGNALS)

@@ -1,0 +1,255 @@
+"""A step's gradient does not depend on the parts it is taken in, and an out-of-memory anywhere in it changes nothing."""
+
+import errno
+import logging
+
+from graf.camera import Labels, sample_poses
+from graf.evaluation.sampling import fresh_samples
+from graf.models.generator import Generator
+from graf.runtime.console import run_script
+from graf.runtime.guard import OutOfMemory, attempt, is_out_of_memory, surviving
+from graf.training import steps
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
+
+import pytest
+import torch
+
+CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError(CPU_ALLOCATOR),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("unable to mmap 128 bytes from file: Cannot allocate memory (12)"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    MemoryError(),
+]
+UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
+VARIANTS = {
+    "r1": UNREFINED,
+    "wgan_gp": (*UNREFINED, "training.reg_type=wgan_gp", "training.gan_type=wgan"),
+    "fine network, noise, hflip": (
+        *UNREFINED, "nerf.N_importance=4", "nerf.raw_noise_std=1", "discriminator.hflip=true", "discriminator.condition=class",
+    ),
+    "spectral norm": (*UNREFINED, "discriminator.spectral_norm=true", "discriminator.norm=instance"),
+    "label loss": (*UNREFINED, "discriminator.label_loss=MCE"),
+    "refine": (),
+    "refine, dual": ("discriminator.dual=true",),
+    "consistency": ("ccsr.mode=consistency", "ray_sampler.N_samples=256"),
+    "consistency, restored": ("ccsr.mode=consistency", "ray_sampler.N_samples=256", "ccsr.judge=restored"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def build(refine):
+    def build(*overrides):
+        return TrainState(refine(*overrides), torch.device("cpu"), n_classes=2, n_elevations=3)
+
+    return build
+
+
+def gradients_of_a_step(state, photographs, labels, monkeypatch):
+    """Gradients of both networks in one step, which is not taken."""
+    found = {}
+
+    def keep(state, network, *_):
+        name = "discriminator" if network is state.discriminator else "generator"
+        found[name] = [None if p.grad is None else p.grad.clone() for p in network.parameters()]
+        return torch.tensor(0.0)
+
+    monkeypatch.setattr(steps, "_optimize", keep)
+    stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels)
+    return found, stats
+
+
+@pytest.mark.parametrize("sizes", [(3, 0), (1, 0), (2, 100)], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch, variant, sizes):
+    whole, part = build(*VARIANTS[variant]), build(*VARIANTS[variant])
+    part.sizes.images, part.sizes.rays = sizes
+    expected, stats = gradients_of_a_step(whole, photographs, labels, monkeypatch)
+    found, stats_of_parts = gradients_of_a_step(part, photographs, labels, monkeypatch)
+    for network, wanted in expected.items():
+        norm = torch.stack([g.norm() for g in wanted if g is not None]).norm()
+        difference = torch.stack([(a - b).norm() for a, b in zip(found[network], wanted, strict=True) if b is not None]).norm()
+        tolerance = 2e-5 if variant == "spectral norm" else 1e-5  # instance normalisation of 2 x 2 pixels enlarges rounding
+        assert difference <= tolerance * norm, network
+    for name, value in stats.items():
+        torch.testing.assert_close(stats_of_parts[name], value, atol=1e-5, rtol=1e-5)
+
+
+PHASES = {  # where it fails: what of graf.training.steps
+    "drawing a batch's rendering": "_render",
+    "what the discriminator sees": "_judged",
+    "the discriminator's loss": "discriminator_loss",
+    "the penalty": "_gradient_penalty",
+    "the generator's loss": "generator_loss",
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
+    build, photographs, labels, monkeypatch, caplog, phase, error
+):
+    expected = build()
+    if phase != "the generator's loss":  # before which the discriminator's half has gone through in one part
+        expected.sizes.images = 2
+    discriminator_step(expected, photographs, labels, labels)
+    expected.sizes.images = 2
+    generator_step(expected, labels)
+
+    state = build()
+    real, calls = getattr(steps, PHASES[phase]), []
+
+    def fails_once(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(steps, PHASES[phase], fails_once)
+    with caplog.at_level(logging.WARNING):
+        discriminator_step(state, photographs, labels, labels)
+        generator_step(state, labels)
+    assert state.sizes.images == 2
+    assert "out of memory" in caplog.text
+    for network in ("generator", "generator_ema", "discriminator"):
+        for name, value in getattr(expected, network).state_dict().items():
+            assert torch.equal(getattr(state, network).state_dict()[name], value), name
+    assert torch.equal(state.draws.get_state(), expected.draws.get_state())
+
+
+def test_a_backward_pass_that_runs_out_of_memory_leaves_no_half_gradient(build, photographs, labels, monkeypatch):
+    expected = build()
+    expected.sizes.images = 1
+    discriminator_step(expected, photographs, labels, labels)
+
+    state = build()
+    state.sizes.images = 2
+    backward, calls = torch.Tensor.backward, []
+
+    def fails_second(tensor, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:  # the first part's gradient is there by then
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return backward(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "backward", fails_second)
+    discriminator_step(state, photographs, labels, labels)
+    for actual, wanted in zip(state.discriminator.parameters(), expected.discriminator.parameters(), strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def test_the_smallest_piece_that_fails_ends_it(build, photographs, labels, monkeypatch):
+    state = build()
+
+    def fails(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(steps, "_render", fails)
+    before = [p.clone() for p in state.discriminator.parameters()]
+    with pytest.raises(OutOfMemory, match="step 0: out of memory .*Tried to allocate 2 GiB"):
+        discriminator_step(state, photographs, labels, labels)
+    for actual, wanted in zip(state.discriminator.parameters(), before, strict=True):
+        assert torch.equal(actual, wanted)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_out_of_memory_looks_like(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("x"), OSError(errno.ENOSPC, "")]
+)
+def test_what_it_does_not_look_like_is_raised(error):
+    assert not is_out_of_memory(error)
+
+    def fails():
+        raise error
+
+    with pytest.raises(type(error)):
+        attempt(fails)
+
+
+def test_processes_agree_even_where_only_another_one_failed():
+    """`agree` says that some process failed: this one repeats its work too, in smaller pieces."""
+    done, shrunk = [], []
+    result = surviving(
+        work=lambda: done.append(1) or len(done),
+        shrink=lambda: shrunk.append(1) is None,
+        what="step 3",
+        agree=lambda failed: not shrunk,
+    )
+    assert (result, len(done), len(shrunk)) == (2, 2, 1)
+
+
+def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch):
+    generator = Generator(refine("nerf.chunk=1000")).eval()
+    latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
+    expected = generator.render(latents, labels.pose_c2w).images
+    render_rays = generator.render_rays
+
+    def fails_on_many(rays_o, *args):
+        if rays_o.shape[0] * rays_o.shape[1] > 150:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return render_rays(rays_o, *args)
+
+    monkeypatch.setattr(generator, "render_rays", fails_on_many)
+    torch.testing.assert_close(generator.render(latents, labels.pose_c2w).images, expected)
+    assert generator.chunk == 125
+    monkeypatch.setattr(generator, "render_rays", lambda *_: (_ for _ in ()).throw(MemoryError))
+    for _ in range(2):
+        with pytest.raises(OutOfMemory, match="rendering: out of memory"):
+            generator.render(latents, labels.pose_c2w)
+    assert generator.chunk == 125
+
+
+def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
+    """As rendering does, whose batch of latents is halved where a chunk of rays cannot be."""
+    tried = []
+
+    def work():
+        tried.append(1)
+        if len(tried) < 3:
+            surviving(lambda: (_ for _ in ()).throw(MemoryError()), lambda: False, "rays")
+        return "done"
+
+    assert surviving(work, lambda: True, "images") == "done"
+    with pytest.raises(OutOfMemory, match="images: out of memory .rays: out of memory"):
+        tried.clear()
+        surviving(work, lambda: False, "images")
+
+
+def test_a_step_whose_smallest_part_is_too_large_is_not_taken_for_one_half_done():
+    with pytest.raises(OutOfMemory):
+        attempt(lambda: (_ for _ in ()).throw(OutOfMemory("step 0")))
+
+
+def test_fresh_samples_do_not_depend_on_their_batches(refine):
+    generator = Generator(refine()).eval()
+    data = generator.config.data
+
+    def draw_labels(n, rng):
+        return Labels.of_poses(sample_poses(n, data, rng))
+
+    def samples(batch_size):
+        return torch.cat(list(fresh_samples(generator, draw_labels, 11, batch_size, seed=5)))
+
+    torch.testing.assert_close(samples(4), samples(11))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_script_that_cannot_even_start_says_so_in_one_line(error, capsys):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(main)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "out of memory" in line
+    assert "tools/check_system.py" in line

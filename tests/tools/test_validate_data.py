@@ -1,0 +1,111 @@
+"""tools/validate_data.py: what it draws and where, and that training and the memory check agree with it."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from graf.config import CONFIG_DIR
+from graf.runtime.console import run_script
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+import torch
+import yaml
+from test_data_images import put
+
+ROOT = Path(__file__).parents[2]
+SMOKE = ("--config", str(CONFIG_DIR / "smoke.yaml"))
+ARROWS = np.array([31, 119, 180])  # matplotlib's first colour
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch, caplog):
+    """Run a program in tmp_path, in this process: its exit status and what it logged."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+    def run(name: str, *flags: str) -> tuple[int, str]:
+        caplog.clear()
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *flags])
+        with caplog.at_level(logging.INFO, logger="graf"), pytest.raises(SystemExit) as ended:
+            run_script(__import__(name).main)
+        return ended.value.code or 0, "\n".join(caplog.messages)
+
+    return run
+
+
+def photographs(folder: Path, n: int = 8, suffix: str = "jpg") -> tuple[str, ...]:
+    """The flags that name a folder of n photographs."""
+    for index in range(n):
+        put(folder / f"IMG_{index}.{suffix}", colour=(20 * index, 0, 0), size=(24, 16))
+    return "--set", "data.type=images", f"data.datadir={json.dumps(str(folder))}"
+
+
+@pytest.mark.parametrize("name", ["validate_data", "check_system"])
+def test_data_dir_names_the_photographs(program, tmp_path, name):
+    photographs(tmp_path / "photos")
+    flags = ("--no_step", "--device", "cpu") if name == "check_system" else ()
+    status, said = program(name, *SMOKE, "--data-dir", str(tmp_path / "photos"), *flags)
+    assert status == 0
+    assert "discriminator.condition: none" in said  # which toy cars have not
+
+
+def test_unposed_photographs_are_drawn_beside_the_cameras_that_training_draws(program, tmp_path):
+    status, said = program("validate_data", *SMOKE, *photographs(tmp_path / "my photos"))
+    sheet = Path("results/data_check/smoke/my_photos/contact_sheet.png")
+    assert status == 0 and said.endswith("no faults")
+    assert f"8 images without cameras, classes: my photos; see {sheet}" in said
+    pixels = imageio.imread(sheet)[..., :3].astype(int)
+    arrows = (np.abs(pixels - ARROWS).max(-1) < 40).sum(0)  # of each column
+    half = len(arrows) // 2
+    assert arrows[half:].sum() > 1000 > 10 > arrows[:half].sum()
+
+
+def test_each_set_has_a_sheet_of_its_own_and_a_faulty_one_has_none(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("validate_data.draw_sheet", lambda dataset, data, file: put(file))
+    first, second = photographs(tmp_path / "chairs"), photographs(tmp_path / "tables")
+    for flags in (first, second, (*second, "expname=other")):
+        assert program("validate_data", *SMOKE, *flags)[0] == 0
+    drawn = sorted(str(file.relative_to("results/data_check")) for file in Path("results/data_check").rglob("*.png"))
+    expected = ["other/tables", "smoke/chairs", "smoke/tables"]
+    assert drawn == [f"{folder}/contact_sheet.png" for folder in expected]
+    (tmp_path / "tables" / "IMG_0.jpg").write_text("damaged since")
+    assert program("validate_data", *SMOKE, *second)[0] == 2
+    assert not Path("results/data_check/smoke/tables/contact_sheet.png").exists()
+    assert Path("results/data_check/smoke/chairs/contact_sheet.png").exists()
+
+
+def test_check_validate_and_train_tell_the_same_condition(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("validate_data.draw_sheet", lambda *_: None)
+    flags = (*SMOKE, *photographs(tmp_path / "photos"))
+    _, validated = program("validate_data", *flags)
+    _, checked = program("check_system", *flags, "--no_step", "--device", "cpu", "--budget_gb", "8")
+    _, tried = program("train", *flags, "--dry_run", "--device", "cpu")
+    told = [{line for line in said.splitlines() if "condition" in line} for said in (validated, checked, tried)]
+    assert told[0] == told[1] == told[2] and len(told[0]) == 1
+    assert told[0].pop().startswith("discriminator.condition: none instead of class_and_pose")
+
+
+def test_check_and_train_agree_on_labels_that_tell_nothing_apart(program, tmp_path):
+    flags = (*SMOKE, *photographs(tmp_path / "photos"), "discriminator.label_loss=MCE")
+    assert program("check_system", *flags, "--no_step", "--device", "cpu")[0] == 2
+    assert program("train", *flags, "--device", "cpu")[0] == 2
+    cars = (*SMOKE, "--set", "discriminator.label_loss=MCE", f"data.datadir={tmp_path}")
+    assert program("check_system", *cars, "--device", "cpu", "--budget_gb", "64")[0] == 0
+
+
+def test_a_run_on_plain_photographs_resumes_as_what_it_is(program, tmp_path):
+    flags = (*SMOKE, *photographs(tmp_path / "photos"), "training.sample_every=0", "training.monitoring=none")
+    assert program("train", *flags, "--device", "cpu", "--max_steps", "1")[0] == 0
+    run_dir = Path("results/smoke")
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["discriminator"]["condition"] == "none"
+    saved = torch.load(run_dir / "model.pt", weights_only=True)
+    assert saved["config"]["discriminator"]["condition"] == "none"
+    for config in (flags, ("--config", str(run_dir / "config.yaml"))):
+        step = torch.load(run_dir / "model.pt", weights_only=True)["state"]["step"]
+        status, said = program("train", *config, "--device", "cpu", "--max_steps", str(step + 1))
+        assert status == 0 and f"from step {step}" in said
+        assert "data has changed" not in said and "discriminator.condition changed" not in said

@@ -1,0 +1,345 @@
+"""What is not finite reaches no weight, is named, and ends a run only after one way back; a collapse is told once."""
+
+import json
+import logging
+
+from graf.camera import Labels, sample_poses
+from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint, restore
+from graf.checkpoints.run_folder import save_newest
+from graf.data import Views
+from graf.errors import GrafError
+from graf.runtime.guard import OutOfMemory
+from graf.runtime.interruption import Interruption
+from graf.runtime.precision import AmpSettings
+from graf.training import loop, steps
+from graf.training.collapse import CollapseWatch, accuracy, collapses, colour_deviation, colour_moments
+from graf.training.health import Derailed, HalfUpdated, anomalies_named, roll_back
+from graf.training.loop import train, train_step
+from graf.training.state import TrainState
+
+import pytest
+import torch
+
+QUIET = (
+    "training.max_bad_steps=3", "training.save_every_steps=2", "training.sample_every=0", "training.monitoring=none",
+    "memory.interval_s=0", "discriminator.condition=none",
+)  # fmt: skip
+
+
+class Noise(Views):
+    """Eight photographs of noise, 16 x 16, without cameras."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(3)
+        self.images = torch.randint(256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8)
+        super().__init__([f"{i}.png" for i in range(8)], ["things"], torch.zeros(8, dtype=torch.long), None, "fingerprint")
+
+    def read(self, index):
+        return self.images[index]
+
+
+@pytest.fixture
+def build(smoke, tmp_path):
+    def build(*overrides):
+        config = smoke(*QUIET, f"training.outdir={tmp_path}", *overrides)
+        config.run_dir.mkdir(exist_ok=True)
+        return TrainState(config, torch.device("cpu"))
+
+    return build
+
+
+@pytest.fixture
+def batch(photographs, smoke):
+    poses = sample_poses(4, smoke().data, torch.Generator().manual_seed(4))
+    return photographs, Labels(poses, torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.long))
+
+
+def weights(state):
+    networks = (state.generator, state.discriminator, state.generator_ema)
+    return [tensor.clone() for network in networks for tensor in network.state_dict().values()]
+
+
+def same(first, second):
+    return all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(first, second, strict=True))
+
+
+def derail(state, batch):
+    """What is said where every step of the state is bad."""
+    with pytest.raises(Derailed) as error:
+        for _ in range(state.config.training.max_bad_steps):
+            train_step(state, Noise(), *batch)
+    return str(error.value)
+
+
+def test_nan_in_the_photographs_is_named(build, batch):
+    state = build()
+    train_step(state, Noise(), *batch)
+    batch[0][2, 1, 5, 7] = torch.nan
+    said = derail(state, batch)
+    assert "First, step 2: loss_d is nan; the first tensor not finite is the photographs of the step" in said
+    assert "the last good step is 1." in said
+    assert all(tensor.isfinite().all() for tensor in weights(state))
+    assert "lr_g 0.001, lr_d 0.001; loss scales: 1" in said
+
+
+@pytest.mark.parametrize("network", ["generator", "discriminator"])
+def test_a_nan_weight_is_named_and_the_average_stays_clean(build, batch, network):
+    state = build()
+    name, weight = list(getattr(state, network).named_parameters())[2]
+    with torch.no_grad():
+        weight.view(-1)[0] = torch.nan
+    before = weights(state)
+    said = derail(state, batch)
+    assert f"loss_d is nan; the first tensor not finite is the weight {network}.{name}" in said
+    assert same(weights(state), before)
+
+
+@pytest.mark.parametrize(("network", "norm"), [("generator", "grad_norm_g"), ("discriminator", "grad_norm_d")])
+def test_a_nan_gradient_is_named(build, batch, network, norm):
+    state = build("training.reg_type=none")
+    name, weight = list(getattr(state, network).named_parameters())[-1]
+    weight.register_hook(lambda gradient: gradient * torch.nan)
+    learner, before = getattr(state, network), [p.clone() for p in getattr(state, network).parameters()]
+    assert f"{norm} is nan; the first tensor not finite is the gradient of {network}.{name}" in derail(state, batch)
+    assert same(list(learner.parameters()), before)
+
+
+def test_an_infinite_loss_with_finite_gradients_moves_nothing(build, batch, monkeypatch):
+    state, real = build(), steps.generator_loss
+    monkeypatch.setattr(steps, "generator_loss", lambda *given: real(*given) + torch.inf)
+    before = [p.clone() for network in (state.generator, state.generator_ema) for p in network.parameters()]
+    assert "loss_g is inf; all weights and gradients are finite" in derail(state, batch)
+    assert same([p for network in (state.generator, state.generator_ema) for p in network.parameters()], before)
+
+
+def test_a_good_step_between_bad_ones_begins_the_count_anew(build, batch):
+    state, bad = build(), batch[0].clone().fill_(torch.nan)
+    for images in (bad, bad, batch[0], bad, bad):
+        train_step(state, Noise(), images, batch[1])
+    assert state.bad_steps == 2
+    assert state.first_bad.startswith("step 4: ")
+    train_step(state, Noise(), *batch)
+    assert (state.bad_steps, state.first_bad) == (0, "")
+
+
+def spoil(monkeypatch, steps_of_trouble):
+    """Photographs are nan at these calls of train_step, counted from 1."""
+    real, taken = loop.train_step, []
+
+    def spoiled(state, dataset, images, labels):
+        taken.append(state.step)
+        images = images * torch.nan if len(taken) in steps_of_trouble else images
+        return real(state, dataset, images, labels)
+
+    monkeypatch.setattr(loop, "train_step", spoiled)
+    return taken
+
+
+def test_a_run_goes_back_once_with_other_draws_and_on_to_its_end(build, monkeypatch, caplog):
+    state, taken = build("training.max_steps=8"), spoil(monkeypatch, (4, 5, 6))
+    train(state, Noise(), Interruption())
+    run_dir = state.config.run_dir
+    assert taken == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7]  # good to step 3, of which 2 was saved; not 4, amid bad ones
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    assert None not in rows[2].values()
+    assert any("rolled back to" in message and "model.pt, step 2" in message for message in caplog.messages)
+    assert state.step == 8 and state.rollbacks == 1
+
+    resumed = build()
+    restore(run_dir / NEWEST, resumed)
+    assert resumed.rollbacks == 1
+
+
+def test_the_second_time_a_run_ends_with_the_diagnosis(build, monkeypatch):
+    state, taken = build("training.max_steps=20"), spoil(monkeypatch, range(4, 20))
+    with pytest.raises(GrafError, match="loss_d is nan.*had been rolled back once already"):
+        train(state, Noise(), Interruption())
+    assert taken == [0, 1, 2, 3, 4, 5, 2, 3, 4]
+    assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2
+
+
+def test_without_a_checkpoint_a_run_ends_right_away(build, monkeypatch):
+    state, taken = build(), spoil(monkeypatch, range(1, 20))
+    with pytest.raises(GrafError, match="There is no good checkpoint"):
+        train(state, Noise(), Interruption())
+    assert len(taken) == 3
+    assert not (state.config.run_dir / NEWEST).exists()
+
+
+def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
+    state = build("training.keep_checkpoints=5")
+    for state.step in (1, 2, 3, 4):
+        if state.step == 2:
+            good = weights(state)
+        if state.step == 3:
+            with torch.no_grad():
+                next(state.generator.parameters()).fill_(torch.inf)
+        save_newest(state)
+    newest = state.config.run_dir / NEWEST
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    state.sizes.images = 4
+    roll_back(state, HalfUpdated("out of memory"))
+    assert state.step == 2
+    assert same(weights(state), good)
+    assert state.sizes.images == 2
+
+
+def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, batch, monkeypatch):
+    """Between unscale_ and update a GradScaler takes no other step."""
+
+    def out_of_memory(_):
+        raise MemoryError
+
+    state = build()
+    state.amp = AmpSettings("cpu", True, torch.float16)
+    state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=512.0), torch.amp.GradScaler("cpu")
+    save_newest(state)
+    with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
+        patch.setattr(torch.nn.utils, "get_total_norm", out_of_memory)
+        train_step(state, Noise(), *batch)
+    roll_back(state, caught.value)
+    assert state.scaler_g.get_scale() == 512
+    train_step(state, Noise(), *batch)
+    assert (state.step, state.bad_steps) == (1, 0)
+
+
+def test_going_back_does_not_forget_what_the_best_file_is_of(build):
+    state = build()
+    save_newest(state)
+    state.best = {"value": 1.0, "step": 9, "terms": {}}
+    roll_back(state, Derailed("trouble"))
+    assert state.best["step"] == 9
+
+
+def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build):
+    def drawn(n_rollbacks):
+        restore(path, state)
+        for _ in range(n_rollbacks):
+            roll_back(state, Derailed("trouble"))
+        return state.sample_latents(4)
+
+    state = build()
+    save_newest(state)
+    path = state.config.run_dir / "first.pt"
+    path.write_bytes((state.config.run_dir / NEWEST).read_bytes())
+    assert torch.equal(drawn(0), drawn(0))
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(0), drawn(1))
+
+
+def test_out_of_memory_in_the_optimizer_goes_back_and_takes_less(build, monkeypatch):
+    state = build("training.max_steps=5")
+    real, calls = state.optimizer_g.step, []
+
+    def step(*given, **options):
+        calls.append(state.step)
+        if len(calls) == 4:
+            with torch.no_grad():
+                next(state.generator.parameters()).fill_(torch.nan)  # half updated
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*given, **options)
+
+    monkeypatch.setattr(state.optimizer_g, "step", step)
+    train(state, Noise(), Interruption())
+    assert calls == [0, 1, 2, 3, 2, 3, 4]
+    assert state.sizes.images == 2
+    assert all(tensor.isfinite().all() for tensor in weights(state))
+
+
+def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(build, monkeypatch):
+    state, real = build("training.max_steps=5", "memory.budget_gb=0.3"), steps.generator_loss
+
+    def loss(*given):
+        if state.step == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*given)
+
+    monkeypatch.setattr(steps, "generator_loss", loss)
+    with pytest.raises(OutOfMemory, match=r"by the plan .* 0\.3 GB.*tools/check_system\.py") as error:
+        train(state, Noise(), Interruption())
+    assert error.value.exit_status == 2
+    assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 3
+
+
+def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, recwarn):
+    state = build("training.reg_type=none")
+    state.step = 6
+    monkeypatch.setattr(steps, "generator_loss", lambda logits, _: (logits * 0).sqrt().mean())
+    told = r"^step 7: the backward pass of MulBackward0, called in graf.training.steps\.py, line \d+ \(_generator_loss\), made"
+    with pytest.raises(GrafError, match=told), anomalies_named(state):
+        train_step(state, Noise(), *batch)
+    assert not torch.is_anomaly_enabled()
+    assert not [warning for warning in recwarn if "Error detected" in str(warning.message)]
+    assert state.step == 6
+
+
+def test_accuracy_by_hand():
+    assert accuracy(torch.tensor([1.0, -1.0]), torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
+
+
+def test_deviation_by_hand_and_in_parts():
+    """Grey images of 0, 1, 2 and 3 deviate by sqrt(1.25), and so do their parts put together."""
+    images = torch.arange(4.0)[:, None, None, None].expand(4, 3, 16, 16)
+    parts = 0.25 * colour_moments(images[:1]) + 0.75 * colour_moments(images[1:])
+    for moments in (colour_moments(images), parts):
+        assert colour_deviation(moments).item() == pytest.approx(1.25**0.5)
+    assert colour_deviation(colour_moments(images[:1])) == 0
+    assert not colour_moments(images.clone().requires_grad_()).requires_grad
+
+
+def test_a_batch_of_one_image_has_no_deviation(build, batch):
+    state = build()
+    assert {"sample_std", "real_std"} <= train_step(state, Noise(), *batch).keys()
+    one = train_step(state, Noise(), batch[0][:1], batch[1][:1])
+    assert not {"sample_std", "real_std"} & one.keys()
+
+
+HEALTHY = {"accuracy_d": 0.8, "opacity": 0.4, "sample_std": 0.1, "real_std": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("number", "value", "kind", "evidence"),
+    [
+        ("accuracy_d", 0.995, "discriminator", "99.5%"),
+        ("opacity", 0.001, "empty", "0.0010"),
+        ("opacity", 0.999, "opaque", "0.9990"),
+        ("sample_std", 0.02, "alike", "0.0200"),
+    ],
+)
+def test_each_collapse_is_told_with_its_evidence(number, value, kind, evidence):
+    assert collapses(HEALTHY, 300) == {}
+    found = collapses(HEALTHY | {number: value}, 300)
+    assert list(found) == [kind]
+    assert evidence in found[kind] and "over the last 300 steps" in found[kind]
+
+
+def told(caplog, watch, values, every=10, first=0):
+    """Steps at which the watch warns, where accuracy_d takes these values every so many steps."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        for i, value in enumerate(values):
+            watch.look(HEALTHY | {"accuracy_d": value}, first + every * i)
+    return [int(message.split(":")[0].removeprefix("step ")) for message in caplog.messages]
+
+
+def test_a_collapse_is_told_once_until_it_is_over(caplog):
+    watch = CollapseWatch()
+    assert told(caplog, watch, [1.0] * 100) == [300]
+    assert told(caplog, watch, [0.5] * 31, first=1000) == []
+    assert told(caplog, watch, [1.0] * 40, first=1310) == [1610]
+
+
+def test_a_spell_shorter_than_the_window_is_no_collapse(caplog):
+    assert told(caplog, CollapseWatch(), ([1.0] * 25 + [0.5] * 10) * 4) == []
+
+
+def test_the_window_holds_ten_rows_however_rare_they_are(caplog):
+    assert told(caplog, CollapseWatch(), [1.0] * 20, every=1000) == [9000]
+
+
+def test_numbers_that_are_missing_or_not_finite_are_left_out(caplog):
+    watch = CollapseWatch()
+    assert told(caplog, watch, [1.0, torch.nan] * 50) == [300]
+    for step in range(0, 1000, 10):
+        watch.look({"loss_d": 1.0}, 2000 + step)  # no error

@@ -1,0 +1,252 @@
+"""Between steps memory may run out as in them: what is made there is tried again, then left, and no run is lost for it."""
+
+import json
+
+from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
+from graf.data import Views
+from graf.errors import CheckpointWriteError
+from graf.runtime.guard import Done, OutOfMemory
+from graf.runtime.interruption import Interruption
+from graf.training import keeping, loop, samples
+from graf.training.loop import train
+from graf.training.state import TrainState
+
+import pytest
+import torch
+
+CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
+MADE = {  # between steps: its phase, and what of graf.training.keeping makes it
+    "metrics": ("metrics", "evaluate"),
+    "checkpoint": ("checkpoint", "save_newest"),
+    "backup": ("checkpoint", "save"),
+    "sample": ("sample", "write_samples"),
+    "video": ("video", "write_rotation"),
+}
+CADENCES = ("training.max_steps=3", "training.print_every=1", "training.monitoring=none", "memory.interval_s=0") + tuple(
+    f"training.{name}" for name in ("save_every_steps=2", "backup_every=2", "sample_every=8", "video_every=2", "fid_every=2")
+)  # samples come four times as often in the beginning
+
+
+class Grey(Views):
+    """Eight grey photographs, 16 x 16, without cameras."""
+
+    def __init__(self):
+        super().__init__([f"{i}.png" for i in range(8)], ["things"], torch.zeros(8, dtype=torch.long), None, "fingerprint")
+
+    def read(self, index):
+        return torch.full((3, 16, 16), 128, dtype=torch.uint8)
+
+
+def step(state, *_):
+    """One that nobody learns from."""
+    state.advance()
+    return dict.fromkeys(("loss_d", "loss_g", "opacity"), torch.tensor(1.0))
+
+
+@pytest.fixture
+def build(smoke, tmp_path, monkeypatch):
+    def build(*overrides):
+        config = smoke(*CADENCES, "discriminator.condition=none", f"training.outdir={tmp_path}", *overrides)
+        config.run_dir.mkdir(exist_ok=True)
+        return TrainState(config, torch.device("cpu"))
+
+    for name in ("write_rotation", "save"):
+        monkeypatch.setattr(keeping, name, lambda *_: None)
+    monkeypatch.setattr(loop, "train_step", step)
+    monkeypatch.setattr(keeping, "write_samples", lambda *_: {})
+    monkeypatch.setattr(keeping, "evaluate", lambda *_: {"values": {}})
+    return build
+
+
+def failing(monkeypatch, name, times, error=None):
+    """What of graf.training.keeping is called `name` runs out of memory so often. Returns the steps of its calls."""
+    real, calls = getattr(keeping, name), []
+
+    def work(*given):
+        calls.append(next(part.step for part in given if isinstance(part, TrainState)))
+        if len(calls) <= times:
+            raise error or RuntimeError(CPU_ALLOCATOR)
+        return real(*given)
+
+    monkeypatch.setattr(keeping, name, work)
+    return calls
+
+
+def saved_step(state):
+    return checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError(CPU_ALLOCATOR), MemoryError(), OutOfMemory("rendering")], ids=lambda e: type(e).__name__
+)
+@pytest.mark.parametrize("made", MADE)
+def test_what_ran_out_of_memory_once_is_made_again(build, monkeypatch, caplog, made, error):
+    state, calls = build(), failing(monkeypatch, MADE[made][1], 1, error)
+    train(state, Grey(), Interruption())
+    assert calls[:2] == [2, 2]
+    assert state.step == saved_step(state) == 3
+    assert "out of memory twice" not in caplog.text
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_ran_out_of_memory_twice_is_left_with_a_warning(build, monkeypatch, caplog, made):
+    state, calls = build(), failing(monkeypatch, MADE[made][1], 2)
+    train(state, Grey(), Interruption())
+    assert calls[:2] == [2, 2]
+    assert state.step == saved_step(state) == 3
+    assert f"step 2: out of memory twice ({CPU_ALLOCATOR}); no {MADE[made][0]} this time" in caplog.text
+
+
+@pytest.mark.parametrize(("every", "steps"), [(0, []), (1, [1, 2, 3]), (2, [2, 3]), (3, [3]), (5, [3])])
+def test_a_run_measures_itself_after_its_last_step_too_and_tells_of_that(build, monkeypatch, every, steps):
+    state, measured = build(f"training.fid_every={every}"), []
+    monkeypatch.setattr(keeping, "evaluate", lambda state, _: measured.append(state.step) or {"values": {}, "step": state.step})
+    assert train(state, Grey(), Interruption()).get("step") == (3 if every else None)
+    assert measured == steps
+
+
+def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
+    state = build("training.fid_every=2")
+    monkeypatch.setattr(keeping, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
+    assert train(state, Grey(), Interruption()) == {}
+
+
+def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, caplog):
+    state = build()
+    calls = failing(monkeypatch, "save_newest", 2, CheckpointWriteError("model.pt: cannot be written (std::bad_alloc)"))
+    train(state, Grey(), Interruption())
+    assert calls == [2, 2, 3]
+    assert saved_step(state) == 3
+    state = build("training.max_steps=5")
+    failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: cannot be written (no space left on device)"))
+    with pytest.raises(CheckpointWriteError):
+        train(state, Grey(), Interruption())
+
+
+def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(build, monkeypatch):
+    """As a single overflow in float16 is."""
+    state = build("training.max_steps=7", "training.save_every_steps=3")
+    calls = failing(monkeypatch, "save_newest", 0)
+
+    def overflowing(state, *_):
+        state.bad_steps = {2: 1, 3: 2}.get(state.step, 0)  # steps 3 and 4 are skipped
+        return step(state)
+
+    monkeypatch.setattr(loop, "train_step", overflowing)
+    train(state, Grey(), Interruption())
+    assert calls == [5, 6, 7]
+
+
+def test_live_scales_of_the_gradients_are_in_the_rows(build):
+    def scales(state):
+        train(state, Grey(), Interruption())
+        rows = [json.loads(line) for line in (state.config.run_dir / "metrics.jsonl").read_text().splitlines()]
+        return [(row.get("gradient_scale_g"), row.get("gradient_scale_d")) for row in rows if "loss_d" in row]
+
+    assert scales(build("training.max_steps=1")) == [(None, None)]
+    state = build("training.max_steps=1")
+    state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=64.0), torch.amp.GradScaler("cpu", init_scale=32.0)
+    assert scales(state) == [(64, 32)]
+
+
+def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
+    state = build("training.save_every_steps=0")
+    failing(monkeypatch, "save_newest", 2)
+    with pytest.raises(OutOfMemory, match="step 3: no memory for a checkpoint"):
+        train(state, Grey(), Interruption())
+
+
+@pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), MemoryError()], ids=lambda e: type(e).__name__)
+def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeypatch, error):
+    state, real = build("training.save_every_steps=0"), keeping.Keeper._print
+
+    def fails(keeper, stats):
+        if state.step == 2:
+            raise error
+        real(keeper, stats)
+
+    monkeypatch.setattr(keeping.Keeper, "_print", fails)
+    with pytest.raises(OutOfMemory, match=r"step 2: out of memory .*tools/check_system\.py"):
+        train(state, Grey(), Interruption())
+    assert saved_step(state) == 2
+
+
+def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
+    """Or what is measured again would be no better than itself, and never kept."""
+    state, kept = build("training.save_best=fid"), []
+    terms = dict.fromkeys(samples.comparable.__globals__["COMPARABLE"], 1) | {"extractor": "e", "values": {"fid_e": 3.0}}
+    monkeypatch.setattr(samples, "measure_generator", lambda *_, **__: dict(terms))
+    monkeypatch.setattr(samples, "summary", lambda _: "")
+
+    def save_once_too_large(*given):
+        kept.append(given)
+        if len(kept) == 1:
+            raise MemoryError
+
+    monkeypatch.setattr(samples, "save", save_once_too_large)
+    with pytest.raises(MemoryError):
+        samples.evaluate(state, Grey())
+    assert state.best is None
+    samples.evaluate(state, Grey())
+    assert state.best["value"] == 3.0 and len(kept) == 2
+
+
+def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
+    few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
+    state, rows = build("training.save_best=kid", *few), []
+    monkeypatch.setattr(keeping, "evaluate", samples.evaluate)
+    monkeypatch.setattr(keeping.RunLog, "evaluation", lambda *row: rows.append(row))
+    for parameter in state.generator_ema.parameters():
+        parameter.data.fill_(float("nan"))
+    train(state, Grey(), Interruption())
+    assert state.step == 3 and rows == [] and state.best is None
+    assert "step 2: FID and KID cannot be measured (metrics: 4 of 4 generated images" in caplog.text
+
+
+def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatch):
+    """Where another one ran out of memory amid the metrics, the first one may see anything."""
+    state = build("training.save_every_steps=0")
+    with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
+        state.step = 2
+        monkeypatch.setattr(type(state.processes), "alone", False)
+        monkeypatch.setattr(state.processes.__class__, "attempt", lambda _, work: Done(work()))
+        monkeypatch.setattr(keeping, "evaluate", lambda *_: (_ for _ in ()).throw(AssertionError("the stream ended early")))
+        with pytest.raises(AssertionError):
+            keeper._measure()
+    assert saved_step(state) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "bad_steps", "saves"),
+    [(AssertionError(), 0, 1), (AssertionError(), 3, 0), (CheckpointWriteError("model_best.pt: no space left"), 0, 0)],
+)
+def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, caplog, error, bad_steps, saves):
+    """On a disk where it cannot be written either; nor is it tried twice, nor worth anything amid bad steps."""
+    state = build("training.save_every_steps=0")
+    calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
+    failing(monkeypatch, "evaluate", 1, error)
+    with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
+        state.step, state.bad_steps = 2, bad_steps
+        with pytest.raises(type(error)) as caught:
+            keeper._measure()
+    assert caught.value is error
+    assert len(calls) == caplog.text.count("model.pt: no space left") == saves
+
+
+def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
+    held, real = [], samples.render_views
+    monkeypatch.setattr(samples, "render_views", lambda *given: held.append(real(*given)) or held[-1])
+    samples.write_samples(build("memory.max_validation_outputs=11"))
+    assert len(held[0].images) == 8
+
+
+def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
+    state, given = build(), []
+    monkeypatch.setattr(loop, "watched_budgets", lambda *_: (6 << 30, 2 << 30))
+    monkeypatch.setattr(loop, "MemoryMonitor", lambda *a: given.extend(a[3:]) or monitor_of(state))
+    train(state, Grey(), Interruption())
+    assert given == [6 << 30, 2 << 30]
+
+
+def monitor_of(state):
+    return keeping.MemoryMonitor(state.config.run_dir / "memory.jsonl", 0, state.device)

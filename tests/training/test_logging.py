@@ -1,0 +1,50 @@
+"""A run's numbers on the disk: rows that go on where a run does, and what is lost without ending it."""
+
+import sys
+from types import SimpleNamespace
+
+import graf.runtime.files
+from graf.training.logging import RunLog
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nothing_given_up(monkeypatch):
+    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+
+
+def test_rows_after_the_step_and_lines_that_are_none_are_dropped(smoke, tmp_path):
+    rows = [
+        b'{"step": 1, "loss_d": 2.0}',
+        b"3",
+        b"{}",
+        b'{"step": null}',
+        b'{"st\xff',
+        b"\xff\xfe",
+        b'{"step": 2}',
+        b'{"step": 3}',
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(rows) + b'\n{"step": 2, "cut')
+    RunLog(tmp_path, smoke("training.monitoring=none"), step=2).close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1, "loss_d": 2.0}\n{"step": 2}\n'
+
+
+def test_a_log_that_cannot_be_opened_ends_no_run(smoke, tmp_path, caplog):
+    (tmp_path / "metrics.jsonl").mkdir()
+    (tmp_path / "tensorboard").write_text("a file is in the way")
+    log = RunLog(tmp_path, smoke("training.monitoring=tensorboard"), step=0)
+    assert log.scalars({"loss_d": 1.0}, 1) == {"loss_d": 1.0}
+    log.close()
+    assert "rows of metrics.jsonl cannot be written" in caplog.text
+    assert "TensorBoard's events cannot be written" in caplog.text
+
+
+def test_wandb_knows_a_run_that_is_continued(smoke, tmp_path, monkeypatch):
+    started = []
+    wandb = SimpleNamespace(init=lambda **given: (started.append(given["id"]), SimpleNamespace(finish=lambda: None))[1])
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for run, step in (("a", 0), ("a", 2), ("b", 0)):
+        (tmp_path / run).mkdir(exist_ok=True)
+        RunLog(tmp_path / run, smoke("training.monitoring=wandb"), step).close()
+    assert started[0] == started[1] != started[2]

@@ -1,0 +1,164 @@
+"""Losses at logits worked out by hand, and penalties of discriminators whose gradient is known."""
+
+import math
+
+from graf.models.discriminator import Scores
+from graf.models.perception import feature_distance, feature_network, features_of
+from graf.training.losses import (
+    consistency_loss,
+    discriminator_loss,
+    generator_loss,
+    label_loss,
+    r1_penalty,
+    wgan_gp_penalty,
+)
+
+import pytest
+import torch
+from torch import nn
+
+LN3 = math.log(3)
+
+
+class Linear(nn.Module):
+    """D(x) = <w, x>."""
+
+    def __init__(self, norm):
+        super().__init__()
+        w = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+        self.w = nn.Parameter(w / w.norm() * norm)
+
+    def forward(self, images, labels=None):
+        return Scores((images * self.w).sum(dim=(1, 2, 3)))
+
+
+def images(n, seed=1):
+    return torch.randn(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def shares(n):
+    return torch.rand(n, 1, 1, 1, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(
+    ("gan_type", "expected"),
+    [
+        # sigmoid(ln 3) = 3 / 4: real at ln 3 costs -ln(3/4), at 0 ln 2; fake at 0 ln 2, at -ln 3 -ln(3/4)
+        ("standard", (2 * math.log(4 / 3) + 2 * math.log(2)) / 2),
+        ("wgan", (0 - LN3 + -LN3 - 0) / 2),
+        ("hinge", (0 + 1 + 1 + 0) / 2),
+    ],
+)
+def test_discriminator_losses(gan_type, expected):
+    loss = discriminator_loss(torch.tensor([LN3, 0.0]), torch.tensor([0.0, -LN3]), gan_type)
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_hinge_counts_what_is_within_the_margin():
+    loss = discriminator_loss(torch.tensor([0.5, -1.0]), torch.tensor([0.5, -3.0]), "hinge")
+    assert loss.item() == pytest.approx((0.5 + 2 + 1.5 + 0) / 2)
+
+
+@pytest.mark.parametrize(("gan_type", "expected"), [("standard", math.log(4 / 3)), ("wgan", -LN3), ("hinge", -LN3)])
+def test_generator_losses(gan_type, expected):
+    assert generator_loss(torch.tensor([LN3, LN3]), gan_type).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge"])
+def test_each_player_wants_the_opposite(gan_type):
+    fake = torch.zeros(3, requires_grad=True)
+    (up,) = torch.autograd.grad(generator_loss(fake, gan_type), fake)
+    (down,) = torch.autograd.grad(discriminator_loss(torch.zeros(3), fake, gan_type), fake)
+    assert (up < 0).all()
+    assert (down > 0).all()
+
+
+def test_the_standard_loss_does_not_saturate():
+    fake = torch.tensor([-200.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(generator_loss(fake, "standard"), fake)
+    assert gradient.item() == pytest.approx(-1)
+
+
+def test_label_loss_is_both_cross_entropies(labels):
+    """Even logits cost ln of how many there are; a logit of ln 3 against one 0 costs ln 4/3, against two ln 5/3."""
+    even = Scores(torch.zeros(4), torch.zeros(4, 2), torch.zeros(4, 3))
+    assert label_loss(even, labels).item() == pytest.approx(math.log(2) + math.log(3))
+    right = Scores(
+        torch.zeros(4),
+        LN3 * nn.functional.one_hot(labels.class_index, 2),
+        LN3 * nn.functional.one_hot(labels.elevation_index, 3),
+    )
+    assert label_loss(right, labels).item() == pytest.approx(math.log(4 / 3) + math.log(5 / 3))
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_r1_of_a_linear_discriminator_is_its_squared_norm_whatever_the_batch(n):
+    assert r1_penalty(Linear(norm=3), images(n), None).item() == pytest.approx(9, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize(("norm", "expected"), [(3, 4), (1, 0), (0.25, 0.5625)])
+def test_wgan_gp_of_a_linear_discriminator_is_its_distance_from_norm_one(n, norm, expected):
+    penalty = wgan_gp_penalty(Linear(norm), images(n), images(n, 2), None, shares(n))
+    assert penalty.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_r1_is_the_mean_over_images():
+    """D(x) = |x|^2 / 2 has the gradient x."""
+
+    class Half(nn.Module):
+        def forward(self, x, labels=None):
+            return Scores(x.square().sum(dim=(1, 2, 3)) / 2)
+
+    x = images(6)
+    expected = x.square().sum(dim=(1, 2, 3)).mean().item()
+    assert r1_penalty(Half(), x, None).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_wgan_gp_looks_between_each_pair_of_real_and_fake():
+    seen = []
+
+    class Spy(Linear):
+        def forward(self, x, labels=None):
+            seen.append(x.detach())
+            return super().forward(x)
+
+    real, fake, share = images(5), images(5, 2), shares(5)
+    wgan_gp_penalty(Spy(1), real, fake, None, share)
+    for i in range(5):
+        torch.testing.assert_close(seen[0][i], (1 - share[i]) * real[i] + share[i] * fake[i])
+
+
+@pytest.mark.parametrize("penalty", ["r1", "wgan_gp"])
+def test_penalties_teach_the_discriminator_and_nobody_else(penalty):
+    discriminator, real = Linear(3), images(2)
+    fake = images(2, 2).requires_grad_()
+    if penalty == "r1":
+        value, slope = r1_penalty(discriminator, real, None), 6.0  # d |w|^2 / d |w|
+    else:
+        value, slope = wgan_gp_penalty(discriminator, real, fake, None, shares(2)), 4.0  # d (|w| - 1)^2 / d |w|
+    value.backward()
+    torch.testing.assert_close(discriminator.w.grad, slope * discriminator.w.detach() / 3, atol=1e-5, rtol=1e-4)
+    assert fake.grad is None
+    assert not real.requires_grad
+
+
+def test_the_perceptual_term_adds_its_share_and_reaches_both_sides():
+    network = feature_network()
+    rng = torch.Generator().manual_seed(0)
+    rendered, restored = (torch.rand(2, 3, 16, 16, generator=rng).mul(2).sub(1).requires_grad_() for _ in range(2))
+    pixels = consistency_loss(rendered, restored, "none")
+    seen = consistency_loss(rendered, restored, "none", network, 0.5)
+    distance = feature_distance(features_of(network, restored), features_of(network, rendered))
+    assert torch.all((distance > 0) & (distance < 4))
+    torch.testing.assert_close(seen, pixels + 0.5 * distance.mean())
+    (seen - pixels).backward()
+    assert rendered.grad.abs().sum() > 0
+    assert restored.grad.abs().sum() > 0
+    assert all(p.grad is None for p in network.parameters())
+
+
+def test_equal_images_look_equal():
+    network, image = feature_network(), torch.linspace(-1, 1, 3 * 256).view(1, 3, 16, 16)
+    same = feature_distance(features_of(network, image), features_of(network, image.clone()))
+    assert same.item() == pytest.approx(0, abs=1e-10)

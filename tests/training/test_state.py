@@ -1,0 +1,130 @@
+"""All that a run is: its moving average, schedules and random state; and the device it runs on."""
+
+from graf.errors import GrafError
+from graf.runtime.device import choose_device
+from graf.training.state import TrainState
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def build(smoke):
+    return lambda *overrides: TrainState(smoke(*overrides), torch.device("cpu"), n_classes=2, n_elevations=3)
+
+
+def fill(module, value):
+    with torch.no_grad():
+        for p in module.parameters():
+            p.fill_(value)
+
+
+@pytest.mark.parametrize(("step", "beta"), [(0, 0.1), (8, 0.5), (90, 0.91), (10**6, 0.995)])  # (1 + step) / (10 + step)
+def test_the_average_moves_by_one_minus_beta(build, step, beta):
+    state = build("training.model_average_beta=0.995")
+    fill(state.generator, 1.0)
+    fill(state.generator_ema, 3.0)
+    state.step = step
+    state.update_average()
+    for p in state.generator_ema.parameters():
+        torch.testing.assert_close(p, torch.full_like(p, beta * 3 + (1 - beta) * 1))
+    assert all((p == 1).all() for p in state.generator.parameters())
+
+
+def test_no_average_is_the_generator_itself(build):
+    state = build("training.model_average_beta=0")
+    fill(state.generator, 0.1)
+    state.update_average()
+    assert all((p == torch.tensor(0.1)).all() for p in state.generator_ema.parameters())
+
+
+def test_the_average_starts_as_a_copy_and_takes_no_gradient(build):
+    state = build()
+    for p, q in zip(state.generator.parameters(), state.generator_ema.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert p.data_ptr() != q.data_ptr()
+        assert not q.requires_grad
+    assert not state.generator_ema.training
+
+
+def test_learning_rates_fall_at_their_milestones(build):
+    state = build("training.lr_g=0.01", "training.lr_d=0.004", "training.lr_anneal=0.5", "training.lr_anneal_every=[2, 3]")
+    rates = []
+    for _ in range(4):
+        rates.append((state.step, state.optimizer_g.param_groups[0]["lr"], state.optimizer_d.param_groups[0]["lr"]))
+        state.optimizer_g.step()
+        state.optimizer_d.step()
+        state.advance()
+    assert rates == [(0, 0.01, 0.004), (1, 0.01, 0.004), (2, 0.005, 0.002), (3, 0.0025, 0.001)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [("adam", torch.optim.Adam, {"betas": (0.0, 0.99)}), ("rmsprop", torch.optim.RMSprop, {"alpha": 0.99})],
+)
+def test_optimizers_hold_all_of_their_network(build, name, kind, expected):
+    state = build(f"training.optimizer={name}")
+    for optimizer, network in ((state.optimizer_g, state.generator), (state.optimizer_d, state.discriminator)):
+        assert isinstance(optimizer, kind)
+        assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in network.parameters()}
+        assert expected.items() <= optimizer.param_groups[0].items()
+
+
+def test_the_seed_makes_the_weights(build):
+    first, same, other = build("training.seed=5"), build("training.seed=5"), build("training.seed=6")
+    for network in ("generator", "discriminator"):
+        for name, value in getattr(first, network).state_dict().items():
+            assert torch.equal(value, getattr(same, network).state_dict()[name]), name
+    name = next(iter(first.generator.state_dict()))
+    assert not torch.equal(first.generator.state_dict()[name], other.generator.state_dict()[name])
+    assert torch.equal(first.sample_latents(3), same.sample_latents(3))
+    assert not torch.equal(first.sample_latents(3), other.sample_latents(3))
+
+
+def test_draws_do_not_depend_on_torchs_global_state(build):
+    first, second = build(), build()
+    torch.manual_seed(77)
+    assert torch.equal(first.sample_latents(2), second.sample_latents(2))
+
+
+def test_random_state_is_saved_and_restored(build):
+    state = build()
+    saved = state.state_dict()
+    wanted = state.sample_latents(2), torch.rand(3, generator=state.noise), torch.rand(3)
+    other = build("training.seed=9")
+    other.load_state_dict(saved)
+    for actual, expected in zip(
+        (other.sample_latents(2), torch.rand(3, generator=other.noise), torch.rand(3)), wanted, strict=True
+    ):
+        assert torch.equal(actual, expected)
+
+
+def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
+    torch.save(build().state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == 0
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "tpu", "mps", "meta", "", "gpu0", "cuda:x"])
+def test_a_device_that_is_not_here_is_an_error_that_names_it(name):
+    with pytest.raises(GrafError, match=f"--device {name}"):
+        choose_device(name)
+
+
+def test_devices_that_are_here(monkeypatch):
+    assert choose_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(GrafError, match="sees 0 CUDA"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    current = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert choose_device("auto").type == "cuda"
+    assert choose_device("cuda").type == "cuda"
+    assert current == []
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]  # or the CUDA functions that are given no device would ask another card
+    with pytest.raises(GrafError, match="sees 2 CUDA"):
+        choose_device("cuda:2")

@@ -1,0 +1,299 @@
+"""The two halves of a training step: who learns, who does not, and what never reaches a weight."""
+
+import math
+
+from graf.runtime.guard import OutOfMemory
+from graf.training import steps
+from graf.training.losses import discriminator_loss, r1_penalty
+from graf.training.state import TrainState
+from graf.training.steps import discriminator_step, generator_step
+
+import pytest
+import torch
+
+EVERYTHING = ("discriminator.condition=class_and_pose", "discriminator.label_loss=MCE")
+
+
+@pytest.fixture
+def build(smoke):
+    def build(*overrides, n_classes=2, n_elevations=3):
+        return TrainState(smoke(*overrides), torch.device("cpu"), n_classes, n_elevations)
+
+    return build
+
+
+def bytes_of(network):
+    return {name: p.detach().numpy().tobytes() for name, p in network.named_parameters()}
+
+
+def gradients(network):
+    return {name: p.grad for name, p in network.named_parameters()}
+
+
+def without_gradient(network):
+    return [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+
+
+CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netdepth=6")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (*CONCAT, "nerf.use_viewdirs=true"),
+        (*CONCAT, "nerf.use_viewdirs=false"),
+        ("nerf.use_viewdirs=false",),
+        ("nerf.use_viewdirs=true",),
+        ("z_dist.dim_appearance=0",),
+        ("nerf.N_importance=4",),
+        (*CONCAT, "nerf.use_viewdirs=true", "nerf.N_importance=4"),
+        EVERYTHING,
+        ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
+    ],
+    ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
+)
+@pytest.mark.parametrize("use_amp", ["false", "true"])
+def test_every_parameter_learns(build, photographs, labels, overrides, use_amp):
+    state = build(*overrides, f"training.use_amp={use_amp}")
+    before = bytes_of(state.generator), bytes_of(state.discriminator)
+    for _ in range(2):  # the first step's logits are all 0, and in bfloat16 real and fake cancel in the last bias
+        discriminator_step(state, photographs, labels, labels)
+    generator_step(state, labels)
+    assert without_gradient(state.discriminator) == []
+    assert without_gradient(state.generator) == []
+    for network, old in zip((state.generator, state.discriminator), before, strict=True):
+        assert [name for name, value in bytes_of(network).items() if value == old[name]] == []
+
+
+def test_the_discriminators_step_leaves_the_generator_alone(build, photographs, labels):
+    state = build()
+    weights, averaged = bytes_of(state.generator), bytes_of(state.generator_ema)
+    discriminator_step(state, photographs, labels, labels)
+    assert all(gradient is None for gradient in gradients(state.generator).values())
+    assert bytes_of(state.generator) == weights
+    assert bytes_of(state.generator_ema) == averaged
+
+
+def test_the_generators_step_leaves_the_discriminator_alone(build, photographs, labels):
+    state = build()
+    discriminator_step(state, photographs, labels, labels)
+    weights = bytes_of(state.discriminator)
+    before = {name: gradient.clone() for name, gradient in gradients(state.discriminator).items()}
+    generator_step(state, labels)
+    assert bytes_of(state.discriminator) == weights
+    for name, gradient in gradients(state.discriminator).items():
+        assert torch.equal(gradient, before[name]), name
+    assert all(p.requires_grad for p in state.discriminator.parameters())
+
+
+def test_a_generator_step_that_fails_leaves_a_discriminator_that_can_learn(build, labels, monkeypatch):
+    state = build()
+
+    def out_of_memory(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(steps, "generator_loss", out_of_memory)
+    with pytest.raises(OutOfMemory, match="step 0: out of memory"):
+        generator_step(state, labels)
+    assert all(p.requires_grad for p in state.discriminator.parameters())
+
+
+@pytest.mark.parametrize("reg_type", ["r1", "none"])
+def test_nan_in_the_photographs_reaches_no_weight(build, photographs, labels, reg_type):
+    state = build(f"training.reg_type={reg_type}")
+    discriminator_step(state, photographs, labels, labels)  # the optimizer has its moments
+    weights, moments = bytes_of(state.discriminator), str(state.optimizer_d.state_dict())
+    photographs[2, 1, 5, 7] = torch.nan
+    stats = discriminator_step(state, photographs, labels, labels)
+    assert not torch.isfinite(stats["grad_norm_d"])
+    assert bytes_of(state.discriminator) == weights
+    assert str(state.optimizer_d.state_dict()) == moments
+    photographs[2, 1, 5, 7] = 0
+    assert torch.isfinite(discriminator_step(state, photographs, labels, labels)["grad_norm_d"])
+    assert bytes_of(state.discriminator) != weights
+
+
+def test_a_generator_whose_loss_is_not_finite_keeps_its_weights(build, labels):
+    state = build()
+    with torch.no_grad():
+        next(state.discriminator.parameters()).fill_(torch.inf)
+    weights, averaged = bytes_of(state.generator), bytes_of(state.generator_ema)
+    stats = generator_step(state, labels)
+    assert not torch.isfinite(stats["grad_norm_g"])
+    assert bytes_of(state.generator) == weights
+    assert all(torch.isfinite(p).all() for p in state.generator_ema.parameters())
+    assert averaged.keys() == weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("gradient", "stat"),
+    [(1.0, torch.nan), (1e30, 0.0), (torch.inf, 0.0)],
+    ids=["a stat", "the norm of finite gradients", "a gradient"],
+)
+def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
+    state = build()
+    network, optimizer = state.discriminator, state.optimizer_d
+    scaler, before = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1), bytes_of(network)
+    for expected in (8.0, 4.0):
+        scaler.scale(torch.zeros(()))
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        norm = steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(stat)})
+        assert not torch.isfinite(norm)
+        assert scaler.get_scale() == expected
+    assert bytes_of(network) == before
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(0.0)})
+    assert scaler.get_scale() == 8
+    assert bytes_of(network) != before
+
+
+def test_stats_are_detached_scalars(build, photographs, labels):
+    state = build(*EVERYTHING)
+    stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels)
+    assert set(stats) == {
+        "loss_d", "logit_real", "logit_fake", "accuracy_d", "sample_std", "real_std", "loss_label_d", "penalty", "grad_norm_d",
+        "loss_g", "opacity", "loss_label_g", "grad_norm_g",
+    }  # fmt: skip
+    for value in stats.values():
+        assert value.shape == ()
+        assert not value.requires_grad
+        assert torch.isfinite(value)
+
+
+def test_the_gradient_is_that_of_the_loss_written_out(build, photographs, labels, monkeypatch):
+    """Loss, label loss and scaled penalty by hand, on the patches that the step drew."""
+    options = ("training.reg_param=2", "training.reg_every=3", "discriminator.label_weight=0.5")
+    state = build(*EVERYTHING, *options)
+    seen = []
+    forward = state.discriminator.forward
+    monkeypatch.setattr(state.discriminator, "forward", lambda *args: (seen.append(args[0].detach()), forward(*args))[1])
+    state.optimizer_d.step = lambda *_, **__: None
+    discriminator_step(state, photographs, labels, labels)
+    actual = {name: gradient.clone() for name, gradient in gradients(state.discriminator).items()}
+
+    real, fake, regularised = seen
+    torch.testing.assert_close(real, photographs, atol=1e-5, rtol=0)  # a patch at scale 1 is the photograph
+    assert torch.equal(regularised, real)
+    monkeypatch.setattr(state.discriminator, "forward", forward)
+    real_scores, fake_scores = state.discriminator(real, labels), state.discriminator(fake, labels)
+    cross = torch.nn.functional.cross_entropy
+    loss = discriminator_loss(real_scores.logits, fake_scores.logits, "standard")
+    loss = loss + 0.5 * cross(real_scores.class_logits, labels.class_index)
+    loss = loss + 0.5 * cross(real_scores.elevation_logits, labels.elevation_index)
+    loss = loss + 2 * 3 * r1_penalty(state.discriminator, real, labels)
+    expected = torch.autograd.grad(loss, list(state.discriminator.parameters()))
+    for (name, gradient), wanted in zip(actual.items(), expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_the_penalty_comes_every_so_many_steps(build, photographs, labels):
+    state = build("training.reg_every=3")
+    applied = []
+    for step in range(7):
+        state.step = step
+        applied.append("penalty" in discriminator_step(state, photographs, labels, labels))
+    assert applied == [True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(("reg_type", "name"), [("r1", "r1_penalty"), ("wgan_gp", "wgan_gp_penalty"), ("none", None)])
+def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photographs, labels, monkeypatch, reg_type, name):
+    state, called = build(f"training.reg_type={reg_type}", "training.use_amp=true"), []
+    for penalty in ("r1_penalty", "wgan_gp_penalty"):
+        real = getattr(steps, penalty)
+
+        def spy(*args, penalty=penalty, real=real):
+            called.append((penalty, torch.is_autocast_enabled("cpu"), args[1].dtype))
+            return real(*args)
+
+        monkeypatch.setattr(steps, penalty, spy)
+    discriminator_step(state, photographs, labels, labels)
+    assert called == ([(name, False, torch.float32)] if name else [])
+
+
+@pytest.mark.parametrize("limit", [0.01, 0])
+def test_gradients_are_clipped_to_their_norm(build, photographs, labels, limit):
+    state = build(f"training.grad_clip={limit}")
+    stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels)
+    for network, key in ((state.discriminator, "grad_norm_d"), (state.generator, "grad_norm_g")):
+        norm = math.sqrt(sum(p.grad.square().sum().item() for p in network.parameters()))
+        assert stats[key] > 0.01
+        assert norm == pytest.approx(limit or stats[key].item(), rel=1e-3)
+
+
+def test_the_average_follows_each_generator_step(build, labels):
+    state = build()
+    start = bytes_of(state.generator_ema)
+    old = {name: p.detach().clone() for name, p in state.generator_ema.named_parameters()}
+    generator_step(state, labels)
+    assert bytes_of(state.generator_ema) != start
+    for name, p in state.generator_ema.named_parameters():  # beta = 1 / 10 at step 0
+        torch.testing.assert_close(p, 0.1 * old[name] + 0.9 * state.generator.state_dict()[name])
+
+
+def test_unposed_photographs_need_no_labels(build, photographs, labels):
+    state = build("discriminator.condition=none")
+    assert torch.isfinite(discriminator_step(state, photographs, None, labels)["loss_d"])
+
+
+def test_the_steps_leave_torchs_global_random_state_alone(build, photographs, labels):
+    state = build("ray_sampler.random_shift=true", "nerf.raw_noise_std=1", "training.reg_type=wgan_gp")
+    before = torch.get_rng_state()
+    discriminator_step(state, photographs, labels, labels)
+    generator_step(state, labels)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge"])
+def test_a_discriminator_learns_to_tell_white_from_what_is_drawn(build, labels, gan_type):
+    state = build(f"training.gan_type={gan_type}", "data.background=black", "training.lr_d=0.002")
+    white = torch.ones(4, 3, 16, 16)
+    first = discriminator_step(state, white, labels, labels)
+    for _ in range(15):
+        last = discriminator_step(state, white, labels, labels)
+    margins = [float(stats["logit_real"] - stats["logit_fake"]) for stats in (first, last)]
+    assert margins[1] > margins[0] + 0.2
+
+
+@pytest.mark.parametrize("judge", ["rendered", "restored"])
+@pytest.mark.parametrize("fine", ["nerf.N_importance=0", "nerf.N_importance=4"])
+@pytest.mark.parametrize("posed", [True, False])
+def test_the_discriminator_sees_both_kinds_restored_or_neither(refine, photographs, labels, monkeypatch, judge, fine, posed):
+    condition = "class_and_pose" if posed else "none"
+    consistency = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", f"discriminator.condition={condition}")
+    state = TrainState(refine(*consistency, f"ccsr.judge={judge}", fine), torch.device("cpu"), 2, 3)
+    seen, mark = [], 7.0
+    restore = state.generator.restore
+    monkeypatch.setattr(state.generator, "restore", lambda *arguments: 0 * restore(*arguments) + mark)
+    state.discriminator.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0].detach().clone()))
+    discriminator_step(state, photographs, labels if posed else None, labels)
+    generator_step(state, labels)
+    assert len(seen) >= 4  # photographs, fakes, photographs for R1, and the generator's fakes
+    assert all(torch.all(images == mark) == (judge == "restored") for images in seen)
+    assert judge == "restored" or not any(torch.any(images == mark) for images in seen)
+
+
+def test_the_perceptual_term_is_part_of_the_consistency_loss(refine, labels):
+    def loss(weight):
+        overrides = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", "discriminator.condition=none")
+        state = TrainState(refine(*overrides, f"ccsr.perceptual_weight={weight}"), torch.device("cpu"))
+        assert (state.perception is None) == (weight == 0)
+        return generator_step(state, labels)["loss_ccsr"].item()
+
+    assert loss(1) > loss(0.5) > loss(0)
+
+
+def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_sharp(refine, photographs, labels):
+    def seen(blur_steps):
+        overrides = ("discriminator.dual=true", "discriminator.blur_sigma=2", f"discriminator.blur_steps={blur_steps}")
+        state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)
+        inputs = []
+        state.discriminator.register_forward_pre_hook(lambda network, given: inputs.append(given[0].detach().clone()))
+        discriminator_step(state, photographs, labels, labels)
+        return inputs[:2]  # photographs and fakes
+
+    for sharp, blurred in zip(seen(0), seen(1000), strict=True):
+        edges, smooth = (images[:, :3].diff(dim=-1).abs().mean() for images in (sharp, blurred))
+        assert smooth < 0.5 * edges
+        torch.testing.assert_close(blurred[:, 3:], sharp[:, 3:])
