@@ -25,9 +25,9 @@ lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-.venv/ready: requirements.txt
+.venv/ready: requirements.txt pyproject.toml
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(BIN)/pip install --index-url $(TORCH_INDEX) torch torchvision)
-	$(BIN)/pip install --requirement requirements.txt
+	$(BIN)/pip install --editable .
 	touch $@

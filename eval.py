@@ -15,13 +15,14 @@ from graf.checkpoints.foreign.recognition import recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import FOLDERS
 from graf.config import Config, load_config, override
+from graf.config.strict import expanded
 from graf.errors import GrafError
 from graf.evaluation.jobs import JOBS, STAGES, Evaluation, EvaluationSettings
 from graf.evaluation.result_file import ResultFile
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import expanded, file_sha256
+from graf.runtime.files import file_sha256
 
 log = logging.getLogger("graf")
 

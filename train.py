@@ -10,6 +10,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, restore, start_from
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
+from graf.config.strict import expanded
 from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.metrics import summary
@@ -19,7 +20,7 @@ from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import expanded, not_worth_a_run, whole_file
+from graf.runtime.files import not_worth_a_run, whole_file
 from graf.runtime.interruption import Interruption, requeue_at_start
 from graf.runtime.launch import processes_of_run
 from graf.runtime.precision import log_number_format

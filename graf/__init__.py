@@ -6,8 +6,9 @@ Import it before torch, as every script here does: the OpenMP library reads how 
 import os
 from typing import Any
 
-__version__ = "0.1.0"
-__all__ = ["load_generator"]
+from graf.version import __version__
+
+__all__ = ["__version__", "load_generator"]
 
 # Waiting threads sleep instead of spinning. Beside other busy processes a small training step is many times as fast for it,
 # alone as fast as before.

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-import graf
 from graf.config import config_to_dict
 from graf.runtime.files import file_sha256, whole_file
 from graf.runtime.guard import is_out_of_memory
 from graf.training.state import TrainState
+from graf.version import __version__
 
 import torch
 
@@ -58,7 +58,7 @@ def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str
 
 def versions() -> dict[str, str]:
     """What writes a checkpoint."""
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "graf_ccsr": graf.__version__}
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "graf_ccsr": __version__}
 
 
 def iso_utc(seconds: float) -> str:

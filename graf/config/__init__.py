@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from graf.config.checks import check_config
 from graf.config.foreign import is_graf_format, translate_ccsr, translate_graf
-from graf.config.strict import build, key, one_line, shown
+from graf.config.strict import build, expanded, key, one_line, shown
 from graf.errors import ConfigError
-from graf.runtime.files import expanded
 
 import yaml
 

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import itertools
 import math
+import os
 import reprlib
 import typing
 import unicodedata
@@ -11,7 +12,6 @@ from typing import Any, Literal
 
 from graf.config.foreign import OTHER_SUITES
 from graf.errors import ConfigError
-from graf.runtime.files import expanded
 
 LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
 LONGEST_NAME = 200  # characters of a name in a message
@@ -125,6 +125,11 @@ def _value(raw: Any, f: dataclasses.Field) -> Any:
     if f.metadata["is_path"]:
         return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
     return value
+
+
+def expanded(path: str) -> str:
+    """The path with ~ and variables such as $HOME filled in, which a shell leaves in --config=~/a.yaml, and YAML everywhere."""
+    return os.path.expandvars(os.path.expanduser(path))
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ import math
 from graf.config import Config, override
 from graf.memory.planner import estimate_step
 from graf.runtime.guard import SMALLEST_CHUNK
+from graf.runtime.processes import Processes
 
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
 
@@ -76,6 +77,12 @@ class StepSizes:
             return
         if saved["images"] <= self.images and (saved["rays"] or math.inf) <= (self.rays or math.inf):
             self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
+
+
+def smallest_of_all(sizes: StepSizes, processes: Processes) -> StepSizes:
+    """The smallest sizes that any process of a run starts with, which all start with: they shrink together."""
+    images, rays = processes.smallest((sizes.images, sizes.rays or math.inf))
+    return dataclasses.replace(sizes, images=images, rays=0 if rays == math.inf else rays)
 
 
 def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classes: int = 1, n_elevations: int = 1) -> StepSizes:

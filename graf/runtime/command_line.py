@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from graf import __version__
 from graf.config import Config
 from graf.config.foreign import OTHER_SUITES
-from graf.config.strict import full_names
+from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
-from graf.runtime.files import expanded
+from graf.version import __version__
 
 
 def file_path(text: str) -> Path:

@@ -17,11 +17,6 @@ ABANDONED_S = 3600  # after so long without a write, nobody writes a file any mo
 _given_up: set[str] = set()  # kinds of files whose loss has been told
 
 
-def expanded(path: str) -> str:
-    """The path with ~ and variables such as $HOME filled in, which a shell leaves in --config=~/a.yaml, and YAML everywhere."""
-    return os.path.expandvars(os.path.expanduser(path))
-
-
 @contextlib.contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed to it when the block ends well, removed when it does not.

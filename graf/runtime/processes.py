@@ -8,13 +8,11 @@ word, so that the others end with it instead of waiting for what never comes.
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
 from graf.errors import ConfigError, GrafError
-from graf.memory.sizes import StepSizes
 from graf.runtime.guard import Done, RanOut, attempt
 from graf.runtime.interruption import SIGNALS, Interruption
 
@@ -160,16 +158,15 @@ class Processes:
             interruption.signal = word
         return word > 0
 
-    def smallest(self, sizes: StepSizes) -> StepSizes:
-        """The smallest sizes that any process starts with, which all start with: they shrink together."""
+    def smallest(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """The smallest tuple of numbers that any process has."""
         if self.alone:
-            return sizes
+            return numbers
         self.together()
         found: list = [None] * self.world_size
         with _connected():
-            dist.all_gather_object(found, (sizes.images, sizes.rays or math.inf))
-        images, rays = min(found)
-        return dataclasses.replace(sizes, images=images, rays=0 if rays == math.inf else rays)
+            dist.all_gather_object(found, numbers)
+        return min(found)
 
     def speaks(self) -> bool:
         """Say that this process fails. Returns whether it is the first one to, whose message is the one to show."""

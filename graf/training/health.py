@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import graf
 from graf.checkpoints.checkpoint import NETWORKS, restore
 from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data.seeding import generator_of
@@ -165,7 +164,7 @@ def anomalies_named(state: TrainState) -> Iterator[None]:
 
 def _place(traces: list[str]) -> str:
     """Where in this package an operation was called, by autograd's trace of it."""
-    root = Path(graf.__file__).resolve().parent
+    root = Path(__file__).resolve().parents[1]
     calls = re.findall(r'File "(.+)", line (\d+), in (\w+)', traces[-1] if traces else "")
     ours = [call for call in calls if root in Path(call[0]).resolve().parents]
     if not ours:

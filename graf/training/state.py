@@ -8,7 +8,7 @@ import random
 from graf.checkpoints.conditions import Conditions
 from graf.config import Config, TrainingConfig
 from graf.memory.budget import budget_bytes
-from graf.memory.sizes import starting_sizes
+from graf.memory.sizes import smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
@@ -51,7 +51,7 @@ class TrainState:
         self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
-        self.sizes = processes.smallest(sizes)
+        self.sizes = smallest_of_all(sizes, processes)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.here(device, self.amp.number_format)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()

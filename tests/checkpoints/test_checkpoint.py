@@ -233,11 +233,6 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     assert read_record(path).config_sha256 != config_sha256
 
 
-def test_the_version_is_the_projects():
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert f'version = "{graf.__version__}"' in project
-
-
 def test_what_changed_in_the_config_is_said(smoke, tmp_path, caplog):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke()))
     with caplog.at_level(logging.INFO, "graf"):

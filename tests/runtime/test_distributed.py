@@ -16,7 +16,7 @@ from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
 from graf.errors import ConfigError, GrafError
 from graf.evaluation.sampling import fresh_samples
-from graf.memory.sizes import StepSizes
+from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.runtime import launch
 from graf.runtime.guard import RanOut, surviving
 from graf.runtime.interruption import Interruption
@@ -94,7 +94,7 @@ def in_two_processes(rank, folder):
     with closing(processes.map(lambda i: 10 * i, range(10))) as tens:
         found["first of many"] = [next(tens)] if rank == 0 else list(tens)
     found["first after memory ran out"] = first_after_memory_ran_out(processes)
-    found["smallest"] = str(processes.smallest(StepSizes(4, 0, 64) if rank else StepSizes(2, 32, 64)))
+    found["smallest"] = str(smallest_of_all(StepSizes(4, 0, 64) if rank else StepSizes(2, 32, 64), processes))
     with Interruption() as interruption:
         if rank == 1:
             signal.raise_signal(signal.SIGTERM)
