@@ -192,7 +192,7 @@ def _report_conditions(path: Path, saved: Mapping[str, object], state: TrainStat
             path,
             ", ".join(changes.values()),
             state.step,
-            "will differ" if "number_format" in changes else "may differ in the last bit",
+            "will differ" if "number_format" in changes else "may differ",
         )
 
 

@@ -70,9 +70,9 @@ class RunStatus:
     memory: dict[str, tuple[float, ...]]  # bytes in the last rows, by whose they are
     memory_s: float  # seconds that these rows span
     card: dict[str, float]  # newest readings of CARD
+    cpu: dict[str, float]  # and of CPU
     warnings: tuple[str, ...]
     samples: tuple[Path, ...]  # pictures of the step that was sampled last
-    cpu: dict[str, float] = dataclasses.field(default_factory=dict)  # newest readings of CPU
 
     @property
     def state(self) -> Literal["starting", "running", "silent", "finished"]:

@@ -35,19 +35,18 @@ from torch import Tensor, nn
 Stats = dict[str, Tensor]
 
 
-def discriminator_step(state: TrainState, images: Tensor, labels: Labels | None, fake_labels: Labels) -> Stats:
-    """Teach the discriminator on photographs (B, 3, W, W), their labels (None: nothing is known), and as many fakes.
+def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
+    """Teach the discriminator on photographs (B, 3, W, W) with what is known of them, and as many fakes.
 
     In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
     """
     mine = state.processes.rows
     real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
-    if labels is not None:
-        real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
+    real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
 
     def loss_of(rows: slice) -> tuple[Tensor, Stats]:
-        return _discriminator_loss(state, images[rows], None if labels is None else labels[rows], real[rows], fake[rows])
+        return _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
 
     stats = _gradients(state, loss_of, len(fake_labels), state.discriminator, state.optimizer_d, state.scaler_d)
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
@@ -80,7 +79,7 @@ def generator_step(state: TrainState, labels: Labels) -> Stats:
 
 
 def _discriminator_loss(
-    state: TrainState, images: Tensor, labels: Labels | None, real_draws: Draws, fake_draws: Draws
+    state: TrainState, images: Tensor, labels: Labels, real_draws: Draws, fake_draws: Draws
 ) -> tuple[Tensor, Stats]:
     """The discriminator's loss on B photographs and as many fakes, with its penalty, and scalars for the log."""
     config, training = state.config, state.config.training
@@ -204,12 +203,12 @@ def _judged(state: TrainState, images: Tensor, draws: Draws, low: Tensor | None 
     return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 
-def _scores(state: TrainState, images: Tensor, labels: Labels | None) -> Scores:
+def _scores(state: TrainState, images: Tensor, labels: Labels) -> Scores:
     with state.amp.autocast(enabled=state.amp.suits_discriminator):
         return state.discriminator(images, labels)
 
 
-def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:
+def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels, share: Tensor) -> Tensor:
     with state.amp.autocast(enabled=False):
         if state.config.training.reg_type == "r1":
             return r1_penalty(state.discriminator, real, labels)
@@ -230,6 +229,7 @@ def _optimize(
         nn.utils.clip_grads_with_norm_(network.parameters(), state.config.training.grad_clip or torch.inf, norm)
         scaler.step(optimizer)
         scaler.update()
-    elif scaler.is_enabled():  # told explicitly, since each gradient by itself may be finite
+    elif scaler.is_enabled():  # each gradient by itself may be finite, so the scaler has to be told
+        scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 0})
         scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
     return norm

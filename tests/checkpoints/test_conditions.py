@@ -52,7 +52,7 @@ def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
 def test_a_restore_under_other_conditions_says_so_in_one_line(warnings_of_restore, name, before, label):
     (message,) = warnings_of_restore(**{name: before})
     assert f"({label} {before} -> {getattr(Conditions.here(CPU, 'float32'), name)})" in message
-    assert "from step 7 on, the run may differ in the last bit" in message
+    assert "from step 7 on, the run may differ from one that was never stopped" in message
     assert "\n" not in message
 
 
@@ -61,7 +61,7 @@ def test_all_that_changed_is_one_line(warnings_of_restore):
     assert message.count("->") == 2
 
 
-def test_another_number_format_is_more_than_the_last_bit(warnings_of_restore):
+def test_another_number_format_is_another_run_for_certain(warnings_of_restore):
     (message,) = warnings_of_restore(number_format="bfloat16")
     assert "(number format bfloat16 -> float32); from step 7 on, the run will differ" in message
 

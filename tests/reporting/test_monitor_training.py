@@ -501,7 +501,7 @@ def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch)
 
 
 def test_an_end_too_far_for_a_date_has_none():
-    status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, None, NOW, 60, {}, {}, 0, {}, (), ())
+    status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, None, NOW, 60, {}, {}, 0, {}, {}, (), ())
     assert status_page.facts(status)["end"] == "in 11574074062.5 days"
 
 

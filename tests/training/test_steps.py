@@ -1,5 +1,6 @@
 """The two halves of a training step: who learns, who does not, and what never reaches a weight."""
 
+import dataclasses
 import math
 
 from graf.runtime.guard import OutOfMemory
@@ -131,22 +132,23 @@ def test_a_generator_whose_loss_is_not_finite_keeps_its_weights(build, labels):
     ids=["a stat", "the norm of finite gradients", "a gradient"],
 )
 def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
+    """A skipped step halves the scale; two good ones in a row double it."""
     state = build()
-    network, optimizer = state.discriminator, state.optimizer_d
-    scaler, before = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=1), bytes_of(network)
-    for expected in (8.0, 4.0):
+    network, scaler = state.discriminator, torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+
+    def step(gradient, stat):
         scaler.scale(torch.zeros(()))
         for parameter in network.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        norm = steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(stat)})
-        assert not torch.isfinite(norm)
-        assert scaler.get_scale() == expected
-    assert bytes_of(network) == before
-    for parameter in network.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    steps._optimize(state, network, optimizer, scaler, {"loss_d": torch.tensor(0.0)})
-    assert scaler.get_scale() == 8
-    assert bytes_of(network) != before
+        norm = steps._optimize(state, network, state.optimizer_d, scaler, {"loss_d": torch.tensor(stat)})
+        return bool(torch.isfinite(norm)), scaler.get_scale()
+
+    assert step(1.0, 0.0) == (True, 16)
+    weights = bytes_of(network)
+    assert [step(gradient, stat) for _ in range(2)] == [(False, 8), (False, 4)]
+    assert bytes_of(network) == weights
+    assert [step(1.0, 0.0) for _ in range(2)] == [(True, 4), (True, 8)]
+    assert bytes_of(network) != weights
 
 
 def test_stats_are_detached_scalars(build, photographs, labels):
@@ -232,9 +234,9 @@ def test_the_average_follows_each_generator_step(build, labels):
         torch.testing.assert_close(p, 0.1 * old[name] + 0.9 * state.generator.state_dict()[name])
 
 
-def test_unposed_photographs_need_no_labels(build, photographs, labels):
-    state = build("discriminator.condition=none")
-    assert torch.isfinite(discriminator_step(state, photographs, None, labels)["loss_d"])
+def test_unposed_photographs_need_no_cameras(build, photographs, labels):
+    state, unposed = build("discriminator.condition=none"), dataclasses.replace(labels, pose_c2w=None)
+    assert torch.isfinite(discriminator_step(state, photographs, unposed, labels)["loss_d"])
 
 
 def test_the_steps_leave_torchs_global_random_state_alone(build, photographs, labels):
@@ -267,7 +269,7 @@ def test_the_discriminator_sees_both_kinds_restored_or_neither(refine, photograp
     restore = state.generator.restore
     monkeypatch.setattr(state.generator, "restore", lambda *arguments: 0 * restore(*arguments) + mark)
     state.discriminator.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0].detach().clone()))
-    discriminator_step(state, photographs, labels if posed else None, labels)
+    discriminator_step(state, photographs, labels if posed else dataclasses.replace(labels, pose_c2w=None), labels)
     generator_step(state, labels)
     assert len(seen) >= 4  # photographs, fakes, photographs for R1, and the generator's fakes
     assert all(torch.all(images == mark) == (judge == "restored") for images in seen)
