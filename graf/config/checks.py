@@ -1,16 +1,11 @@
 """What single config keys cannot tell: values that do not fit each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from graf.config.schema import Config
 from graf.config.strict import faults_as_error, shown
-
-if TYPE_CHECKING:
-    from graf.config import Config
 
 PATCH_SIZES = (16, 32, 64, 128)
 SCALE_FACTORS = (2, 4, 8)  # that divide patches

@@ -419,7 +419,7 @@ def test_grafs_recipe_measures_as_it_did():
 
 
 def test_a_protocol_that_the_data_cannot_meet_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("graf.config.PROTOCOLS", {"graf": (20, 8)})
+    monkeypatch.setattr("graf.config.schema.PROTOCOLS", {"graf": (20, 8)})
     result = measure([checkers(8, seed=1)], Photographs(checkers(9, seed=2)), options(2, protocol="graf"), tmp_path)
     assert (result["protocol"], result["n_real"], result["n_fake"]) == ("graf", 9, 8)
     assert "asks for 20 real images, the data has 9" in result["warnings"][-1]

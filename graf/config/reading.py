@@ -1,0 +1,181 @@
+"""YAML to `Config` and back: a file over the files that it inherits from, `section.key=value` overrides over both.
+
+`configs/default.yaml` names every key with its default; any other file says only what differs from it. Reading is strict:
+an unknown key, a wrong type and a value out of range are each one clear ConfigError that names the file and the key.
+"""
+
+import dataclasses
+import os
+import typing
+from pathlib import Path
+from typing import Any
+
+from graf.config.checks import check_config
+from graf.config.foreign import is_graf_format, translate_ccsr, translate_graf
+from graf.config.schema import Config
+from graf.config.strict import build, expanded, one_line, shown
+from graf.errors import ConfigError
+
+import yaml
+
+LARGEST_FILE = 2**20  # characters of a config
+CONFIG_DIR = Path(__file__).resolve().parent.parent.parent / "configs"
+
+
+def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
+    """The config of a YAML file, merged over configs/default.yaml, with `section.key=value` overrides on top.
+
+    path: a file, or one of ours in configs/ by name (see find_config). A file in GRAF's own format is translated (see
+    graf/config/foreign.py). Raises ConfigError for a missing file, and for unknown keys, wrong types and values out of range
+    all at once, or for values that do not fit each other.
+    """
+    where = str(CONFIG_DIR / "default.yaml")
+    raw = read_yaml(Path(where))
+    if path is not None:
+        for layer, where in _layers(find_config(path)):
+            raw = merge(raw, layer, where)
+    return override(config_from_dict(raw, where), overrides)
+
+
+def find_config(name: str | Path, beside: Path = Path()) -> Path:
+    """The file that a config's name means: as it is, or else one of ours by `configs/smoke.yaml`, `smoke.yaml` or `smoke`.
+
+    beside: the folder that a relative name starts from.
+    """
+    named = beside / expanded(str(name))
+    folders = [named.parent] if Path(name).parent not in (Path(), Path("configs")) else [named.parent, CONFIG_DIR]
+    files = (folder / file for folder in folders for file in (named.name, named.name + ".yaml"))
+    return next(filter(os.path.isfile, files), named)
+
+
+def override(config: Config, overrides: typing.Sequence[str]) -> Config:
+    """The config with `section.key=value` overrides on top. Raises ConfigError."""
+    raw = config_to_dict(config)
+    for text in overrides:
+        raw = merge(raw, parse_override(text), f"--set {text}")
+    return config_from_dict(raw, "--set " + " ".join(overrides)) if overrides else config
+
+
+def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
+    """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
+    name."""
+    raw = translate_ccsr(read_yaml(path), str(path))
+    if path.resolve() in seen:
+        raise ConfigError(f"{path}: inherit_from leads back to the file itself")
+    if is_graf_format(raw):
+        return [*_layers(CONFIG_DIR / "graf.yaml"), (translate_graf(raw, str(path)), str(path))]
+    parent = raw.pop("inherit_from", "default.yaml")
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
+    if parent == "default.yaml":
+        return [(raw, str(path))]
+    return [*_layers(find_config(parent, path.parent), (*seen, path.resolve())), (raw, str(path))]
+
+
+def read_yaml(path: Path) -> dict:
+    """The mapping in a YAML file. Raises ConfigError where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise ConfigError(f"{one_line(str(path))}: longer than any config")
+        raw = yaml.load(text, _PlainLoader)
+    except FileNotFoundError:
+        known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
+        raise ConfigError(f"{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{one_line(str(path))}: cannot be read ({reason})") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = one_line(str(getattr(error, "problem", None) or error))
+        raise ConfigError(f"{one_line(str(path))}{line}: not valid YAML ({problem})") from None
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected sections such as `data:`, found a {type(raw).__name__}")
+    return raw
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, of which a few lines can stand for more than any memory holds; configs have inherit_from."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "aliases such as *name are not taken; write the value out", mark)
+        return super().compose_node(parent, index)
+
+
+def merge(base: dict, layer: dict, where: str) -> dict:
+    """`layer` over `base`, section by section. Raises ConfigError where a section meets a plain value."""
+    merged = dict(base)
+    for name, value in layer.items():
+        if isinstance(merged.get(name), dict):
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: '{name}' is a section with keys of its own, found {shown(value)}")
+            merged[name] = merge(merged[name], value, where)
+        else:
+            merged[name] = value
+    return merged
+
+
+def parse_override(text: str) -> dict:
+    """`training.batch_size=4` as {"training": {"batch_size": 4}}; the value is read as YAML, unless the key wants text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
+    try:
+        parsed = yaml.load(value, _PlainLoader)
+        if _is_text(name.strip()) and not isinstance(parsed, str):  # 2024 may be a name
+            parsed = value
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"--set {text}: the value is not valid YAML") from None
+    for part in reversed(name.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed
+
+
+def _is_text(name: str) -> bool:
+    kind: Any = Config
+    for part in name.split("."):
+        kind = {f.name: f.type for f in dataclasses.fields(kind)}.get(part) if dataclasses.is_dataclass(kind) else None
+    return kind is str
+
+
+def config_from_dict(raw: dict, where: str) -> Config:
+    """The checked config of nested dictionaries such as `config_to_dict` gives. Raises ConfigError."""
+    config = build(Config, raw, where)
+    check_config(config, where)
+    return config
+
+
+def config_to_dict(config: Config) -> dict:
+    """The config as nested dictionaries of plain values, ready for YAML, JSON and `config_from_dict`."""
+    return _plain(dataclasses.asdict(config))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def config_rows() -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every config key, in the order of default.yaml: the README's table."""
+    defaults = config_to_dict(load_config())
+    rows = []
+    for section in dataclasses.fields(Config):
+        if not dataclasses.is_dataclass(section.type):
+            rows.append((section.name, str(defaults[section.name]), section.metadata["meaning"]))
+            continue
+        for f in dataclasses.fields(section.type):
+            rows.append((f"{section.name}.{f.name}", _shown(defaults[section.name][f.name]), f.metadata["meaning"]))
+    return rows
+
+
+def _shown(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
