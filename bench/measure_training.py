@@ -19,10 +19,9 @@ from pathlib import Path
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
 from graf.data import Views, build_dataset, build_loader, fit_to_data
-from graf.evaluation.consistency import multi_view_consistency
+from graf.evaluation.consistency import multi_view_consistency, sanity
 from graf.evaluation.metrics import measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.sanity import sanity
 from graf.evaluation.sweep import low_resolution_error
 from graf.runtime.command_line import Parser
 from graf.runtime.console import progress, run_script

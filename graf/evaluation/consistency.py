@@ -1,14 +1,15 @@
-"""Is it one 3D object? The depth-warp error: what one camera sees, carried by its depth into another camera's picture.
+"""Is it one solid 3D object? The depth-warp error between two views, popping of a turn, checkerboards, collapse of the field.
 
-Every pixel of view A is lifted into the world by A's planar depth and projected into view B, and the two colours are compared.
-A point behind B's surface is hidden from B and left out. A point before which B sees nothing should be in B's picture: it
-is compared too, and contradicts the views being of one object. Where a bilinear footprint straddles an edge of the silhouette
-or a jump in depth, nothing is compared.
+The depth-warp error lifts every pixel of view A into the world by A's planar depth, projects it into view B, and compares the
+two colours. A point behind B's surface is hidden from B and left out. A point before which B sees nothing should be in B's
+picture: it is compared too, and contradicts the views being of one object. Where a bilinear footprint straddles an edge of the
+silhouette or a jump in depth, nothing is compared.
 
 Maps span the frame of `width` pixels, whatever their own side n: entry i is at (i + 1/2) width / n - 1/2, in pixels, where
 `graf.rays.low_resolution_grid` has it.
 
-Legend: B pairs of views, n side of the images, m side of depth and opacity, P positions, K = 4 corners of a footprint.
+Legend: B pairs of views or images, n side of the images, m side of depth and opacity, P positions or pixels, K = 4 corners of
+a footprint.
 """
 
 import dataclasses
@@ -17,8 +18,9 @@ from typing import NamedTuple
 
 from graf.camera import focal_length, middle_poses, view_azimuths
 from graf.config import DataConfig
+from graf.data import Views
 from graf.errors import GrafError
-from graf.evaluation.sampling import sample_objects
+from graf.evaluation.sampling import fresh_samples, labels_of, render_views, sample_objects
 from graf.models.generator import Generator, Rendering
 from graf.rays import camera_rays, full_grid, low_resolution_grid
 from graf.runtime.console import progress
@@ -30,6 +32,14 @@ OPAQUE = 0.9  # opacity from which a pixel shows a surface; up to 1 - OPAQUE it 
 DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval of the default rendering
 STEEPEST = 3.0  # depth gained a pixel's width sideways, a slant of 72 degrees; more within a footprint is a jump
 ON_CENTRE = 1e-3  # of an entry: positions nearer to its centre are on it, for positions are rounded
+
+FRAMES_AT_ONCE = 30  # of a turn
+
+EMPTY = 0.1  # opacity up to which a pixel of a sample shows nothing
+NEARLY_ALL = 0.99  # share of the pixels that makes an image empty or full
+MANY = 0.5  # share of the images that makes a warning
+FLAT = 0.02  # depth spread, as a share of the depth range, under which pictures are planes; a toy car has 0.1
+FOG_STEPS = 100  # of training, in which a field is fog, which is flat too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,3 +213,134 @@ def bounds(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The least and the greatest of values (..., P, K) that have a weight, each (..., P)."""
     idle = weights == 0
     return values.masked_fill(idle, math.inf).amin(-1), values.masked_fill(idle, -math.inf).amax(-1)
+
+
+def rotation_smoothness(
+    generator: Generator, n_objects: int, seed: int, step_deg: float = 1.0, truncation: float = 1.0
+) -> dict[str, float | None]:
+    """Differences between neighbouring frames of a turn in steps of step_deg, over the config's azimuths at mid height.
+
+    A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest difference over the median one of
+    the same object, for the object where that is worst: near 1 for an even turn, large where a frame jumps. All are None where
+    the azimuths are too few for two frames.
+    """
+    poses = turn(step_deg, generator.config.data)
+    if len(poses) < 2:
+        unknown = dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
+        return {"turn_step_deg": step_deg} | unknown
+    latents, classes = sample_objects(generator, n_objects, seed, truncation)
+    differences = []
+    with progress(total=n_objects * len(poses), desc="turns", unit="image") as bar:
+        for latent, class_index in zip(latents.split(1), classes.split(1), strict=True):
+            before, steps = None, []
+            for some in poses.split(FRAMES_AT_ONCE):  # a turn at 256 pixels would fill memory
+                images = render_views(generator, (latent, class_index), some, bar=bar).images
+                frames = images if before is None else torch.cat([before, images])
+                steps.append((frames[1:] - frames[:-1]).abs().mean(dim=(1, 2, 3)) * 127.5)
+                before = images[-1:]
+            differences.append(torch.cat(steps))
+    steps = torch.stack(differences)  # (N, frames - 1)
+    return {
+        "turn_step_deg": step_deg,
+        "frame_difference_median": steps.median().item(),
+        "frame_difference_max": steps.max().item(),
+        "popping": popping(steps).max().item(),
+    }
+
+
+def turn(step_deg: float, data: DataConfig) -> Tensor:
+    """pose_c2w (V, 3, 4) from umin to umax in steps of step_deg, both ends included, at mid height."""
+    azimuth_deg = torch.arange(360 * data.umin, 360 * data.umax + 1e-3, step_deg)
+    return middle_poses(azimuth_deg, data)
+
+
+def popping(differences: Tensor) -> Tensor:
+    """Largest over median (N,) of frame differences (N, T); 1 where nothing moves at all."""
+    largest, median = differences.max(dim=1).values, differences.median(dim=1).values
+    return torch.where(largest > 0, largest / median.clamp_min(1e-12), 1.0)
+
+
+def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int, truncation: float = 1.0) -> dict[str, float]:
+    """`nyquist_energy` of n fresh samples at the data's cameras, and of as many real images."""
+    config = generator.config
+    rng = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
+    draw_labels, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
+    with progress(total=n, desc="samples", unit="image") as bar:
+        fakes = torch.cat([*fresh_samples(generator, draw_labels, n, batch_size, seed, bar, truncation=truncation)])
+    return {
+        "nyquist_ppm_generated": nyquist_energy(fakes),
+        "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
+    }
+
+
+def nyquist_energy(images: Tensor) -> float:
+    """Share of the variance of images (N, 3, H, W) that alternates from pixel to pixel along x or y, in parts per million: what
+    a 2 x 2 checkerboard, or stripes a pixel wide, would raise. Of odd sides, which have no such frequency, the last row or
+    column is left out."""
+    height, width = (side - side % 2 for side in images.shape[-2:])
+    images = images[..., :height, :width]
+    centred = images.double() - images.double().mean(dim=(-2, -1), keepdim=True)
+    power = torch.fft.fft2(centred).abs().square().sum(dim=(0, 1))  # (H, W)
+    row, column = height // 2, width // 2
+    at_nyquist = power[row].sum() + power[:, column].sum() - power[row, column]
+    return (1e6 * at_nyquist / power.sum().clamp_min(1e-300)).item()
+
+
+def sanity(rendering: Rendering, near: float, far: float) -> dict[str, float]:
+    """Silhouette and depth of a batch of renderings, as scalars for a log.
+
+    mean_opacity; depth_spread, the opacity-weighted standard deviation of depth within an image, in scene units, averaged over
+    the images that are not empty, 0 without any; depth_range = far - near; empty_share and full_share of the images.
+    """
+    opacity, depth = rendering.opacity.flatten(1), rendering.depth.flatten(1)  # (B, P)
+    empty = _share_of_pixels(opacity <= EMPTY) >= NEARLY_ALL  # (B,)
+    full = _share_of_pixels(opacity >= OPAQUE) >= NEARLY_ALL
+    spread = depth_spread(depth, opacity).where(~empty, 0).sum() / (~empty).sum().clamp_min(1)
+    return {
+        "mean_opacity": opacity.mean().item(),
+        "depth_spread": spread.item(),
+        "depth_range": far - near,
+        "empty_share": empty.float().mean().item(),
+        "full_share": full.float().mean().item(),
+    }
+
+
+def depth_spread(depth: Tensor, opacity: Tensor) -> Tensor:
+    """Standard deviation (B,) of the depths (B, P) of each image, weighted by the opacity (B, P); nan where that is 0."""
+    weights = opacity / opacity.sum(1, keepdim=True)
+    mean = (weights * depth).sum(1, keepdim=True)
+    return (weights * (depth - mean) ** 2).sum(1).sqrt()
+
+
+def collapse_warning(stats: dict[str, float | None]) -> str | None:
+    """What has collapsed, with its evidence and what may help, from the numbers of `sanity`; None where nothing has.
+
+    Where the numbers name their `step` too, the first FOG_STEPS go without. In a log None stands for what is not finite.
+    """
+    if any(stats[name] is None or not math.isfinite(stats[name]) for name in ("mean_opacity", "depth_spread")):
+        return "depth or opacity of the sample images is not finite: go back to an earlier checkpoint; lower training.lr_g"
+    if stats.get("step", FOG_STEPS) < FOG_STEPS:
+        return None
+    opacity = f"mean opacity {stats['mean_opacity']:.3f}"
+    if stats["empty_share"] >= MANY:
+        return (
+            f"{stats['empty_share']:.0%} of the sample images are empty ({opacity}): the field has collapsed to nothing. Look "
+            "whether data.near and data.far enclose the object; lower training.lr_d or raise training.reg_param"
+        )
+    if stats["depth_spread"] < FLAT * stats["depth_range"]:
+        return (
+            f"depth varies {stats['depth_spread']:.3f} scene units within a sample image, less than {FLAT:.0%} of far - near "
+            f"= {stats['depth_range']:g} ({opacity}): the objects are planes. Look whether the photographs' cameras are right; "
+            "lower training.lr_d or raise training.reg_param"
+        )
+    if stats["full_share"] >= MANY:
+        return (
+            f"{stats['full_share']:.0%} of the sample images are opaque everywhere ({opacity}): unless the photographs are "
+            "filled by their object, its background is a wall. Look whether data.background is that of the photographs"
+        )
+    return None
+
+
+def _share_of_pixels(mask: Tensor) -> Tensor:
+    return mask.float().mean(1)

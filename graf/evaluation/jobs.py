@@ -10,7 +10,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.export import write_export
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
-from graf.evaluation.consistency import multi_view_consistency
+from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.evaluation.inversion import invert_files
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
@@ -19,7 +19,6 @@ from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.result_file import ResultFile
 from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.sanity import sanity
 from graf.evaluation.sheets import (
     class_rows,
     interpolation_sheet,
@@ -28,7 +27,6 @@ from graf.evaluation.sheets import (
     sheet_pose,
     truncation_sheet,
 )
-from graf.evaluation.smoothness import nyquist_against_real, rotation_smoothness
 from graf.evaluation.sweep import VIEWS, sweep_frames, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
 from graf.reporting.report import write_report

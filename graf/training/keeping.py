@@ -15,8 +15,9 @@ from graf.runtime.console import progress
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.guard import Done, OutOfMemory, RanOut, attempt
 from graf.training.collapse import CollapseWatch
+from graf.training.fid import evaluate
 from graf.training.logging import RunLog
-from graf.training.samples import evaluate, write_rotation, write_samples
+from graf.training.samples import write_rotation, write_samples
 from graf.training.state import TrainState
 
 from torch import Tensor

@@ -8,8 +8,8 @@ import eval as evaluation
 from graf.checkpoints.generator_loading import load_generator
 from graf.config import load_config
 from graf.evaluation import jobs
+from graf.evaluation.consistency import rotation_smoothness
 from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.smoothness import rotation_smoothness
 from graf.runtime.files import file_sha256
 
 import imageio.v2 as imageio

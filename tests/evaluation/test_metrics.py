@@ -13,6 +13,7 @@ from graf.config import CONFIG_DIR, MetricsConfig, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors, metrics
+from graf.evaluation.best_checkpoint import new_best
 from graf.evaluation.image_streams import NotFinite
 from graf.evaluation.metrics import (
     COMPARABLE,
@@ -28,7 +29,7 @@ from graf.evaluation.metrics import (
 from graf.models.generator import Generator
 from graf.runtime.files import file_sha256
 from graf.runtime.processes import Processes
-from graf.training.samples import evaluate, is_best
+from graf.training.fid import evaluate
 from graf.training.state import TrainState
 
 import numpy as np
@@ -465,15 +466,21 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     reals = Photographs(checkers(12, seed=1))
     far = measure([0.2 * checkers(12, seed=2)], reals, options(12), tmp_path)
     near = measure([checkers(12, seed=2)], reals, options(12), tmp_path)
-    assert is_best(far, state)
-    assert not is_best(far, state)
-    assert is_best(near, state)
-    assert not is_best(far, state)
+
+    def is_best(result):
+        before = state.best
+        state.best = new_best(result, before, "kid", state.step) or before
+        return state.best is not before
+
+    assert is_best(far)
+    assert not is_best(far)
+    assert is_best(near)
+    assert not is_best(far)
     assert state.best["value"] == near["values"][f"kid_{LITE}"]
     fewer = measure([0.2 * checkers(8, seed=2)], reals, options(8), tmp_path)
-    assert is_best(fewer, state)
+    assert is_best(fewer)
     nan = near | {"values": {f"kid_{LITE}": float("nan")}}
-    assert not is_best(nan, state)
+    assert not is_best(nan)
     assert TrainState(state.config, state.device).best is None
     fresh = TrainState(state.config, state.device)
     fresh.load_state_dict(state.state_dict())

@@ -4,7 +4,7 @@ import dataclasses
 
 from graf.camera import azimuth_and_v
 from graf.data import build_dataset
-from graf.evaluation.smoothness import nyquist_against_real, nyquist_energy, popping, rotation_smoothness, turn
+from graf.evaluation.consistency import nyquist_against_real, nyquist_energy, popping, rotation_smoothness, turn
 from graf.models.generator import Generator
 
 import pytest

@@ -5,9 +5,10 @@ import json
 from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
 from graf.data import Views
 from graf.errors import CheckpointWriteError
+from graf.evaluation.metrics import COMPARABLE
 from graf.runtime.guard import Done, OutOfMemory
 from graf.runtime.interruption import Interruption
-from graf.training import keeping, loop, samples
+from graf.training import fid, keeping, loop, samples
 from graf.training.loop import train
 from graf.training.state import TrainState
 
@@ -174,27 +175,27 @@ def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeyp
 def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
     """Or what is measured again would be no better than itself, and never kept."""
     state, kept = build("training.save_best=fid"), []
-    terms = dict.fromkeys(samples.comparable.__globals__["COMPARABLE"], 1) | {"extractor": "e", "values": {"fid_e": 3.0}}
-    monkeypatch.setattr(samples, "measure_generator", lambda *_, **__: dict(terms))
-    monkeypatch.setattr(samples, "summary", lambda _: "")
+    terms = dict.fromkeys(COMPARABLE, 1) | {"extractor": "e", "values": {"fid_e": 3.0}}
+    monkeypatch.setattr(fid, "measure_generator", lambda *_, **__: dict(terms))
+    monkeypatch.setattr(fid, "summary", lambda _: "")
 
     def save_once_too_large(*given):
         kept.append(given)
         if len(kept) == 1:
             raise MemoryError
 
-    monkeypatch.setattr(samples, "save", save_once_too_large)
+    monkeypatch.setattr(fid, "save", save_once_too_large)
     with pytest.raises(MemoryError):
-        samples.evaluate(state, Grey())
+        fid.evaluate(state, Grey())
     assert state.best is None
-    samples.evaluate(state, Grey())
+    fid.evaluate(state, Grey())
     assert state.best["value"] == 3.0 and len(kept) == 2
 
 
 def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
     few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
     state, rows = build("training.save_best=kid", *few), []
-    monkeypatch.setattr(keeping, "evaluate", samples.evaluate)
+    monkeypatch.setattr(keeping, "evaluate", fid.evaluate)
     monkeypatch.setattr(keeping.RunLog, "evaluation", lambda *row: rows.append(row))
     for parameter in state.generator_ema.parameters():
         parameter.data.fill_(float("nan"))

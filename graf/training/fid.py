@@ -1,0 +1,55 @@
+"""FID and KID of a run while it trains, and model_best.pt of the step where they are lowest."""
+
+import logging
+
+from graf.checkpoints.checkpoint import BEST
+from graf.checkpoints.run_folder import save
+from graf.data import Views
+from graf.evaluation.best_checkpoint import new_best
+from graf.evaluation.image_streams import NotFinite
+from graf.evaluation.metrics import measure_generator, summary
+from graf.training.state import TrainState
+
+log = logging.getLogger("graf")
+
+
+def evaluate(state: TrainState, dataset: Views) -> dict:
+    """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
+
+    The run's random state is left untouched. All processes of a run render and the first measures; the others return {}, and
+    so does the first where a file cannot be read or written, such as the run's cache, or where the images are not finite: the
+    log says so each time.
+    """
+    config, processes = state.config, state.processes
+    folder, seed, options = config.run_dir / "cache", config.training.seed, config.metrics_in_training
+    if processes.first:
+        log.info("step %d: measuring FID and KID of %d generated images", state.step, options.counts[1])
+    try:
+        result = measure_generator(
+            state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes, options=options
+        )
+    except (OSError, NotFinite) as error:
+        log.warning("step %d: FID and KID cannot be measured (%s); training goes on", state.step, error)
+        return {}
+    if not result:
+        return {}
+    result |= {"step": state.step, "ema": True}
+    log.info("step %d: %s", state.step, summary(result))
+    if config.training.save_best != "none":
+        _save_best(state, result)
+    return result
+
+
+def _save_best(state: TrainState, result: dict) -> None:
+    """Write model_best.pt where the result is the run's best, and remember it as state.best."""
+    metric, before = state.config.training.save_best, state.best
+    best = new_best(result, before, metric, state.step)
+    if best is None:
+        return
+    state.best = best
+    try:
+        save(state.config.run_dir / BEST, state)
+    except Exception:
+        state.best = before  # there is no file of this one
+        raise
+    log.info("step %d: the best %s so far; kept as %s", state.step, metric.upper(), BEST)
