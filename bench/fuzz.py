@@ -27,6 +27,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
+
 import train
 from data_mutations import make_data, mutate_data
 from graf.config import CONFIG_DIR, Config, config_to_dict, load_config

@@ -3,7 +3,10 @@
 import argparse
 import logging
 import re
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
 
 import eval as evaluation
 import train as training
