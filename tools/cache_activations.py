@@ -22,7 +22,7 @@ from graf.checkpoints.generator_loading import checkpoint_config, generator_of, 
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, load_config, override
 from graf.data import Views, build_dataset, fit_to_data, sample_labels
-from graf.data.seeding import generator_of as numbered_generator
+from graf.data.views import generator_of as numbered_generator
 from graf.errors import CheckpointError, GrafError
 from graf.evaluation.activation_files import ActivationWriter, Source
 from graf.evaluation.activations import cache_activations, named_layers, recording

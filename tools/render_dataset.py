@@ -23,7 +23,7 @@ from graf.data.folders import TRANSFORMS
 from graf.data.mesh_sources import Source, find_meshes, write_licences
 from graf.data.mesh_views import MeshRenderer
 from graf.data.meshes import read_mesh
-from graf.data.seeding import generator_of
+from graf.data.views import generator_of
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, progress, run_script

@@ -7,7 +7,7 @@ towards +x, with yellow lamps; the lamps behind are red. Widths run along y, up 
 import colorsys
 
 from graf.data.raycast import Solids, slanted_box
-from graf.data.seeding import generator_of
+from graf.data.views import generator_of
 
 import torch
 

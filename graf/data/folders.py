@@ -16,7 +16,6 @@ from typing import NamedTuple
 from graf.camera import poses_at
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
-from graf.data.faults import Fault
 
 import torch
 from torch import Tensor
@@ -31,6 +30,15 @@ PUBLISHED = {  # where the sets of our presets' data.datadir are to be had
 }
 NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?)"
 LABEL = re.compile(f"{NUMBER}_{NUMBER}")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where (a file, a folder or a key), and what is wrong with its cure. data.on_bad_file: skip forgives those of images."""
+
+    where: str
+    problem: str
+    of_image: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config
-from graf.data.seeding import generator_of
-from graf.data.views import Views
+from graf.data.views import Views, generator_of
 from graf.data.workers import available_cores, ended, how_it_ended, leave_deaths_to_reader, leave_interrupts_to_parent
 from graf.errors import DataError, GrafError
 

@@ -21,8 +21,7 @@ from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
-from graf.data.seeding import generator_of
-from graf.data.views import Views
+from graf.data.views import Views, generator_of
 from graf.data.workers import available_cores
 from graf.errors import DataError
 from graf.rays import camera_rays

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,8 +10,8 @@ from typing import NamedTuple
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
 from graf.data.decoding import open_rgb, square_side
-from graf.data.faults import Fault, describe
 from graf.data.folders import (
+    Fault,
     Folder,
     Item,
     elevation_prefixes,
@@ -27,6 +28,8 @@ from graf.runtime.console import progress
 
 FOV_TOLERANCE_DEG = 0.5
 EXAMPLES = 3  # of images that a warning names
+LINES_SHOWN = 20
+FILES_SHOWN_PER_PROBLEM = 3
 
 log = logging.getLogger("graf")
 
@@ -155,3 +158,21 @@ def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
         log.warning(
             "left out %d faulty images (data.on_bad_file: skip)\n%s", len({f.where for f in skipped}), describe(skipped)
         )
+
+
+def describe(faults: Sequence[Fault]) -> str:
+    """One line a fault; a problem of many files is told for the first of them and counted for the others."""
+    files_of: dict[str, list[str]] = {}
+    for fault in faults:
+        files_of.setdefault(fault.problem, []).append(one_line(fault.where))
+    lines, n_told = [], 0
+    for problem, files in files_of.items():
+        if len(lines) >= LINES_SHOWN:
+            lines.append(f"... and {len(faults) - n_told:,} more")
+            break
+        lines += [f"{file}: {problem}" for file in files[:FILES_SHOWN_PER_PROBLEM]]
+        if len(files) > FILES_SHOWN_PER_PROBLEM:
+            lines.append(f"... and {len(files) - FILES_SHOWN_PER_PROBLEM:,} more with the same fault, to {files[-1]}")
+        n_told += len(files)
+    head = [] if len(faults) == 1 else [f"{len(faults):,} faults in the data:"]
+    return "\n".join([*head, *lines])

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import hashlib
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
@@ -68,3 +69,9 @@ def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Gen
         return dataset.labels[index]
     classes = dataset.class_index[index]
     return Labels(sample_poses(n, data, generator), classes, torch.zeros_like(classes))
+
+
+def generator_of(*numbers: int) -> torch.Generator:
+    """A CPU generator that depends on these numbers alone, for example (seed, epoch); others give an unrelated stream."""
+    digest = hashlib.sha256(repr(numbers).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.memory.leak_report import LeakReport
-from graf.memory.leaks import LeakDetector
+from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.readings import Card, CpuLoad, ProcessTree, read_allocator
 from graf.memory.snapshot import Census, take_census
 from graf.runtime.limits import GB, memory_available

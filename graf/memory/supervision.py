@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.memory.watch import ProcessWatch, find_process
-from graf.memory.watch_report import write_report
+from graf.memory.watch import ProcessWatch, find_process, write_report
 from graf.runtime.cleanup import request_clean_up
 from graf.runtime.limits import MB
 

@@ -1,16 +1,20 @@
-"""Watching another process from outside: the curve of its memory, and the leaks in it."""
+"""Watching another process from outside: the curve of its memory, the leaks in it, and their report as JSON and picture."""
 
 import contextlib
 import json
+import logging
 import time
 from pathlib import Path
 
-from graf.memory.leak_report import LeakReport
-from graf.memory.leaks import LeakDetector
+from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.readings import ProcessTree
-from graf.runtime.limits import MB, memory_limit
+from graf.runtime.files import whole_file
+from graf.runtime.limits import GB, MB, memory_limit
 
 import psutil
+from matplotlib.figure import Figure
+
+log = logging.getLogger("graf")
 
 CURVE_POINTS = 2000  # kept of the curve, at most
 CHILDREN_EVERY = 10  # samples between looks for new children
@@ -139,3 +143,33 @@ def find_process(pid: int) -> psutil.Process | None:
         if process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
+
+
+def write_report(
+    watch: ProcessWatch, out: Path, command: str | None = None, pid: int | None = None, exit_status: int | None = None
+) -> None:
+    """memory_report.json and memory_report.png in the folder `out`; where they cannot be written, a warning."""
+    content = {"command": command, "pid": pid, "exit_status": exit_status} | watch.as_report()
+    try:
+        with whole_file(out / "memory_report.json") as temporary:
+            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        draw_curve(watch, out / "memory_report.png")
+    except OSError as error:
+        log.warning("%s: no report can be written (%s)", out, error)
+
+
+def draw_curve(watch: ProcessWatch, file: Path) -> None:
+    """Host memory over time, that of the children on top of the process's, and a line where a leak was reported."""
+    minutes = [point["seconds"] / 60 for point in watch.curve]
+    host = [point["host_bytes"] / GB for point in watch.curve]
+    workers = [point["workers_bytes"] / GB for point in watch.curve]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.stackplot(minutes, host, workers, labels=("process", "its children, with what they share"), alpha=0.6)
+    for seconds in watch.warned_seconds:
+        axes.axvline(seconds / 60, color="red")
+    axes.set(xlabel="minutes", ylabel="resident memory, GB")
+    axes.set_title(watch.reports[-1].message(watch.unit).split(";")[0] if watch.reports else "no leak found", fontsize=10)
+    axes.legend(loc="upper left")
+    with whole_file(file) as temporary:
+        figure.savefig(temporary, dpi=100)

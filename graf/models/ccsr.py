@@ -1,21 +1,61 @@
-"""Consistency-controlling super-resolution: the code of a view, and the light network that proposes an image's detail.
+"""Consistency-controlling super-resolution: view codes, a backbone that proposes detail, and `Refinement`, which joins them.
 
-The projection that makes a proposal consistent is in projection.py, the heavy network in rrdb.py. A backbone is any module
+The projection that makes a proposal consistent is in projection.py, the heavy backbone in rrdb.py. A backbone is any module
 with forward(low (B, 3, h, w), codes (B, C, h, w), latents (B, Z)) -> proposal (B, 3, s h, s w), images in [-1, 1].
 
 Legend: B images, C channels of the codes, h x w low-resolution pixels, s scale factor, Z latents, M side of a code map.
 """
 
+from graf.camera import azimuth_and_v
+from graf.config import Config
+from graf.models.esrgan_weights import load_esrgan_weights
 from graf.models.projection import ConsistencyEnforcingModule
+from graf.models.rrdb import RRDBBackbone, RRDBNet
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["ConsistencyEnforcingModule", "LightBackbone", "ViewCodes"]
-
 CODE_STD = 0.1  # of the codes at the start: small beside the image, so that an untrained sweep hardly depends on the view
 DETAIL_GAIN = 0.1  # of the light backbone's last layer at the start: detail begins as a faint addition to the interpolation
+
+
+class Refinement(nn.Module):
+    """Consistency-controlling super-resolution (Super-NeRF, arXiv 2304.13518): code of the view, backbone, projection.
+
+    The downsampling of what it answers with is exactly what it was given.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__()
+        ccsr, data = config.ccsr, config.data
+        self.view_codes = ViewCodes(
+            ccsr.num_views, ccsr.elevation_bins, ccsr.code_channels, (data.vmin, data.vmax), ccsr.code_size
+        )
+        if ccsr.backbone == "light":
+            self.backbone = LightBackbone(
+                ccsr.scale_factor, ccsr.code_channels, config.z_dist.dim, ccsr.width, ccsr.depth, ccsr.width_upsampled
+            )
+        else:
+            network = RRDBNet(ccsr.scale_factor, ccsr.num_rrdb_blocks, ccsr.nf, ccsr.gc)
+            network.requires_grad_(not ccsr.freeze_backbone)
+            self.backbone = RRDBBackbone(network, ccsr.code_channels, config.z_dist.dim)
+        self.projection = ConsistencyEnforcingModule(ccsr.kernel, ccsr.scale_factor)
+
+    def load_pretrained(self, path: str) -> None:
+        """Start the rrdb backbone from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
+        load_esrgan_weights(self.backbone.network, path)
+
+    def forward(self, low: Tensor, latents: Tensor, pose_c2w: Tensor, low_grid: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Images (B, 3, s h, s w), nothing clamped, of renderings low (B, 3, h, w), both about [-1, 1]; and the drift (B, 1) of
+        the proposals that they were made of.
+
+        latents (B, Z); pose_c2w (B, 3, 4); low_grid (B or 1, h, w, 2) where the rendering's rays pass, in pixels of a frame of
+        side `width`.
+        """
+        codes = self.view_codes(*azimuth_and_v(pose_c2w), low_grid, width)
+        proposal = self.backbone(low, codes, latents)
+        return self.projection(proposal, low), self.projection.drift(proposal, low)
 
 
 class ViewCodes(nn.Module):

@@ -9,8 +9,8 @@ import hashlib
 from graf.camera import Labels
 from graf.config import Config, NerfConfig
 from graf.errors import GrafError
+from graf.models.ccsr import Refinement
 from graf.models.radiance_field import build_field
-from graf.models.refinement import Refinement
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.guard import SMALLEST_CHUNK, surviving

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
 from graf.evaluation.consistency import collapse_warning
-from graf.memory.leak_report import LeakReport, duration
+from graf.memory.leaks import LeakReport, duration
 from graf.reporting.tail import Tail
 from graf.runtime.limits import GB
 

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.memory.leak_report import duration
+from graf.memory.leaks import duration
 from graf.reporting.html_pieces import FILE_MB, MB, Embedder
 from graf.reporting.report import HEAD
 from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend

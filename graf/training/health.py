@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import NETWORKS, restore
 from graf.checkpoints.run_folder import run_checkpoints, save_newest
-from graf.data.seeding import generator_of
+from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
 from graf.memory.advice import smallest_edits
 from graf.memory.budget import budget_bytes

@@ -3,7 +3,7 @@
 import math
 
 from graf.config import DiscriminatorConfig
-from graf.models.refinement import Refinement
+from graf.models.ccsr import Refinement
 
 import torch
 from torch import Tensor

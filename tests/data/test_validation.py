@@ -12,7 +12,8 @@ from command_line import call, run
 from test_data_images import config, matrix, put, put_transforms
 
 from graf.data import build_dataset
-from graf.data.faults import Fault, describe
+from graf.data.folders import Fault
+from graf.data.validation import describe
 from graf.data.transforms import rigid_pose
 from graf.errors import DataError
 

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from graf.memory.leak_report import LeakReport, duration
-from graf.memory.leaks import LeakDetector, theil_sen
+from graf.memory.leaks import LeakDetector, LeakReport, duration, theil_sen
 from graf.runtime.limits import GB, MB
 
 import numpy as np

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from graf.errors import GrafError
-from graf.memory.leak_report import LeakReport
+from graf.memory.leaks import LeakReport
 from graf.memory.monitor import MemoryMonitor
 from graf.reporting import status_page
 from graf.reporting import tail as tail_module

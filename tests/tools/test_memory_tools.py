@@ -14,7 +14,7 @@ from pathlib import Path
 from graf.config import CONFIG_DIR, load_config
 from graf.errors import GrafError
 from graf.memory import watch as watch_module
-from graf.memory.leak_report import LeakReport
+from graf.memory.leaks import LeakReport
 from graf.memory.sizes import starting_sizes
 from graf.memory.snapshot import record_history, take_census, write_snapshot
 from graf.memory.supervision import WatchSettings, watch_command, watch_pid

@@ -9,7 +9,7 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.data.mesh_views import MeshRenderer
 from graf.data.meshes import read_mesh
-from graf.data.seeding import generator_of
+from graf.data.views import generator_of
 from graf.errors import GrafError
 
 import pytest
