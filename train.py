@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from graf.camera import rotation_poses
-from graf.checkpoints.checkpoint import NEWEST, restore, start_from
+from graf.checkpoints.checkpoint import NEWEST
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
@@ -29,7 +29,7 @@ from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
 from graf.training.loop import train, train_step
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore, start_from
 
 import torch
 import yaml

@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+from graf.checkpoints.conditions import Conditions
 from graf.checkpoints.export import SUFFIX, read_export
-from graf.checkpoints.foreign.recognition import recognise, step_of
-from graf.checkpoints.partial_loading import load_partially, require_fit
+from graf.checkpoints.foreign.recognition import step_of
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
@@ -23,7 +23,6 @@ from graf.checkpoints.record import (
 from graf.config import Config, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import not_worth_a_run, stream_sha256, whole_file
-from graf.training.state import TrainState
 
 import numpy as np
 import torch
@@ -47,25 +46,44 @@ def backup_name(step: int) -> str:
     return f"backups/model_{step:08d}.pt"
 
 
-def save_checkpoint(path: Path, state: TrainState, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
-    """Write all that the run is, with its config, whole or not at all, and its record beside it, with `scalars` as the last.
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What is to be saved of a run: its state's `state_dict()`, and what that was trained with and under."""
+
+    config: Config
+    n_classes: int
+    n_elevations: int
+    conditions: Conditions
+    state: dict
+
+    @property
+    def step(self) -> int:
+        return self.state["step"]
+
+    def content(self) -> dict:
+        """What the file holds: tensors and plain values only, so that torch.load(weights_only=True) reads it."""
+        return {
+            "format": FORMAT,
+            "config": config_to_dict(self.config),
+            "n_classes": self.n_classes,
+            "n_elevations": self.n_elevations,
+            "versions": versions(),
+            "conditions": dataclasses.asdict(self.conditions),
+            "state": self.state,
+        }
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
+    """Write a checkpoint whole or not at all, and its record beside it, with `scalars` as the last.
 
     after: when the newest of those before it was saved, by its record; this one's will say later, whatever the clock says.
     Raises CheckpointWriteError where it cannot be written; what the path held before is then as it was.
     """
-    content = {
-        "format": FORMAT,
-        "config": config_to_dict(state.config),
-        "n_classes": state.n_classes,
-        "n_elevations": state.n_elevations,
-        "versions": versions(),
-        "conditions": dataclasses.asdict(state.conditions),
-        "state": state.state_dict(),
-    }
+    content = checkpoint.content()
     try:
         with whole_file(path) as temporary:
             sha256 = save_verified(content, temporary)
-            record = make_record(temporary, sha256, state, scalars or {}, after)
+            record = make_record(temporary, sha256, content, scalars or {}, after)
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
@@ -127,75 +145,6 @@ def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str |
         log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)
 
 
-def restore(path: Path, state: TrainState) -> None:
-    """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
-
-    Raises CheckpointError where the checkpoint is of another architecture than the config.
-    """
-    content = read_checkpoint(path)
-    found = recognise(content, path)
-    found.report_left_out(path)
-    networks = {name: getattr(state, name) for name in NETWORKS}
-    require_fit(networks, found.parts, state.config, path)
-    if content.get("format") != FORMAT:
-        for name, network in networks.items():
-            network.load_state_dict(found.parts[name])
-        state.step = found.step
-        state.set_learning_rates()
-        log.warning("%s: %s; its weights are taken, its optimizers start afresh", path, found.description)
-        return
-    try:
-        _report_changes(content["config"], state.config)
-        state.load_state_dict(content["state"])
-        _report_conditions(path, content.get("conditions", {}), state)
-    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
-
-
-def start_from(path: Path, state: TrainState) -> None:
-    """Give a new run those of a checkpoint's weights that fit its networks; step and optimizers are at their start.
-
-    The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
-    """
-    found = recognise(read_checkpoint(path), path)
-    found.report_left_out(path)
-    reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
-    for name, report in reports.items():
-        if name != "generator_ema" or report != reports["generator"]:
-            report.tell(f"{path}: {name}")
-    for name in NETWORKS:
-        if name not in reports:
-            log.warning("%s: holds no %s, which starts afresh", path, name)
-
-
 def checkpoint_step(content: dict) -> int:
     """The training step that a checkpoint's content is of."""
     return step_of(content)
-
-
-def _report_changes(saved: dict, config: Config) -> None:
-    current = config_to_dict(config)
-    for section, values in current.items():
-        before = saved.get(section)
-        pairs = values.items() if isinstance(values, dict) else [(None, values)]
-        for name, value in pairs:
-            old = before.get(name) if isinstance(before, dict) and name else before
-            if old != value:
-                log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
-
-
-def _report_conditions(path: Path, saved: Mapping[str, object], state: TrainState) -> None:
-    changes = state.conditions.changes_since(saved)
-    if changes:
-        log.warning(
-            "%s: saved under other conditions (%s); from step %d on, the run %s from one that was never stopped",
-            path,
-            ", ".join(changes.values()),
-            state.step,
-            "will differ" if "number_format" in changes else "may differ",
-        )
-
-
-def _first_lines(error: Exception, n: int = 5) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "\n  ".join(lines[:n] + ([f"... and {len(lines) - n} more"] if len(lines) > n else []))

@@ -5,12 +5,15 @@ A checkpoint holds the conditions that it was made under, so that a run that is 
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from graf.config import CONFIG_DIR
+from graf.config import CONFIG_DIR, Config, config_to_dict
 
 import torch
+
+log = logging.getLogger("graf")
 
 PACKAGE_DIR = Path(__file__).parents[1]
 LABELS = {
@@ -59,3 +62,27 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
             digest.update(f"{folder.name}/{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()[:12]
+
+
+def report_config_changes(saved: dict, config: Config) -> None:
+    """Tell in the log the config's values that are others than a checkpoint's."""
+    for section, values in config_to_dict(config).items():
+        before = saved.get(section)
+        pairs = values.items() if isinstance(values, dict) else [(None, values)]
+        for name, value in pairs:
+            old = before.get(name) if isinstance(before, dict) and name else before
+            if old != value:
+                log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
+
+
+def report_changed_conditions(path: Path, saved: Mapping[str, object], now: Conditions, step: int) -> None:
+    """Warn of what differs from the conditions that a checkpoint of this step was saved under."""
+    changes = now.changes_since(saved)
+    if changes:
+        log.warning(
+            "%s: saved under other conditions (%s); from step %d on, the run %s from one that was never stopped",
+            path,
+            ", ".join(changes.values()),
+            step,
+            "will differ" if "number_format" in changes else "may differ",
+        )

@@ -18,10 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from graf.config import config_to_dict
 from graf.runtime.files import file_sha256, whole_file
 from graf.runtime.guard import is_out_of_memory
-from graf.training.state import TrainState
 from graf.version import __version__
 
 import torch
@@ -41,18 +39,18 @@ class Record:
     versions: dict[str, str]
 
 
-def make_record(file: Path, sha256: str, state: TrainState, scalars: Mapping[str, float], after: str = "") -> Record:
-    """The record of a checkpoint of the state that has just been written to `file`, later than the time `after`."""
+def make_record(file: Path, sha256: str, content: dict, scalars: Mapping[str, float], after: str = "") -> Record:
+    """The record of a checkpoint of this content that has just been written to `file`, later than the time `after`."""
     finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
-    settings = json.dumps(config_to_dict(state.config), sort_keys=True)
+    settings, state = json.dumps(content["config"], sort_keys=True), content["state"]
     return Record(
         sha256=sha256,
         size=file.stat().st_size,
-        step=state.step,
+        step=state["step"],
         saved=max(iso_utc(time.time()), _next(after)),
-        metrics={"best": state.best, "lowest_losses": state.lowest_losses, "scalars": finite},
+        metrics={"best": state["best"], "lowest_losses": state["lowest_losses"], "scalars": finite},
         config_sha256=hashlib.sha256(settings.encode()).hexdigest(),
-        versions=versions(),
+        versions=content["versions"],
     )
 
 

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import BEST, NEWEST, checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, checkpoint_step, read_checkpoint, save_checkpoint
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import remove_leftovers, whole_file
-from graf.training.state import TrainState
 
 log = logging.getLogger("graf")
 
@@ -26,37 +25,37 @@ LONGEST_WAIT_S = 60.0
 Scalars = Mapping[str, float] | None
 
 
-def save_newest(state: TrainState, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
+def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and those too many are removed.
 
     Raises CheckpointWriteError as `save` does.
     """
-    newest = state.config.run_dir / NEWEST
-    save(newest, state, scalars, sleep)
+    newest = checkpoint.config.run_dir / NEWEST
+    save(newest, checkpoint, scalars, sleep)
     try:
-        _remove_surplus(newest.parent, state.config.training.keep_checkpoints)
+        _remove_surplus(newest.parent, checkpoint.config.training.keep_checkpoints)
     except OSError as error:
         log.warning("older checkpoints cannot be removed (%s); they stay", error)
 
 
-def save(path: Path, state: TrainState, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
+def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Write a checkpoint into the run's folder, trying again training.save_retries times after 1, 2, 4, ... seconds.
 
     Raises CheckpointWriteError, which names what went wrong and what there still is.
     """
-    run_dir, retries = state.config.run_dir, state.config.training.save_retries
+    run_dir, retries = checkpoint.config.run_dir, checkpoint.config.training.save_retries
     remove_run_leftovers(run_dir)
     for attempt in itertools.count(1):
         try:
             if path == run_dir / NEWEST:
                 _keep_previous(path)
-            save_checkpoint(path, state, scalars, after=max(map(_saved, run_checkpoints(run_dir)), default=""))
+            save_checkpoint(path, checkpoint, scalars, after=max(map(_saved, run_checkpoints(run_dir)), default=""))
             return
         except (OSError, CheckpointWriteError) as error:
             reason = error.__cause__ or error
         if attempt > retries:
             raise CheckpointWriteError(
-                f"{path}: step {state.step} cannot be written ({reason}; tried {attempt} times); {_what_there_is(run_dir)}"
+                f"{path}: step {checkpoint.step} cannot be written ({reason}; tried {attempt} times); {_what_there_is(run_dir)}"
             ) from None
         wait_s = min(2.0 ** (attempt - 1), LONGEST_WAIT_S)
         log.warning("%s: cannot be written (%s); trying again in %g s (%d of %d)", path, reason, wait_s, attempt, retries)

@@ -48,7 +48,7 @@ def _save_best(state: TrainState, result: dict) -> None:
         return
     state.best = best
     try:
-        save(state.config.run_dir / BEST, state)
+        save(state.config.run_dir / BEST, state.checkpoint())
     except Exception:
         state.best = before  # there is no file of this one
         raise

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import NETWORKS, restore
+from graf.checkpoints.checkpoint import NETWORKS
 from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
@@ -17,7 +17,7 @@ from graf.memory.sizes import with_sizes
 from graf.runtime.cleanup import clean_up
 from graf.runtime.guard import OutOfMemory
 from graf.runtime.limits import GB
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import torch
 from torch import Tensor
@@ -108,7 +108,7 @@ def roll_back(state: TrainState, trouble: Derailed) -> None:
         state.sizes.shrink()
     log.warning("%s", trouble)
     log.warning("rolled back to %s, step %d; what chance decides is another from there (seed %d)", path, state.step, seed)
-    save_newest(state)
+    save_newest(state.checkpoint())
 
 
 def _restore_last_good(state: TrainState) -> Path | None:

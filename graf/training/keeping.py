@@ -106,14 +106,14 @@ class Keeper:
             self.checkpoint_due = False
             self.during("checkpoint", self._save)
         if due(step, training.backup_every):
-            self.during("checkpoint", lambda: save(self.run_dir / backup_name(step), state, self.numbers))
+            self.during("checkpoint", lambda: save(self.run_dir / backup_name(step), state.checkpoint(), self.numbers))
         if due(step, training.sample_every) or (step <= EARLY_STEPS and due(step, -(-training.sample_every // 4))):
             self.during("sample", lambda: self.log.scalars(write_samples(state), step))
         if due(step, training.video_every):
             self.during("video", partial(write_rotation, state))
 
     def _save(self) -> None:
-        save_newest(self.state, self.numbers)
+        save_newest(self.state.checkpoint(), self.numbers)
         self.saved_step = self.state.step
         self._snapshot()
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from graf.camera import Labels
-from graf.checkpoints.checkpoint import restore
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.data import Views, build_loader, sample_labels
 from graf.evaluation.extractors import choose_extractor
@@ -19,7 +18,7 @@ from graf.runtime.guard import OutOfMemory, RanOut, first_line, is_out_of_memory
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
 from graf.training.keeping import Keeper
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 from graf.training.steps import discriminator_step, generator_step
 
 import torch

@@ -2,11 +2,17 @@
 
 import bisect
 import copy
+import logging
 import math
 import random
+from pathlib import Path
 
-from graf.checkpoints.conditions import Conditions
+from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
+from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
+from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, TrainingConfig
+from graf.errors import CheckpointError
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
@@ -18,6 +24,8 @@ from graf.runtime.processes import ALONE, Processes
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+log = logging.getLogger("graf")
 
 SAVED = (
     "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",
@@ -114,6 +122,10 @@ class TrainState:
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor
 
+    def checkpoint(self) -> Checkpoint:
+        """All that the run is now, to be saved."""
+        return Checkpoint(self.config, self.n_classes, self.n_elevations, self.conditions, self.state_dict())
+
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         rng = {"torch": torch.get_rng_state(), "draws": self.draws.get_state(), "noise": self.noise.get_state()}
@@ -164,6 +176,52 @@ class TrainState:
         if "python" in rng:  # checkpoints of before they were kept have neither
             random.setstate(rng["python"])
             np.random.set_state(rng["numpy"])
+
+
+def restore(path: Path, state: TrainState) -> None:
+    """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
+
+    Raises CheckpointError where the checkpoint is of another architecture than the config.
+    """
+    content = read_checkpoint(path)
+    found = recognise(content, path)
+    found.report_left_out(path)
+    networks = {name: getattr(state, name) for name in NETWORKS}
+    require_fit(networks, found.parts, state.config, path)
+    if content.get("format") != FORMAT:
+        for name, network in networks.items():
+            network.load_state_dict(found.parts[name])
+        state.step = found.step
+        state.set_learning_rates()
+        log.warning("%s: %s; its weights are taken, its optimizers start afresh", path, found.description)
+        return
+    try:
+        report_config_changes(content["config"], state.config)
+        state.load_state_dict(content["state"])
+        report_changed_conditions(path, content.get("conditions", {}), state.conditions, state.step)
+    except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
+
+
+def start_from(path: Path, state: TrainState) -> None:
+    """Give a new run those of a checkpoint's weights that fit its networks; step and optimizers are at their start.
+
+    The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
+    """
+    found = recognise(read_checkpoint(path), path)
+    found.report_left_out(path)
+    reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
+    for name, report in reports.items():
+        if name != "generator_ema" or report != reports["generator"]:
+            report.tell(f"{path}: {name}")
+    for name in NETWORKS:
+        if name not in reports:
+            log.warning("%s: holds no %s, which starts afresh", path, name)
+
+
+def _first_lines(error: Exception, n: int = 5) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "\n  ".join(lines[:n] + ([f"... and {len(lines) - n} more"] if len(lines) > n else []))
 
 
 def _plain_numpy_state() -> tuple:

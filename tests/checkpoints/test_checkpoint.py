@@ -13,14 +13,7 @@ from pathlib import Path
 
 import graf
 from graf.camera import Labels, poses_at, sample_poses
-from graf.checkpoints.checkpoint import (
-    NEWEST,
-    backup_name,
-    checkpoint_step,
-    read_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from graf.checkpoints.checkpoint import NEWEST, backup_name, checkpoint_step, read_checkpoint, save_checkpoint
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config
@@ -28,7 +21,7 @@ from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, Dama
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 from graf.training.steps import discriminator_step, generator_step
 
 import numpy as np
@@ -91,7 +84,7 @@ def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, opti
     config = smoke(*EVERY_KIND_OF_RANDOMNESS, f"training.use_amp={use_amp}", f"training.optimizer={optimizer}")
     straight = new_state(config)
     train(straight, 3)
-    save_checkpoint(tmp_path / NEWEST, straight)
+    save_checkpoint(tmp_path / NEWEST, straight.checkpoint())
     stats = train(straight, 3)
 
     continued = new_state(dataclasses.replace(config, training=dataclasses.replace(config.training, seed=99)))
@@ -120,7 +113,7 @@ def test_the_random_states_of_python_and_numpy_go_on(smoke, tmp_path):
 
     state = new_state(smoke())
     random.gauss(0, 1), np.random.randn()  # each keeps a second number for the next call
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     straight = draws()
     random.seed(1), np.random.seed(1)
     assert draws() != straight
@@ -130,7 +123,7 @@ def test_the_random_states_of_python_and_numpy_go_on(smoke, tmp_path):
 
 def test_checkpoints_of_before_these_states_were_kept_are_read(smoke, tmp_path):
     state = new_state(smoke())
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     content = read_checkpoint(tmp_path / NEWEST)
     del content["state"]["rng"]["python"], content["state"]["rng"]["numpy"]
     torch.save(content, tmp_path / "older.pt")
@@ -141,7 +134,7 @@ def test_checkpoints_of_before_these_states_were_kept_are_read(smoke, tmp_path):
 
 def test_a_changed_learning_rate_holds_from_the_checkpoint_on(smoke, tmp_path, caplog):
     """It is what the loop advises after bad steps, and the log says that it changed."""
-    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01")))
+    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01")).checkpoint())
     state = new_state(smoke("training.lr_g=0.002"))
     with caplog.at_level(logging.INFO, "graf"):
         restore(tmp_path / NEWEST, state)
@@ -150,7 +143,7 @@ def test_a_changed_learning_rate_holds_from_the_checkpoint_on(smoke, tmp_path, c
 
 
 def test_changed_milestones_hold_from_the_checkpoint_on(smoke, tmp_path):
-    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01", "training.lr_anneal_every=[1000]")))
+    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01", "training.lr_anneal_every=[1000]")).checkpoint())
     state = new_state(smoke("training.lr_g=0.01", "training.lr_anneal_every=[1]", "training.lr_anneal=0.5"))
     restore(tmp_path / NEWEST, state)
     train(state, 1)
@@ -159,7 +152,7 @@ def test_changed_milestones_hold_from_the_checkpoint_on(smoke, tmp_path):
 
 def test_a_run_may_change_its_number_format(smoke, tmp_path):
     """From bfloat16, without loss scaling, to a card with float16 only."""
-    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.use_amp=true")))
+    save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.use_amp=true")).checkpoint())
     state = new_state(smoke("training.use_amp=true"))
     state.amp = AmpSettings("cpu", True, torch.float16)
     restore(tmp_path / NEWEST, state)
@@ -169,7 +162,7 @@ def test_a_run_may_change_its_number_format(smoke, tmp_path):
 def test_another_optimizer_is_an_error_or_starts_afresh(smoke, tmp_path):
     state = new_state(smoke("training.optimizer=rmsprop"))
     train(state, 1)
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     other = new_state(smoke("training.optimizer=adam"))
     try:
         restore(tmp_path / NEWEST, other)
@@ -184,7 +177,7 @@ def test_load_generator_is_the_moving_average_ready_for_pictures(smoke, tmp_path
     config = smoke("discriminator.condition=class")
     state = new_state(config)
     train(state, 1)
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     from_file, from_folder = graf.load_generator(tmp_path / NEWEST), graf.load_generator(str(tmp_path))
     assert equal(from_file.state_dict(), state.generator_ema.state_dict())
     assert not equal(from_file.state_dict(), state.generator.state_dict())
@@ -203,7 +196,7 @@ def test_a_checkpoint_knows_its_config_and_step(smoke, tmp_path):
     state = new_state(smoke("nerf.netwidth=12"))
     state.step = 41
     path = tmp_path / backup_name(41)
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     content = read_checkpoint(path)
     assert checkpoint_step(content) == 41
     assert checkpoint_config(path, content) == state.config
@@ -217,7 +210,7 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     state.note_losses({"loss_d": 0.5, "loss_g": math.nan, "opacity": 0.1})
     state.note_losses({"loss_d": 0.6})
     state.note_losses({"loss_d": -math.inf})  # of a step that was skipped
-    save_checkpoint(path, state, {"loss_d": 0.6, "loss_g": math.nan})
+    save_checkpoint(path, state.checkpoint(), {"loss_d": 0.6, "loss_g": math.nan})
     record = json.loads((tmp_path / "model.pt.json").read_text())
     assert record["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert (record["size"], record["step"]) == (path.stat().st_size, 41)
@@ -229,12 +222,12 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     assert record["versions"]["torch"] == torch.__version__
     assert read_checkpoint(path)["versions"] == record["versions"]
     config_sha256 = record["config_sha256"]
-    save_checkpoint(path, new_state(smoke("training.lr_g=0.01")))
+    save_checkpoint(path, new_state(smoke("training.lr_g=0.01")).checkpoint())
     assert read_record(path).config_sha256 != config_sha256
 
 
 def test_what_changed_in_the_config_is_said(smoke, tmp_path, caplog):
-    save_checkpoint(tmp_path / NEWEST, new_state(smoke()))
+    save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
     with caplog.at_level(logging.INFO, "graf"):
         restore(tmp_path / NEWEST, new_state(smoke()))
         assert caplog.text == ""
@@ -267,7 +260,7 @@ def flip_a_bit(path, where=0.5):
 def test_one_wrong_bit_is_damage_with_a_record_and_without(smoke, tmp_path, recorded):
     """torch.load by itself takes it."""
     path, state = tmp_path / NEWEST, new_state(smoke())
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     if not recorded:
         record_path(path).unlink()
     flip_a_bit(path)
@@ -280,7 +273,7 @@ def test_one_wrong_bit_is_damage_with_a_record_and_without(smoke, tmp_path, reco
 def test_a_wrong_bit_in_the_table_of_contents_is_no_traceback(smoke, tmp_path):
     """Of zipfile's, which has errors of many kinds for it."""
     path = tmp_path / NEWEST
-    save_checkpoint(path, new_state(smoke()))
+    save_checkpoint(path, new_state(smoke()).checkpoint())
     record_path(path).unlink()
     whole, found = path.read_bytes(), set()
     entry = whole.rindex(b"PK\x01\x02")
@@ -305,7 +298,7 @@ def test_a_state_that_is_none_is_damage(tmp_path):
 def test_a_whole_file_without_its_record_is_taken_and_said(smoke, tmp_path, caplog, record):
     path, state = tmp_path / NEWEST, new_state(smoke())
     state.step = 7
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     if record == "of another step":
         write_record(path, dataclasses.replace(read_record(path), step=6, sha256="0" * 64))
     elif record == "no JSON":
@@ -321,7 +314,7 @@ def test_a_whole_file_without_its_record_is_taken_and_said(smoke, tmp_path, capl
 def test_a_truncated_file_is_an_error_that_names_it(smoke, tmp_path, keep):
     state = new_state(smoke())
     path = tmp_path / NEWEST
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
     before = state.state_dict()["generator"]
@@ -360,7 +353,7 @@ def test_a_bare_pickle_is_refused_unrun(tmp_path):
 
 def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
     path = tmp_path / NEWEST
-    save_checkpoint(path, new_state(smoke("nerf.netwidth=12")))
+    save_checkpoint(path, new_state(smoke("nerf.netwidth=12")).checkpoint())
     wider = smoke("nerf.netwidth=16")
     with pytest.raises(CheckpointError, match="does not fit this config") as caught:
         restore(path, new_state(wider))
@@ -391,7 +384,7 @@ def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
 
 def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypatch):
     path, state = tmp_path / NEWEST, new_state(smoke())
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     before = path.read_bytes()
 
     def disk_full(self, block):
@@ -401,7 +394,7 @@ def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypa
 
     monkeypatch.setattr(_HashingFile, "write", disk_full)
     with pytest.raises(CheckpointWriteError, match="cannot be written .*No space left on device"):
-        save_checkpoint(path, state)
+        save_checkpoint(path, state.checkpoint())
     assert path.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == [path, record_path(path)]
     assert read_record(path).sha256 == hashlib.sha256(before).hexdigest()
@@ -409,11 +402,11 @@ def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypa
 
 def test_a_disk_that_gives_back_other_bytes_is_a_failed_write(smoke, tmp_path, monkeypatch):
     path, state = tmp_path / NEWEST, new_state(smoke())
-    save_checkpoint(path, state)
+    save_checkpoint(path, state.checkpoint())
     before = path.read_bytes()
     monkeypatch.setattr(_HashingFile, "write", lambda self, block: self._stream.write(bytes(len(block))))
     with pytest.raises(CheckpointWriteError, match="reads back differently"):
-        save_checkpoint(path, state)
+        save_checkpoint(path, state.checkpoint())
     assert path.read_bytes() == before
 
 
@@ -425,7 +418,7 @@ def test_an_interruption_in_the_middle_of_a_write_is_one(smoke, tmp_path, monkey
 
     monkeypatch.setattr(_HashingFile, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path / NEWEST, new_state(smoke()))
+        save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
     assert list(tmp_path.iterdir()) == []
 
 

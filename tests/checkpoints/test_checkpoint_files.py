@@ -47,7 +47,7 @@ def run_dir(state):
 
 def save_steps(state, *steps):
     for state.step in steps:
-        save_newest(state)
+        save_newest(state.checkpoint())
 
 
 def names(folder, pattern="*"):
@@ -89,8 +89,8 @@ def test_one_may_be_all(smoke, tmp_path):
 
 def test_backups_and_the_best_are_kept_for_good(state, run_dir):
     state.step = 1
-    save(run_dir / backup_name(1), state)
-    save(run_dir / BEST, state)
+    save(run_dir / backup_name(1), state.checkpoint())
+    save(run_dir / BEST, state.checkpoint())
     save_steps(state, 2, 3, 4, 5, 6)
     assert [step_of(path) for path in run_checkpoints(run_dir)] == [6, 5, 4, 1, 1]
 
@@ -183,7 +183,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_the_run_loadable(state, run_dir, 
         shutil.copytree(before, run_dir)
         kill.folder, kill.count = str(run_dir), 0
         try:
-            save_newest(state)
+            save_newest(state.checkpoint())
             killed = False
         except Killed:
             killed = True
@@ -224,7 +224,7 @@ def test_a_damaged_newest_is_set_aside_and_the_one_before_is_taken(state, run_di
 
 def test_damage_is_looked_through_as_far_as_the_backups(state, run_dir):
     state.step = 1
-    save(run_dir / backup_name(1), state)
+    save(run_dir / backup_name(1), state.checkpoint())
     save_steps(state, 2, 3, 4)
     for path in run_checkpoints(run_dir)[:3]:
         path.write_bytes(b"")
@@ -317,17 +317,17 @@ def failing(n_times, error):
     """save_checkpoint that fails so many times."""
     left = iter(range(n_times))
 
-    def save_or_fail(path, state, scalars=None, after=""):
+    def save_or_fail(path, checkpoint, scalars=None, after=""):
         if next(left, None) is not None:
             raise CheckpointWriteError("as below") from error
-        save_checkpoint(path, state, scalars, after)
+        save_checkpoint(path, checkpoint, scalars, after)
 
     return save_or_fail
 
 
 def test_a_save_that_fails_is_tried_again_after_longer_and_longer(state, run_dir, monkeypatch, waits, caplog):
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(3, OSError(errno.ENOSPC, "No space left on device")))
-    save_newest(state, sleep=waits.append)
+    save_newest(state.checkpoint(), sleep=waits.append)
     assert waits == [1, 2, 4]
     assert "No space left on device" in caplog.text
     assert (run_dir / NEWEST).exists()
@@ -338,7 +338,7 @@ def test_a_save_that_keeps_failing_ends_with_what_there_still_is(state, run_dir,
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(99, OSError(errno.ENOSPC, "No space left on device")))
     state.step = 2
     with pytest.raises(CheckpointWriteError) as caught:
-        save_newest(state, sleep=waits.append)
+        save_newest(state.checkpoint(), sleep=waits.append)
     assert waits == [1, 2, 4]
     message = str(caught.value)
     assert message.startswith(
@@ -351,7 +351,7 @@ def test_a_save_that_keeps_failing_ends_with_what_there_still_is(state, run_dir,
 def test_the_first_save_has_none_before_it(state, monkeypatch, waits):
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(99, OSError(errno.EROFS, "Read-only file system")))
     with pytest.raises(CheckpointWriteError, match="Read-only file system.*has no checkpoint yet"):
-        save_newest(state, sleep=waits.append)
+        save_newest(state.checkpoint(), sleep=waits.append)
 
 
 @contextlib.contextmanager
@@ -371,7 +371,7 @@ def test_a_full_disk_keeps_what_there_was(state, run_dir, waits):
     before = {path: path.read_bytes() for path in run_checkpoints(run_dir)}
     state.step = 3
     with small_files(len(before[run_dir / NEWEST]) // 2), pytest.raises(CheckpointWriteError, match="File too large"):
-        save_newest(state, sleep=waits.append)
+        save_newest(state.checkpoint(), sleep=waits.append)
     assert before.items() <= {path: path.read_bytes() for path in run_checkpoints(run_dir)}.items()
     assert not names(run_dir, ".*")
 
@@ -384,20 +384,20 @@ def test_a_folder_that_is_removed_is_made_again(state, run_dir, monkeypatch, wai
 
     verified, removals = checkpoint_files.save_checkpoint, iter([run_dir])
 
-    def remove_meanwhile(path, state, scalars=None, after=""):
+    def remove_meanwhile(path, checkpoint, scalars=None, after=""):
         shutil.rmtree(next(removals, run_dir / "nothing"), ignore_errors=True)
-        verified(path, state, scalars, after)
+        verified(path, checkpoint, scalars, after)
 
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", remove_meanwhile)
     state.step = 4
-    save_newest(state, sleep=waits.append)
+    save_newest(state.checkpoint(), sleep=waits.append)
     assert step_of(run_dir / NEWEST) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_one_error(state, run_dir, waits):
     run_dir.write_text("a file is in the way")
     with pytest.raises(CheckpointWriteError, match="model.pt: step 0 cannot be written"):
-        save_newest(state, sleep=waits.append)
+        save_newest(state.checkpoint(), sleep=waits.append)
     assert len(waits) == 3
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 import logging
 
-from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, restore, save_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.checkpoints.conditions import Conditions, source_digest
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def warnings_of_restore(smoke, tmp_path, caplog):
         state = TrainState(smoke(), CPU)
         state.step = 7
         state.conditions = dataclasses.replace(state.conditions, **changed)
-        save_checkpoint(tmp_path / NEWEST, state)
+        save_checkpoint(tmp_path / NEWEST, state.checkpoint())
         with caplog.at_level(logging.WARNING, "graf"):
             restore(tmp_path / NEWEST, TrainState(smoke(), CPU))
         return caplog.messages
@@ -30,7 +30,7 @@ def warnings_of_restore(smoke, tmp_path, caplog):
 
 
 def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
-    save_checkpoint(tmp_path / NEWEST, TrainState(smoke(), CPU))
+    save_checkpoint(tmp_path / NEWEST, TrainState(smoke(), CPU).checkpoint())
     assert read_checkpoint(tmp_path / NEWEST)["conditions"] == {
         "torch": torch.__version__,
         "source": source_digest(),
@@ -72,7 +72,7 @@ def test_a_restore_under_the_same_conditions_is_silent(warnings_of_restore):
 
 def test_checkpoints_of_before_they_were_kept_load_silently(smoke, tmp_path, caplog):
     state = TrainState(smoke(), CPU)
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     content = read_checkpoint(tmp_path / NEWEST)
     del content["conditions"]
     torch.save(content, tmp_path / "older.pt")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import eval as evaluation
 import graf
-from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint, restore, save_checkpoint, start_from
+from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
 from graf.errors import CheckpointError
 from graf.models.generator import Generator
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore, start_from
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_the_same_images_bit_for_bit(smoke, labels, tmp_path, variant):
     with torch.no_grad():
         for parameter in state.generator_ema.parameters():
             parameter.add_(0.01)
-    save_checkpoint(tmp_path / "model.pt", state)
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
     original = graf.load_generator(tmp_path / "model.pt")
     write_export(tmp_path / "cars.safetensors", original, step=3)
     loaded = graf.load_generator(tmp_path / "cars.safetensors")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import graf
 import train
-from graf.checkpoints.checkpoint import read_checkpoint, restore, save_checkpoint, start_from
+from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.foreign.architecture import differences, infer_config, read_architecture
 from graf.checkpoints.foreign.recognition import recognise, step_of
 from graf.checkpoints.generator_loading import checkpoint_config
@@ -15,7 +15,7 @@ from graf.config import config_to_dict
 from graf.errors import CheckpointError
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore, start_from
 
 import pytest
 import torch
@@ -396,7 +396,7 @@ def test_half_of_the_parameters_is_enough_and_less_is_not(width, loads):
 def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
     before = TrainState(smoke("training.seed=5"), CPU, 2, 3)
     before.step = 9
-    save_checkpoint(tmp_path / "model.pt", before)
+    save_checkpoint(tmp_path / "model.pt", before.checkpoint())
     state = TrainState(smoke("nerf.N_importance=3", "nerf.netdepth_fine=1", "nerf.netwidth_fine=4"), CPU, 2, 3)
     fine = {name: value.clone() for name, value in state.generator.field_fine.state_dict().items()}
     with caplog.at_level(logging.INFO, "graf"):

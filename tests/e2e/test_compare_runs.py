@@ -22,7 +22,7 @@ class Runs:
         self.straight, self.resumed = folder / "straight", folder / "resumed"
         run_dir = self.straight / "results" / "smoke"
         for state.step in (1, 2):
-            save_checkpoint(run_dir / backup_name(state.step), state)
+            save_checkpoint(run_dir / backup_name(state.step), state.checkpoint())
         rows = [{"step": 1, "depth_spread": 0.5}, *({"step": step, "loss_d": 1.25, "loss_g": 0.5} for step in (1, 2))]
         (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (self.straight / "data" / "toy_cars").mkdir(parents=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
-from graf.checkpoints.checkpoint import restore, save_checkpoint
+from graf.checkpoints.checkpoint import save_checkpoint
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
@@ -23,7 +23,7 @@ from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
 from graf.training import keeping, steps
 from graf.training.loop import train, train_step
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def resumed(processes, folder):
     begun, _ = build(REFINED, processes)
     take_steps(begun, dataset, N_STEPS // 2)
     if processes.first:
-        save_checkpoint(folder / "of_two.pt", begun)
+        save_checkpoint(folder / "of_two.pt", begun.checkpoint())
     return weights(state)
 
 
@@ -201,7 +201,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     state, dataset = build(REFINED)
     take_steps(state, dataset, N_STEPS // 2)
-    save_checkpoint(folder / "of_one.pt", state)
+    save_checkpoint(folder / "of_one.pt", state.checkpoint())
     context = mp.start_processes(in_two_processes, (folder,), nprocs=2, join=False, start_method="spawn")
     for process in context.processes:
         process.join(timeout=300)

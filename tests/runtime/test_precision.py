@@ -3,12 +3,12 @@
 import logging
 import platform
 
-from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, restore, save_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.memory.planner import estimate_step
 from graf.runtime import precision
 from graf.runtime.precision import AmpSettings, log_number_format, multiplies_bfloat16
 from graf.training.samples import write_samples
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import pytest
 import torch
@@ -143,7 +143,7 @@ def test_the_planner_counts_the_format_that_the_step_takes(refine, products):
 def test_a_run_that_moved_says_that_its_number_format_changed(smoke, products, tmp_path, caplog):
     products(True)
     config = smoke("training.use_amp=true")
-    save_checkpoint(tmp_path / NEWEST, TrainState(config, CPU))
+    save_checkpoint(tmp_path / NEWEST, TrainState(config, CPU).checkpoint())
     restore(tmp_path / NEWEST, TrainState(config, CPU))
     assert "number format" not in caplog.text
     products(False)
@@ -153,7 +153,7 @@ def test_a_run_that_moved_says_that_its_number_format_changed(smoke, products, t
 
 def test_a_checkpoint_without_its_number_format_is_continued_in_silence(smoke, tmp_path, caplog):
     state = TrainState(smoke(), CPU)
-    save_checkpoint(tmp_path / NEWEST, state)
+    save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     content = read_checkpoint(tmp_path / NEWEST)
     del content["conditions"]["number_format"]
     torch.save(content, tmp_path / "older.pt")

@@ -392,7 +392,7 @@ def checkpoint(refine, tmp_path):
 
     def checkpoint(*overrides: str) -> tuple[Path, TrainState]:
         state = TrainState(refine(f"data.datadir={tmp_path / 'data'}", "data.n_images=12", *overrides), CPU)
-        save_checkpoint(tmp_path / "model.pt", state)
+        save_checkpoint(tmp_path / "model.pt", state.checkpoint())
         return tmp_path / "model.pt", state
 
     return checkpoint
@@ -432,7 +432,7 @@ def test_of_unposed_photographs_the_discriminator_is_told_the_class(run, refine,
     settings = refine(*unposed_photographs(tmp_path / "photos"))
     fitted = fit_to_data(settings, Knowledge(False, n_classes=2))
     state = TrainState(fitted, CPU, n_classes=2)
-    save_checkpoint(tmp_path / "model.pt", state)
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
     flags = ["--checkpoint", tmp_path / "model.pt", "--layers", "output", "--out", tmp_path / "a"]
     if by == "config":  # which says class_and_pose
         flags += ["--config", CONFIG_DIR / "smoke.yaml", "--set", *unposed_photographs(tmp_path / "photos")]

@@ -4,7 +4,7 @@ import json
 import logging
 
 from graf.camera import Labels, sample_poses
-from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint, restore
+from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
 from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
 from graf.errors import GrafError
@@ -15,7 +15,7 @@ from graf.training import loop, steps
 from graf.training.collapse import CollapseWatch, accuracy, collapses, colour_deviation, colour_moments
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, roll_back
 from graf.training.loop import train, train_step
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import pytest
 import torch
@@ -175,7 +175,7 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
         if state.step == 3:
             with torch.no_grad():
                 next(state.generator.parameters()).fill_(torch.inf)
-        save_newest(state)
+        save_newest(state.checkpoint())
     newest = state.config.run_dir / NEWEST
     newest.write_bytes(newest.read_bytes()[:-1000])
     state.sizes.images = 4
@@ -194,7 +194,7 @@ def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(bu
     state = build()
     state.amp = AmpSettings("cpu", True, torch.float16)
     state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=512.0), torch.amp.GradScaler("cpu")
-    save_newest(state)
+    save_newest(state.checkpoint())
     with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
         patch.setattr(torch.nn.utils, "get_total_norm", out_of_memory)
         train_step(state, Noise(), *batch)
@@ -206,7 +206,7 @@ def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(bu
 
 def test_going_back_does_not_forget_what_the_best_file_is_of(build):
     state = build()
-    save_newest(state)
+    save_newest(state.checkpoint())
     state.best = {"value": 1.0, "step": 9, "terms": {}}
     roll_back(state, Derailed("trouble"))
     assert state.best["step"] == 9
@@ -220,7 +220,7 @@ def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build):
         return state.sample_latents(4)
 
     state = build()
-    save_newest(state)
+    save_newest(state.checkpoint())
     path = state.config.run_dir / "first.pt"
     path.write_bytes((state.config.run_dir / NEWEST).read_bytes())
     assert torch.equal(drawn(0), drawn(0))

@@ -2,7 +2,7 @@
 
 import json
 
-from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, Checkpoint, checkpoint_step, read_checkpoint
 from graf.data import Views
 from graf.errors import CheckpointWriteError
 from graf.evaluation.metrics import COMPARABLE
@@ -64,7 +64,7 @@ def failing(monkeypatch, name, times, error=None):
     real, calls = getattr(keeping, name), []
 
     def work(*given):
-        calls.append(next(part.step for part in given if isinstance(part, TrainState)))
+        calls.append(next(part.step for part in given if isinstance(part, TrainState | Checkpoint)))
         if len(calls) <= times:
             raise error or RuntimeError(CPU_ALLOCATOR)
         return real(*given)
