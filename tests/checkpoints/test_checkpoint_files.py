@@ -25,7 +25,7 @@ from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, Dama
 from graf.runtime.console import run_script
 from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
-from graf.training import keeping, loop, samples
+from graf.training import fid, keeping, loop
 from graf.training.state import TrainState
 
 import pytest
@@ -514,7 +514,7 @@ def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, mo
     def fails(*_, **__):
         raise OSError(errno.EIO, "Input/output error", "photo.png")
 
-    monkeypatch.setattr(samples, "measure_generator", fails)
+    monkeypatch.setattr(fid, "measure_generator", fails)
     status, said = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
     assert status == 0
     for step in (1, 2):
