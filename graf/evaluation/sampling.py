@@ -6,7 +6,7 @@ from graf.camera import Labels
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.models.generator import Generator, Rendering
-from graf.runtime.guard import surviving
+from graf.runtime.guard import halving
 
 import torch
 from torch import Tensor
@@ -97,17 +97,9 @@ def _draw_in_batches(
 
 def _render_in_pieces(generator: Generator, latents: Tensor, labels: Labels) -> Rendering:
     """Renderings of a batch, fewer of them at a time where memory does not suffice."""
-    at_once = len(latents)
 
-    def work() -> Rendering:
-        pieces = [slice(start, start + at_once) for start in range(0, len(latents), at_once)]
-        return Rendering.cat(
-            [generator.render(latents[p], labels.pose_c2w[p], class_index=labels.class_index[p]) for p in pieces]
-        )
+    def render(at_once: int) -> Rendering:
+        parts = zip(latents.split(at_once), labels.pose_c2w.split(at_once), labels.class_index.split(at_once), strict=True)
+        return Rendering.cat([generator.render(some, poses, class_index=classes) for some, poses, classes in parts])
 
-    def shrink() -> bool:
-        nonlocal at_once
-        at_once //= 2
-        return at_once > 0
-
-    return surviving(work, shrink, "rendering")
+    return halving(render, len(latents), "rendering")

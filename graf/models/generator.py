@@ -1,6 +1,6 @@
 """The generator: latents and cameras -> images, by volume-rendering a conditional radiance field.
 
-Legend: B images, R = h * w rays an image, S samples a ray, Z latents.
+Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from graf.models.ccsr import Refinement
 from graf.models.radiance_field import build_field
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
-from graf.runtime.guard import SMALLEST_CHUNK, surviving
+from graf.runtime.guard import SMALLEST_CHUNK, halving
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,6 @@ class Generator(nn.Module):
         knows_class = config.discriminator.condition != "none" or config.discriminator.label_loss != "none"
         if n_classes > 1 and knows_class:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
-        self.chunk = nerf.chunk  # rays at a time outside training; halved where memory does not suffice for them
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
 
     def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -112,29 +111,14 @@ class Generator(nn.Module):
 
         grid (B or 1, h, w, 2): positions in the frame, in pixels; the full frame of `resolution` (default data.imsize)
         pixels a side without it. With `noise`, which `draw_noise` makes, samples lie as training has them; without it, the
-        picture is free of grain. Activations are held of rays_at_once rays at a time and computed anew for the others in the
+        picture is free of grain. Activations are held of rays_at_once rays at a time and computed again for the others in the
         backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all.
         """
         width = resolution or self.config.data.imsize
-        if grid is None:
-            grid = full_grid(width, latents.device)
-        grid = low_resolution_grid(grid, self.config.rendered_scale)
-        rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
-        bounds = depth_bounds(labels.pose_c2w, self.config.data)
-        latents = self.condition(latents, labels)
-        n_rays = rays_o.shape[1]
-        recomputed = 0 < rays_at_once < len(latents) * n_rays
+        grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
+        recomputed = 0 < rays_at_once < len(latents) * grid[0, ..., 0].numel()
         piece = max(1, (rays_at_once if recomputed else rays_of_a_piece(self.config.nerf)) // len(latents))
-        pieces = []
-        for start in range(0, n_rays, piece):
-            some = (slice(None), slice(start, start + piece))
-            rays = rays_o[some], rays_d[some], bounds, latents, None if noise is None else noise[some]
-            if recomputed and torch.is_grad_enabled():  # chance has decided already: there is no random state to keep
-                pieces.append(checkpoint(self.render_rays, *rays, use_reentrant=False, preserve_rng_state=False))
-            else:
-                pieces.append(self.render_rays(*rays))
-        rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
-        return self._refine(rendering, latents, labels.pose_c2w, grid, width)
+        return self._render_grid(latents, labels, grid, width, piece, noise, recomputed and torch.is_grad_enabled())
 
     @torch.inference_mode()
     def render(
@@ -143,55 +127,59 @@ class Generator(nn.Module):
         """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time.
 
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
-        latents' device. Out of memory it takes half as many rays at a time, from then on; raises OutOfMemory where a hundred
-        are too many.
+        latents' device. Out of memory it takes half as many rays at a time; raises OutOfMemory where a hundred are too many.
         """
-        return surviving(
-            lambda: self._render_frames(latents, pose_c2w, resolution, class_index), self._halve_chunk, "rendering"
-        )
-
-    def _halve_chunk(self) -> bool:
-        if self.chunk // 2 < SMALLEST_CHUNK:
-            return False
-        self.chunk //= 2
-        return True
-
-    def _render_frames(
-        self, latents: Tensor, pose_c2w: Tensor, resolution: int | None, class_index: Tensor | None
-    ) -> Rendering:
         if latents.shape != (len(pose_c2w), self.config.z_dist.dim):
             raise ValueError(
                 f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
-                f"{self.config.z_dist.dim} latents a camera"
+                f"{self.config.z_dist.dim} latents per camera"
             )
-        width = resolution or self.config.data.imsize
-        device = self.background.device
+        width, scale, device = resolution or self.config.data.imsize, self.config.rendered_scale, self.background.device
+        if width % scale:
+            raise GrafError(f"resolution {width}: must be a multiple of ccsr.scale_factor {scale}")
         labels = Labels.of_poses(pose_c2w.to(device))
         if class_index is not None:
             labels = dataclasses.replace(labels, class_index=class_index.to(device))
-        conditioned = self.condition(latents.to(device), labels)
-        scale = self.config.rendered_scale
-        if width % scale:
-            raise GrafError(f"resolution {width}: must be a multiple of ccsr.scale_factor {scale}")
         grid = low_resolution_grid(full_grid(width, device), scale)
+
+        def render_images(chunk: int) -> Rendering:
+            at_once = max(1, chunk // grid[..., 0].numel())  # images
+            images = []
+            for start in range(0, len(latents), at_once):
+                some = slice(start, start + at_once)
+                rendering = self._render_grid(latents[some].to(device), labels[some], grid, width, piece=chunk)
+                images.append(rendering.at(width).to(latents.device))
+            return Rendering.cat(images)
+
+        return halving(render_images, self.config.nerf.chunk, "rendering", SMALLEST_CHUNK)
+
+    def _render_grid(
+        self,
+        latents: Tensor,
+        labels: Labels,
+        grid: Tensor,
+        width: int,
+        piece: int,
+        noise: RayNoise | None = None,
+        recomputed: bool = False,
+    ) -> Rendering:
+        """The rays through the grid (B or 1, h, w, 2) of a frame of `width` pixels, `piece` of each image at a time, refined.
+
+        Activations of `recomputed` pieces are computed again in the backward pass.
+        """
+        latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
-        near, far = depth_bounds(labels.pose_c2w, self.config.data)
-        at_once = max(1, self.chunk // rays_o.shape[1])  # images
-        images = []
-        for i in range(0, len(latents), at_once):
-            some = slice(i, i + at_once)
-            pieces = [
-                self.render_rays(o, d, (near[some], far[some]), conditioned[some])
-                for o, d in zip(
-                    rays_o[some].split(self.chunk, dim=1),
-                    rays_d[some].split(self.chunk, dim=1),
-                    strict=True,
-                )
-            ]
-            rendering = Rendering.cat(pieces, dim=1).unflatten(width // scale)
-            refined = self._refine(rendering, conditioned[some], labels.pose_c2w[some], grid, width)
-            images.append(refined.at(width).to(latents.device))
-        return Rendering.cat(images)
+        bounds = depth_bounds(labels.pose_c2w, self.config.data)
+        pieces = []
+        for start in range(0, rays_o.shape[1], piece):
+            some = (slice(None), slice(start, start + piece))
+            rays = rays_o[some], rays_d[some], bounds, latents, None if noise is None else noise[some]
+            if recomputed:  # the noise is drawn already: there is no random state to keep
+                pieces.append(checkpoint(self.render_rays, *rays, use_reentrant=False, preserve_rng_state=False))
+            else:
+                pieces.append(self.render_rays(*rays))
+        rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
+        return self._refine(rendering, latents, labels.pose_c2w, grid, width)
 
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
         """The latents (B, Z) with the class in them, where the model knows classes."""

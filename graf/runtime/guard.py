@@ -84,3 +84,17 @@ def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agre
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
         log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said)
+
+
+def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, agree: Callable[[bool], bool] = bool) -> T:
+    """The result of work(size), which takes so much at a time, or of half of it until memory suffices; as `surviving`.
+
+    Raises OutOfMemory where the half would be below `smallest`.
+    """
+
+    def shrink() -> bool:
+        nonlocal size
+        size //= 2
+        return size >= smallest
+
+    return surviving(lambda: work(size), shrink, what, agree)

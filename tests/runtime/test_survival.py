@@ -7,7 +7,7 @@ from graf.camera import Labels, sample_poses
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
 from graf.runtime.console import run_script
-from graf.runtime.guard import OutOfMemory, attempt, is_out_of_memory, surviving
+from graf.runtime.guard import OutOfMemory, attempt, halving, is_out_of_memory, surviving
 from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
@@ -188,24 +188,29 @@ def test_processes_agree_even_where_only_another_one_failed():
 
 
 def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch):
+    """1000, 500, 250 and 125 rays at a time; 62 would be fewer than 100. The next call begins with nerf.chunk again."""
     generator = Generator(refine("nerf.chunk=1000")).eval()
     latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
     expected = generator.render(latents, labels.pose_c2w).images
-    render_rays = generator.render_rays
+    render_rays, before, taken = generator.render_rays, dict(vars(generator)), []
 
     def fails_on_many(rays_o, *args):
-        if rays_o.shape[0] * rays_o.shape[1] > 150:
+        taken.append(rays_o.shape[0] * rays_o.shape[1])
+        if taken[-1] > 150:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return render_rays(rays_o, *args)
 
     monkeypatch.setattr(generator, "render_rays", fails_on_many)
     torch.testing.assert_close(generator.render(latents, labels.pose_c2w).images, expected)
-    assert generator.chunk == 125
+    assert max(rays for rays in taken if rays <= 150) <= 125
+    sizes = []
+    monkeypatch.setattr("graf.models.generator.halving", lambda work, *a: halving(lambda n: sizes.append(n) or work(n), *a))
     monkeypatch.setattr(generator, "render_rays", lambda *_: (_ for _ in ()).throw(MemoryError))
     for _ in range(2):
         with pytest.raises(OutOfMemory, match="rendering: out of memory"):
             generator.render(latents, labels.pose_c2w)
-    assert generator.chunk == 125
+    assert sizes == [1000, 500, 250, 125] * 2
+    assert {name: value for name, value in vars(generator).items() if name != "render_rays"} == before
 
 
 def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
