@@ -4,16 +4,24 @@ import re
 import sys
 from pathlib import Path
 
+from graf.config import CONFIG_DIR, Config, load_config
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_tables_are_those_of_the_code(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+def test_tables_and_the_default_config_are_those_of_the_code(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from readme_tables import with_tables
+    from write_tables import MARKS, TABLES, pages
 
-    assert with_tables(README) == README, "run `python bench/readme_tables.py`"
+    texts = pages()
+    assert {mark[1] for text in texts.values() for mark in MARKS.findall(text)} == set(TABLES)
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, "run `python bench/write_tables.py`"
+
+
+def test_the_default_config_says_what_the_dataclasses_say():
+    assert load_config(CONFIG_DIR / "default.yaml") == load_config() == Config()
 
 
 def test_files_it_names_exist():

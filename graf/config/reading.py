@@ -1,12 +1,14 @@
 """YAML to `Config` and back: a file over the files that it inherits from, `section.key=value` overrides over both.
 
-`configs/default.yaml` names every key with its default; any other file says only what differs from it. Reading is strict:
+A file says only what differs from `Config()`, the default run. Reading is strict:
 an unknown key, a wrong type and a value out of range are each one clear ConfigError that names the file and the key.
 """
 
 import dataclasses
+import math
 import os
 import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,19 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent.parent / "configs"
 
 
 def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
-    """The config of a YAML file, merged over configs/default.yaml, with `section.key=value` overrides on top.
+    """The config of a YAML file, merged over the defaults, with `section.key=value` overrides on top.
 
     path: a file, or one of ours in configs/ by name (see find_config). A file in GRAF's own format is translated (see
     graf/config/foreign.py). Raises ConfigError for a missing file, and for unknown keys, wrong types and values out of range
     all at once, or for values that do not fit each other.
     """
-    where = str(CONFIG_DIR / "default.yaml")
-    raw = read_yaml(Path(where))
+    config = Config()
     if path is not None:
+        raw = config_to_dict(config)
         for layer, where in _layers(find_config(path)):
             raw = merge(raw, layer, where)
-    return override(config_from_dict(raw, where), overrides)
+        config = config_from_dict(raw, where)
+    return override(config, overrides)
 
 
 def find_config(name: str | Path, beside: Path = Path()) -> Path:
@@ -165,17 +168,21 @@ def _plain(value: Any) -> Any:
 
 
 def config_rows() -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every config key, in the order of default.yaml: the README's table."""
-    defaults = config_to_dict(load_config())
-    rows = []
-    for section in dataclasses.fields(Config):
-        if not dataclasses.is_dataclass(section.type):
-            rows.append((section.name, str(defaults[section.name]), section.metadata["meaning"]))
-            continue
-        for f in dataclasses.fields(section.type):
-            rows.append((f"{section.name}.{f.name}", _shown(defaults[section.name][f.name]), f.metadata["meaning"]))
-    return rows
+    """(key, default, meaning) of every config key, in the order of the dataclasses: the table of docs/config.md."""
+
+    def rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str]]:
+        for f in dataclasses.fields(cls):
+            if dataclasses.is_dataclass(f.type):
+                yield from rows(f.type, f"{prefix}{f.name}.")
+            else:
+                yield prefix + f.name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]
+
+    return list(rows(Config, ""))
 
 
-def _shown(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+def as_yaml(value: Any, words: Mapping[str, Any]) -> str:
+    """A key's value on one line of YAML, by its name where `words` has one, two equal numbers of a range as one."""
+    value = next((word for word, meant in words.items() if meant == value), value)
+    if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
+        value = value[0]
+    return yaml.safe_dump(_plain(value), default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()

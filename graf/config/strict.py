@@ -8,6 +8,7 @@ import os
 import reprlib
 import typing
 import unicodedata
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from graf.config.foreign import OTHER_SUITES
@@ -18,9 +19,22 @@ LONGEST_NAME = 200  # characters of a name in a message
 FAULTS_SHOWN = 20
 
 
-def key(meaning: str, low: float | None = None, high: float | None = None, *, is_path: bool = False) -> Any:
-    """One config key: what it means (the README's table prints it), the closed range of its numbers, whether it names files."""
-    return dataclasses.field(metadata={"meaning": meaning, "low": low, "high": high, "is_path": is_path})
+def key(
+    default: Any,
+    meaning: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    is_path: bool = False,
+    words: Mapping[str, Any] | None = None,
+    wanted: str = "",
+) -> Any:
+    """One config key: its default, what it means (docs/config.md has it), the closed range of its numbers.
+
+    is_path: whether it names files; words: that stand for values; wanted: what a message says of a list of the wrong length.
+    """
+    rules = {"low": low, "high": high, "is_path": is_path, "words": words or {}, "wanted": wanted}
+    return dataclasses.field(default=default, metadata={"meaning": meaning} | rules)
 
 
 class _Shown(reprlib.Repr):
@@ -112,13 +126,17 @@ def full_names(cls: type, prefix: str = "") -> dict[str, list[str]]:
     return names
 
 
-COLOURS = {"white": [1.0, 1.0, 1.0], "black": [0.0, 0.0, 0.0]}
+class _WrongLength(ValueError):
+    """A list of more or fewer values than are wanted."""
 
 
 def _value(raw: Any, f: dataclasses.Field) -> Any:
     """A key's value, as its field wants it. Raises ValueError with what is wrong."""
     try:
-        value = _typed(raw, f.type, f.name)
+        words = f.metadata["words"]
+        value = _typed(words.get(raw, raw) if isinstance(raw, str) else raw, f.type)
+    except _WrongLength as error:
+        raise ValueError(f"expected {f.metadata['wanted'] or error}, found {shown(raw)}") from None
     except ValueError as error:
         raise ValueError(f"expected {error}, found {shown(raw)}") from None
     _check_range(value, f)
@@ -132,13 +150,13 @@ def expanded(path: str) -> str:
     return os.path.expandvars(os.path.expanduser(path))
 
 
-def _typed(value: Any, kind: Any, name: str) -> Any:
+def _typed(value: Any, kind: Any) -> Any:
     """The value as the type that the dataclass declares; ValueError with what was expected where it is none."""
     origin = typing.get_origin(kind)
     if origin is typing.Union:  # a word or a number
         words, number = typing.get_args(kind)
         try:
-            return _typed(value, words if isinstance(value, str) and not value.isdigit() else number, name)
+            return _typed(value, words if isinstance(value, str) and not value.isdigit() else number)
         except ValueError as error:
             choices = ", ".join(typing.get_args(words))
             raise ValueError(f"{choices} or a whole number") from error
@@ -150,7 +168,7 @@ def _typed(value: Any, kind: Any, name: str) -> Any:
             raise ValueError("one of " + ", ".join(choices))
         return value
     if origin is tuple:
-        return _typed_tuple(value, typing.get_args(kind), name)
+        return _typed_tuple(value, typing.get_args(kind))
     if kind is bool:
         if not isinstance(value, bool):
             raise ValueError("true or false")
@@ -180,22 +198,19 @@ def _number(value: Any, kind: type) -> float:
     return int(number)
 
 
-def _typed_tuple(value: Any, kinds: tuple, name: str) -> tuple:
-    """A list, text with commas ("9.5,10.5"), a colour's name or a single value, as a tuple of the declared length."""
-    if name == "background" and isinstance(value, str):
-        value = COLOURS.get(value, value)
+def _typed_tuple(value: Any, kinds: tuple) -> tuple:
+    """A list, text with commas ("9.5,10.5") or a single value, as a tuple of the declared length."""
     if isinstance(value, str) and kinds[0] is not str:
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, (list, tuple)):
         value = [value]
     if kinds[-1] is Ellipsis:
-        return tuple(_typed(item, kinds[0], name) for item in value)
+        return tuple(_typed(item, kinds[0]) for item in value)
     if len(value) == 1 and len(kinds) == 2:
         value = [value[0], value[0]]
     if len(value) != len(kinds):
-        expected = "white, black or [r, g, b]" if name == "background" else f"{len(kinds)} numbers"
-        raise ValueError(expected)
-    return tuple(_typed(item, kinds[0], name) for item in value)
+        raise _WrongLength(f"{len(kinds)} numbers")
+    return tuple(_typed(item, kinds[0]) for item in value)
 
 
 def _check_range(value: Any, f: dataclasses.Field) -> None:
