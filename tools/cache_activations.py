@@ -34,7 +34,7 @@ from graf.runtime.console import progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
 from graf.runtime.interruption import Interruption
-from graf.training.judging import judged_images
+from graf.training.losses import judged_images
 
 import torch
 from torch import Tensor, nn

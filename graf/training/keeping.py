@@ -14,8 +14,8 @@ from graf.runtime.cleanup import clean_up
 from graf.runtime.console import progress
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.guard import Done, OutOfMemory, RanOut, attempt
-from graf.training.collapse import CollapseWatch
 from graf.training.fid import evaluate
+from graf.training.health import CollapseWatch
 from graf.training.logging import RunLog
 from graf.training.samples import write_rotation, write_samples
 from graf.training.state import TrainState

@@ -1,6 +1,7 @@
 """The two halves of a training step: mathematics only, no files, no printing.
 
-A step is taken in parts, whose gradients add up to the whole batch's, and taken again in smaller ones where memory runs out.
+Everything random in a step is drawn for the whole batch before any of it is computed. So a step gives the same gradients in
+however many parts it is taken, and can be taken again in smaller ones where memory runs out.
 
 Legend: B images a step, or a part of one, K side of a patch, W side of an image.
 """
@@ -12,27 +13,60 @@ from collections.abc import Callable, Iterator
 from graf.camera import Labels
 from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
-from graf.rays import cut_patch
+from graf.rays import cut_patch, sample_patch_grid
+from graf.rendering import RayNoise
 from graf.runtime.guard import surviving
-from graf.training.collapse import accuracy, colour_deviation, colour_moments
-from graf.training.draws import Draws, draw
-from graf.training.judging import judged_images
+from graf.runtime.processes import Processes
+from graf.training.health import accuracy, colour_deviation, colour_moments
 from graf.training.losses import (
     consistency_loss,
     consistency_weight,
     discriminator_loss,
     generator_loss,
+    judged_images,
     label_loss,
     r1_penalty,
     wgan_gp_penalty,
 )
 from graf.training.state import TrainState
-from graf.training.sums import Sums, add_up, collect
 
 import torch
 from torch import Tensor, nn
 
 Stats = dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored (B, 1, 1, 1), whether
+    the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), where between two images WGAN-GP looks; the noise of
+    their rays."""
+
+    latents: Tensor
+    labels: Labels
+    grid: Tensor
+    mirrored: Tensor
+    share: Tensor
+    noise: RayNoise
+
+    def __getitem__(self, rows: slice) -> "Draws":
+        return Draws(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+
+
+def draw(state: TrainState, labels: Labels, rendered: bool = True) -> Draws:
+    """What a step needs for as many images as there are labels; photographs are not `rendered` and have no rays."""
+    config, n = state.config, len(labels)
+    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
+    coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)
+    mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
+    return Draws(
+        latents=state.sample_latents(n),
+        labels=labels,
+        grid=grid.to(state.device, non_blocking=True),
+        mirrored=mirrored.to(state.device, non_blocking=True),
+        share=share.to(state.device, non_blocking=True),
+        noise=state.generator.draw_noise(n, state.step, state.noise) if rendered else RayNoise(),
+    )
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
@@ -176,6 +210,32 @@ def _gradients(
 
     stats, sums = surviving(take, shrink, f"step {state.step}", agree=processes.any)
     return stats if sums is None else add_up(sums, processes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """gradients (P,): all of a network's, of which they are views; scalars (S,): the stats' numbers in float64."""
+
+    gradients: Tensor
+    scalars: Tensor
+    stats: dict[str, Tensor]
+
+
+def collect(network: nn.Module, stats: dict[str, Tensor]) -> Sums:
+    """The network's gradients moved into one buffer, and the stats in another."""
+    learning = [p for p in network.parameters() if p.grad is not None]
+    gradients = torch.cat([p.grad.flatten() for p in learning])
+    for p, part in zip(learning, gradients.split([p.numel() for p in learning]), strict=True):
+        p.grad = part.view_as(p)
+    scalars = torch.cat([value.double().flatten() for value in stats.values()])
+    return Sums(gradients, scalars, stats)
+
+
+def add_up(sums: Sums, processes: Processes) -> dict[str, Tensor]:
+    """Sum both over all processes: the network then has the gradients of all. Returns the stats of all."""
+    processes.sum_(sums.gradients)
+    parts = processes.sum_(sums.scalars).split([value.numel() for value in sums.stats.values()])
+    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(sums.stats.items(), parts, strict=True)}
 
 
 @contextlib.contextmanager

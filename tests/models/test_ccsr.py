@@ -10,10 +10,9 @@ from graf.models.ccsr import LightBackbone, ViewCodes, prime_factors
 from graf.models.generator import Generator
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
-from graf.training.draws import draw
 from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
-from graf.training.steps import _generator_loss, discriminator_step, generator_step
+from graf.training.steps import _generator_loss, discriminator_step, draw, generator_step
 
 import pytest
 import torch

@@ -12,8 +12,17 @@ from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
 from graf.runtime.precision import AmpSettings
 from graf.training import loop, steps
-from graf.training.collapse import CollapseWatch, accuracy, collapses, colour_deviation, colour_moments
-from graf.training.health import Derailed, HalfUpdated, anomalies_named, roll_back
+from graf.training.health import (
+    CollapseWatch,
+    Derailed,
+    HalfUpdated,
+    accuracy,
+    anomalies_named,
+    collapses,
+    colour_deviation,
+    colour_moments,
+    roll_back,
+)
 from graf.training.loop import train, train_step
 from graf.training.state import TrainState, restore
 
