@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from activations.files import ActivationWriter, Source
+from activations.recording import cache_activations, named_layers, recording
 from graf.camera import Labels
 from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint
 from graf.checkpoints.foreign.recognition import recognise
@@ -24,8 +26,6 @@ from graf.config import Config, load_config, override
 from graf.data import Views, build_dataset, fit_to_data, sample_labels
 from graf.data.views import generator_of as numbered_generator
 from graf.errors import CheckpointError, GrafError
-from graf.evaluation.activation_files import ActivationWriter, Source
-from graf.evaluation.activations import cache_activations, named_layers, recording
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
 from graf.rays import cut_patch, sample_patch_grid

@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from activations.files import CachedActivations
 from graf.errors import GrafError
-from graf.evaluation.activation_files import CachedActivations
 from graf.runtime.command_line import Parser
 from graf.runtime.console import progress, run_script
 from graf.runtime.files import whole_file

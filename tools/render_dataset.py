@@ -20,14 +20,14 @@ from graf.camera import poses_at, sample_poses
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
 from graf.config.checks import PATCH_SIZES
 from graf.data.folders import TRANSFORMS
-from graf.data.mesh_sources import Source, find_meshes, write_licences
-from graf.data.mesh_views import MeshRenderer
-from graf.data.meshes import read_mesh
 from graf.data.views import generator_of
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
+from meshes.reading import read_mesh
+from meshes.sources import Source, find_meshes, write_licences
+from meshes.views import MeshRenderer
 
 import torch
 import yaml

@@ -10,15 +10,15 @@ import sys
 import weakref
 from pathlib import Path
 
+from activations import files as activation_files
+from activations.files import ActivationWriter, CachedActivations, Source
+from activations.recording import cache_activations, first_tensor, recording
 from graf.camera import Labels, poses_at
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.config import CONFIG_DIR, config_to_dict
 from graf.data import build_dataset, fit_to_data
 from graf.data.knowledge import Knowledge
 from graf.errors import GrafError
-from graf.evaluation import activation_files
-from graf.evaluation.activation_files import ActivationWriter, CachedActivations, Source
-from graf.evaluation.activations import cache_activations, first_tensor, recording
 from graf.rays import full_grid
 from graf.training.state import TrainState
 

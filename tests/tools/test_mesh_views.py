@@ -5,11 +5,11 @@ from pathlib import Path
 
 from graf.camera import poses_at
 from graf.config import DataConfig, load_config
-from graf.data.mesh_views import AMBIENT, DIFFUSE, MeshRenderer
-from graf.data.meshes import read_mesh
 from graf.data.raycast import LIGHT, Solids, slanted_box
 from graf.data.toy_cars import render_cars
 from graf.errors import GrafError
+from meshes.reading import read_mesh
+from meshes.views import AMBIENT, DIFFUSE, MeshRenderer
 
 import numpy as np
 import pytest

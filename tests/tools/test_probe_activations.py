@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+from activations.files import ActivationWriter, CachedActivations, Source
 from graf.errors import GrafError
-from graf.evaluation.activation_files import ActivationWriter, CachedActivations, Source
 
 import pytest
 import torch

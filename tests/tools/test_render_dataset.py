@@ -7,10 +7,10 @@ from pathlib import Path
 from graf.camera import sample_poses
 from graf.config import load_config
 from graf.data import build_dataset
-from graf.data.mesh_views import MeshRenderer
-from graf.data.meshes import read_mesh
 from graf.data.views import generator_of
 from graf.errors import GrafError
+from meshes.reading import read_mesh
+from meshes.views import MeshRenderer
 
 import pytest
 import torch

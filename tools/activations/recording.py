@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from activations.files import ActivationWriter, size, unknown_layer
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
-from graf.evaluation.activation_files import ActivationWriter, size, unknown_layer
 from graf.runtime.guard import is_out_of_memory
 
 import torch

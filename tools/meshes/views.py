@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from graf.camera import focal_length
 from graf.config import DataConfig
-from graf.data.meshes import Part
 from graf.data.raycast import LIGHT
 from graf.errors import GrafError
+from meshes.reading import Part
 
 import moderngl
 import numpy as np

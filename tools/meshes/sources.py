@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graf.data.meshes import SUFFIXES
 from graf.errors import GrafError
 from graf.runtime.files import whole_file
+from meshes.reading import SUFFIXES
 
 LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
 TEXT_SUFFIXES = ("", ".txt", ".md", ".rst")
