@@ -3,22 +3,32 @@
 Import it before torch, as every script here does: the OpenMP library reads how waiting threads wait when torch loads it.
 """
 
+import importlib
 import os
 from typing import Any
 
 from graf.version import __version__
 
-__all__ = ["__version__", "load_generator"]
-
 # Waiting threads sleep instead of spinning. Beside other busy processes a small training step is many times as fast for it,
 # alone as fast as before.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+HOMES = {  # of the public names; each is imported, and torch with it, when it is first asked for
+    "Config": "graf.config",
+    "Generator": "graf.models.generator",
+    "load_config": "graf.config",
+    "load_generator": "graf.checkpoints.generator_loading",
+    "poses_at": "graf.camera",
+}
+__all__ = ["__version__", *HOMES]
+
 
 def __getattr__(name: str) -> Any:
-    """load_generator, for which alone torch is imported."""
-    if name != "load_generator":
+    """A public name, from the module that it lives in."""
+    if name not in HOMES:
         raise AttributeError(f"module 'graf' has no attribute {name!r}")
-    from graf.checkpoints.generator_loading import load_generator
+    return getattr(importlib.import_module(HOMES[name]), name)
 
-    return load_generator
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,10 +9,7 @@ downsampling is the photograph, as CCSR does it.
 import logging
 from pathlib import Path
 
-from graf.data.decoding import open_rgb
-from graf.errors import CheckpointError, GrafError
-from graf.evaluation.outputs import as_uint8, write_grid
-from graf.models.esrgan_weights import (
+from graf.checkpoints.foreign.esrgan_weights import (
     FIRST,
     FIRST_CHANNELS,
     load_esrgan_weights,
@@ -20,6 +17,9 @@ from graf.models.esrgan_weights import (
     read_weights,
     to_basicsr,
 )
+from graf.data.decoding import open_rgb
+from graf.errors import CheckpointError, GrafError
+from graf.evaluation.outputs import as_uint8, write_grid
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBNet
 from graf.runtime.command_line import Parser

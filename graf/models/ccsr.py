@@ -8,7 +8,6 @@ Legend: B images, C channels of the codes, h x w low-resolution pixels, s scale 
 
 from graf.camera import azimuth_and_v
 from graf.config import Config
-from graf.models.esrgan_weights import load_esrgan_weights
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBBackbone, RRDBNet
 
@@ -41,10 +40,6 @@ class Refinement(nn.Module):
             network.requires_grad_(not ccsr.freeze_backbone)
             self.backbone = RRDBBackbone(network, ccsr.code_channels, config.z_dist.dim)
         self.projection = ConsistencyEnforcingModule(ccsr.kernel, ccsr.scale_factor)
-
-    def load_pretrained(self, path: str) -> None:
-        """Start the rrdb backbone from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
-        load_esrgan_weights(self.backbone.network, path)
 
     def forward(self, low: Tensor, latents: Tensor, pose_c2w: Tensor, low_grid: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Images (B, 3, s h, s w), nothing clamped, of renderings low (B, 3, h, w), both about [-1, 1]; and the drift (B, 1) of

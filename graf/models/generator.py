@@ -275,10 +275,10 @@ def rays_of_a_piece(nerf: NerfConfig) -> int:
     return max(1, SAMPLES_AT_ONCE // (nerf.N_samples + nerf.N_importance))
 
 
-def weights_hash(generator: Generator) -> str:
-    """sha256 of the generator's parameters, by which results say what they are of."""
+def weights_hash(network: nn.Module) -> str:
+    """sha256 of a network's parameters, by which results say what they are of."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(generator.state_dict().items()):
+    for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

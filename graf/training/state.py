@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
+from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
 from graf.checkpoints.foreign.recognition import recognise
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, TrainingConfig
@@ -74,8 +75,8 @@ class TrainState:
         self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
 
     def load_pretrained_backbone(self, path: str) -> None:
-        """Start CCSR's backbone, and its average, from a file of ESRGAN weights. Raises CheckpointError."""
-        self.generator.refinement.load_pretrained(path)
+        """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
+        load_esrgan_weights(self.generator.refinement.backbone.network, path)
         self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
 
     def sample_latents(self, n: int) -> Tensor:
