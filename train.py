@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--config",
         type=Path,
-        help="YAML file, or one of configs/ by name; by default configs/default.yaml, from which others say only what differs",
+        help="YAML file, or one of configs/ by name; by default configs/default.yaml, from which all others start",
     )
     p.add_argument(
         "--set",
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--partial", action="store_true", help="with --resume FILE: a new run from those of its weights that fit")
     p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--local_rank", type=int, help="as torch.distributed.launch passes it, for the variable LOCAL_RANK")
+    p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; the same as the variable LOCAL_RANK")
     p.add_argument("--seed", type=int, help="instead of training.seed")
     p.add_argument(
         "--memory_snapshot", action="store_true", help="write beside each checkpoint what memory holds: memory/memory_STEP.json"

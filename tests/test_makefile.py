@@ -22,7 +22,7 @@ INDEX = "https://wheels.example/cpu"
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Runs the Makefile in a folder without an environment, on a machine without a card; nothing is installed."""
-    for name in ("Makefile", "requirements.txt"):
+    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -51,7 +51,7 @@ def test_make_alone_prints_a_line_for_each_target(make):
 def test_without_a_card_the_download_is_told_first(make):
     lines = make(".venv/ready")
     told = next(i for i, line in enumerate(lines) if "TORCH_INDEX=" in line)
-    installed = lines.index("pip install --requirement requirements.txt")
+    installed = lines.index("pip install --editable .")
     assert told < installed
     assert any("6 GB" in line for line in lines[:told])
     assert not any("--quiet" in line for line in lines)
@@ -66,5 +66,5 @@ def test_with_a_card_there_is_nothing_to_tell(make):
 def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
     lines = make(".venv/ready", f"TORCH_INDEX={INDEX}")
     run = [line for line in lines if line.startswith("pip ")]
-    assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --requirement requirements.txt"]
+    assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --editable ."]
     assert not any("No NVIDIA card" in line for line in lines)

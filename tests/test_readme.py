@@ -1,4 +1,4 @@
-"""The README tells the truth: its tables are the code's, and what it names exists."""
+"""The README tells the truth: its tables are the code's, and what it and the pages of docs/ name exists."""
 
 import re
 import sys
@@ -24,8 +24,10 @@ def test_the_default_config_says_what_the_dataclasses_say():
     assert load_config(CONFIG_DIR / "default.yaml") == load_config() == Config()
 
 
-def test_files_it_names_exist():
-    named = set(re.findall(r"\b(?:configs|tools|docs|graf)/[\w/.]+\.(?:yaml|py|md|png|gif)", README))
+def test_files_that_the_docs_name_exist():
+    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))]
+    path = r"\b(?:bench|configs|docs|graf|tests|tools)/[\w/.]+\.(?:yaml|py|md|png|gif)"
+    named = {name for page in pages for name in re.findall(path, page)}
     assert len(named) > 5
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 

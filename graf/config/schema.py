@@ -47,7 +47,7 @@ class DataConfig:
     vmax: float = key(0.47, "... to", 0, 1)  # 87 degrees
     v: tuple[float, ...] = key(
         (0.5, 0.4, 0.3, 0.2),
-        "polar position of each elevation label, in the order of their rank; toy_cars: as many elevation bins of vmin..vmax",
+        "polar position of each elevation label, in the order of their rank; toy_cars: vmin..vmax is cut into as many bins",
         0,
         1,
     )
@@ -154,7 +154,7 @@ class DiscriminatorConfig:
     hflip: bool = key(False, "mirror what the discriminator sees at random")
     condition: Literal["none", "class", "class_and_pose"] = key(
         "class_and_pose",
-        "what it knows of an image, by projection; where the data has no cameras, the class, or none of one class",
+        "what it knows of an image, by projection; data without cameras makes it class, or none where there is one class",
     )
     dual: bool = key(False, "refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
     blur_sigma: float = key(
@@ -209,8 +209,8 @@ class TrainingConfig:
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "times that a checkpoint which cannot be written is tried again, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
-    fid_every: int = key(900, "steps between measurements of FID and KID, of which one is after the last step", 0)
-    fid_images: int = key(250, "images of each kind that they take, at most; 0 for as many as eval.py takes", 0)
+    fid_every: int = key(900, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
+    fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
 

@@ -6,8 +6,8 @@ A step has three moments at which most is held, and its peak is the largest of t
 - where it reaches the field: what the field's layers keep, and the gradients that go from one to the next, which are those of a
   piece of the rays.
 
-The numbers of maps that a layer keeps were counted with every tensor's allocation tracked (tests/test_planner.py, which holds
-the estimate against that count for all shipped configs).
+The numbers of maps that a layer keeps were counted with every tensor's allocation tracked (tests/memory/test_planner.py, which
+holds the estimate against that count for all shipped configs).
 
 Legend: B images of a part of the step, R rays an image, S samples a ray, K side of a patch, C channels.
 """
