@@ -129,7 +129,11 @@ def run(
             dry_run(state, dataset)
         return 0
     if state.step >= config.training.max_steps:
-        log.info("%s is at step %d already; a higher --max_steps trains on", checkpoint, state.step)
+        log.info(
+            "%s is at step %d already; a higher --max_steps trains on, --set expname=NAME begins another run",
+            checkpoint,
+            state.step,
+        )
         return 0
     if processes.first:
         write_config(config)
@@ -157,7 +161,8 @@ def note_data(state: TrainState, dataset: Views) -> None:
     if state.data_fingerprint not in ("", dataset.fingerprint):
         log.warning(
             "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "
-            "preprocessing than the checkpoint was trained on; %d images now, and training goes on with them",
+            "preprocessing than the checkpoint was trained on; %d images now, and training goes on with them; "
+            "--set expname=NAME begins another run",
             state.step,
             len(dataset),
         )

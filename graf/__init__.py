@@ -5,6 +5,8 @@ Import it before torch, as every script here does: the OpenMP library reads how 
 
 import importlib
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from graf.version import __version__
@@ -21,6 +23,20 @@ HOMES = {  # of the public names; each is imported, and torch with it, when it i
     "poses_at": "graf.camera",
 }
 __all__ = ["__version__", *HOMES]
+
+ROOT, PROGRAM = Path(__file__).resolve().parents[1], Path(sys.argv[0]).resolve()
+
+
+def _tell_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """As sys.excepthook: Ctrl-C while a program loads PyTorch ends in the line in which it ends later, not in a traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("\ninterrupted\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+if PROGRAM.is_file() and PROGRAM.parent in (ROOT, ROOT / "tools", ROOT / "bench"):  # not other people's
+    sys.excepthook = _tell_interrupt
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,8 @@ from graf.models.generator import Generator
 
 import torch
 
+RUNS_NAMED = 5  # where a folder holds none
+
 
 def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
     """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
@@ -62,7 +64,9 @@ def trained_checkpoint(run_dir: Path) -> Path:
     """The newest checkpoint of a run's folder that is whole. Raises CheckpointError where there is none."""
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
+        runs = sorted(str(file.parent) for file in run_dir.parent.glob(f"*/{NEWEST}") if file.parent != run_dir)
+        others = ", ".join(runs[:RUNS_NAMED]) or "another folder"
         raise CheckpointError(
-            f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name another folder"
+            f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name another run: {others}"
         )
     return checkpoint

@@ -105,9 +105,10 @@ def how_to_convert(unread: Counter[str]) -> str:
     """What to say of images in formats that are not read, counted by suffix."""
     suffixes = unread.most_common()
     counts = ", ".join(f"{n:,} {suffix}" for suffix, n in suffixes)
+    patterns = " ".join(f"*{suffix}" for suffix, _ in suffixes)
     return (
         f"passed over {counts}, formats that are not read; to train on them, convert them to jpg or png, as ImageMagick does "
-        f"with `mogrify -format jpg *{suffixes[0][0]}`"
+        f"with `mogrify -format jpg {patterns}`"
     )
 
 

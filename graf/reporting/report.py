@@ -11,7 +11,7 @@ from graf.memory.monitor import read_rows
 from graf.reporting.curves import draw_history
 from graf.reporting.history import MAX_POINTS, read_history
 from graf.reporting.html_pieces import Embedder, is_shown, is_table, json_table, result_table
-from graf.reporting.run_status import MEMORY, thinned
+from graf.reporting.run_status import MEMORY, colours_first, thinned
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
 
@@ -199,7 +199,7 @@ def _by_step(folder: Path) -> list[list[Path]]:
 def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
     """Figures, then tables of JSON files, then links to what else there is: meshes, latents, logs."""
     yield '<div class="files">\n'
-    yield from (embedder.figure(path) for path in paths if is_shown(path))
+    yield from (embedder.figure(path) for path in sorted(paths, key=colours_first) if is_shown(path))
     yield "</div>\n"
     yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
     links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]

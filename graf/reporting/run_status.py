@@ -115,8 +115,8 @@ class RunReader:
         sheets = _sample_sheets(self.run_dir / "samples")
         logged = [(changed(self._losses.path), losses[-1]["step"])] if losses else []
         told = sorted([(when, step) for when, step, _ in sheets] + logged)
-        moments = [(row["time"], row["step"]) for row in memory if row["step"] > 0]
-        if not moments or (told and moments[-1][0] < told[-1][0] - WINDOW_S):
+        moments = [(row["time"], row["step"]) for row in memory[_session_start(memory) :]]
+        if not memory or (told and memory[-1]["time"] < told[-1][0] - WINDOW_S):
             moments = told
         newest = memory[-1] if memory else {}
         now = time.time()
@@ -178,11 +178,16 @@ def speed(moments: Sequence[Moment]) -> float | None:
     return (last - began[1]) / (end - began[0])
 
 
+def _session_start(rows: Sequence[dict]) -> int:
+    """The first row of the newest session that knows its step: until then a session, resumed or not, writes step 0."""
+    return 1 + max((index for index, row in enumerate(rows) if row["step"] == 0), default=-1)
+
+
 def paces(rows: Sequence[dict]) -> list[float]:
     """Seconds of a step between each two rows of which the later knows of more steps, where the run trains in both."""
     found, start = [], None
     for row in rows:
-        if row["phase"] != "train":
+        if row["phase"] != "train" or (row["step"] == 0 and row is not rows[0]):
             start = None
         elif start is None or row["step"] < start["step"]:
             start = row
@@ -284,7 +289,12 @@ def _sample_sheets(folder: Path) -> list[tuple[float, int, tuple[Path, ...]]]:
     for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
         if match := SAMPLE.fullmatch(name):
             by_step.setdefault(int(match[1]), []).append(folder / name)
-    return [(max(map(changed, paths)), step, tuple(paths)) for step, paths in by_step.items()]
+    return [(max(map(changed, paths)), step, tuple(sorted(paths, key=colours_first))) for step, paths in by_step.items()]
+
+
+def colours_first(path: Path) -> tuple[bool, bool, Path]:
+    """The order in which pictures are shown: colours before depth and opacity, sheets before videos."""
+    return "_rgb" not in path.stem, path.suffix != ".png", path
 
 
 def _saved_step(record: Path, since: float) -> int:

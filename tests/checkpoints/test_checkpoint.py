@@ -380,6 +380,11 @@ def test_a_file_of_something_else_is_an_error_that_says_what(smoke, tmp_path, co
 def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
     assert refusal(tmp_path / "nothing.pt") == f"{tmp_path / 'nothing.pt'}: no such checkpoint"
     assert refusal(tmp_path).startswith(f"{tmp_path}: no trained run here (model.pt is missing)")
+    (tmp_path / "default").mkdir()
+    for run in ("chairs", "cars"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / NEWEST).touch()
+    assert refusal(tmp_path / "default").endswith(f"or name another run: {tmp_path / 'cars'}, {tmp_path / 'chairs'}")
 
 
 def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypatch):

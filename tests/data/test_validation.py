@@ -306,7 +306,7 @@ def test_images_of_formats_that_are_not_read_are_counted_by_suffix_and_told_once
     dataset = build_dataset(config(tmp_path))
     assert [Path(file).name for file in dataset.files] == ["a.jpg", "b.bmp", "c.TIF", "d.tiff"]
     (message,) = caplog.messages
-    assert "passed over 3 .HEIC, 1 .dng," in message and "`mogrify -format jpg *.HEIC`" in message
+    assert "passed over 3 .HEIC, 1 .dng," in message and "`mogrify -format jpg *.HEIC *.dng`" in message
 
 
 def test_a_folder_of_nothing_but_unread_formats_says_so(tmp_path):

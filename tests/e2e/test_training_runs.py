@@ -83,7 +83,8 @@ def test_resume_none_refuses_to_write_over_a_run(folder):
 
 
 def test_a_finished_run_says_so(folder):
-    assert "already" in call("train.py", *SMOKE, "--max_steps", "4", cwd=folder)
+    said = call("train.py", *SMOKE, "--max_steps", "4", cwd=folder)
+    assert "already; a higher --max_steps trains on, --set expname=NAME begins another run" in said
 
 
 def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):

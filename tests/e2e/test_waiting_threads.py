@@ -3,6 +3,7 @@ reads the environment when it is loaded and never again."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,14 @@ def test_every_program_lets_waiting_threads_sleep():
         counts = dict(zip(commands, pool.map(spin_count, commands.values()), strict=True))
     assert {name: count for name, count in counts.items() if count} == {}
     assert {"train.py", "eval.py", "tools/check_system.py", "README's example"} <= {n for n, c in counts.items() if c == 0}
+
+
+def test_ctrl_c_while_pytorch_is_loaded_ends_in_a_line(tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    for program in ("train.py", "eval.py", "tools/check_system.py", "tools/validate_data.py"):
+        ended = subprocess.run([sys.executable, program], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert (program, ended.returncode, ended.stderr) == (program, -signal.SIGINT, "\ninterrupted\n")
 
 
 @gnu_openmp

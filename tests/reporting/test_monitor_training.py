@@ -167,7 +167,7 @@ def test_a_run_on_its_way(run):
     assert status.losses == {"loss_d": tuple(8 - s / 50 for s in range(50, 401, 50)), "loss_g": (1.5,) * 8}
     assert status.memory == {"process": tuple(GB + s * MB for s in range(0, 401, 10))}  # no workers, no card
     assert status.memory_s == 200
-    assert [path.name for path in status.samples] == ["00000400_depth.png", "00000400_rgb.png"]
+    assert [path.name for path in status.samples] == ["00000400_rgb.png", "00000400_depth.png"]
     assert status.warnings == ()
 
 
@@ -229,6 +229,15 @@ def test_memory_rows_of_an_earlier_session_tell_nothing_of_the_speed(run):
     (run / "memory.jsonl").unlink()
     put_rows(run / "memory.jsonl", memory_row(NOW - 9000, 100), memory_row(NOW - 8999, 200), when=NOW - 8999)
     assert RunReader(run).status().steps_per_s == pytest.approx(2)
+
+
+def test_the_speed_of_a_resumed_run_is_that_of_its_newest_session(run):
+    """Which writes step 0 until its first step is done, here the 401st."""
+    put_rows(run / "memory.jsonl", memory_row(NOW + 300, 0))
+    assert RunReader(run).status().steps_per_s is None
+    put_rows(run / "memory.jsonl", memory_row(NOW + 310, 402), memory_row(NOW + 312, 412))
+    assert RunReader(run).status().steps_per_s == pytest.approx(5)
+    assert paces([memory_row(0, 400), memory_row(9, 0), memory_row(10, 402), memory_row(12, 412)]) == [0.2]
 
 
 def test_warnings_tell_of_leaks_collapse_and_values_that_are_not_finite(run):
@@ -497,7 +506,7 @@ def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch)
     monkeypatch.setattr(status_page, "FILE_MB", 0)
     page = Page(status_page.html(status))
     assert page.media == []
-    assert "00000400_rgb.png: over 0 MB, not shown" in page.text
+    assert "00000400_depth.png: over 0 MB, not shown" in page.text
 
 
 def test_an_end_too_far_for_a_date_has_none():

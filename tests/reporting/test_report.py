@@ -130,12 +130,12 @@ def test_the_newest_comes_first_and_older_sheets_are_folded(measured):
     order = [name for name in page.captions if "sweep" in name or "samples" in name]
     assert order == [
         "eval/step_00000100/sweep_rgb.png",
-        "samples/00000100_depth.png",
         "samples/00000100_rgb.png",
-        "samples/00000020_depth.png",
+        "samples/00000100_depth.png",
         "samples/00000020_rgb.png",
-        "samples/00000009_depth.png",
+        "samples/00000020_depth.png",
         "samples/00000009_rgb.png",
+        "samples/00000009_depth.png",
         "eval/step_00000020/sweep_rgb.png",
     ]
     text = (run / "report.html").read_text(encoding="utf-8")
