@@ -1,13 +1,33 @@
-"""The README tells the truth: its tables are the code's, and what it and the pages of docs/ name exists."""
+"""README and docs tell the truth: their tables are the code's, what they name exists, and both READMEs say the same."""
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, load_config
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE = (ROOT / "README.zh-TW.md").read_text(encoding="utf-8")
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+LEADS_OUT = ("http://", "https://")
+
+
+def commands(text: str) -> list[str]:
+    """The lines of the indented blocks, without their comments, or what follows a path in the list of folders."""
+    lines = re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)
+    bare = [re.split(r"\s+#|^#|\s{2,}", line)[0] for line in lines]
+    return [line for line in bare if line]
+
+
+def anchors(page: str) -> set[str]:
+    """The targets that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_tables_and_the_default_config_are_those_of_the_code(monkeypatch):
@@ -24,10 +44,9 @@ def test_the_default_config_says_what_the_dataclasses_say():
     assert load_config(CONFIG_DIR / "default.yaml") == load_config() == Config()
 
 
-def test_files_that_the_docs_name_exist():
-    pages = [README, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))]
-    path = r"\b(?:bench|configs|docs|graf|tests|tools)/[\w/.]+\.(?:yaml|py|md|png|gif)"
-    named = {name for page in pages for name in re.findall(path, page)}
+def test_files_they_name_exist():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"\b(?:configs|tools|bench|tests|docs|graf)/[\w/.]+\.(?:yaml|py|md|png|gif)", text))
     assert len(named) > 5
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
@@ -37,3 +56,37 @@ def test_make_targets_it_names_exist():
     named = set(re.findall(r"\bmake (\w+)`", README))
     assert named
     assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    targets = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not link.startswith(LEADS_OUT)]
+    for target in targets:
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_every_page_of_docs_is_linked_from_the_readme():
+    assert {f"docs/{page.name}" for page in PAGES if page.parent.name == "docs"} <= set(LINK.findall(README))
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) < 200
+
+
+def test_the_chinese_readme_has_the_same_commands():
+    assert "make train" in commands(README) and "python eval.py --report" in commands(README)
+    assert commands(CHINESE) == commands(README)
+
+
+def test_the_chinese_readme_is_as_complete():
+    """Section by section the same links and names in code spans."""
+    sections, ours = CHINESE.split("\n## "), README.split("\n## ")
+    assert len(sections) == len(ours)
+    for chinese, english in zip(sections, ours, strict=True):
+        spans = (Counter(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)) for text in (chinese, english))
+        assert next(spans) == next(spans), english.splitlines()[0]
+        links = (Counter(LINK.findall(text)) - Counter(["README.md", "README.zh-TW.md"]) for text in (chinese, english))
+        assert next(links) == next(links), english.splitlines()[0]
