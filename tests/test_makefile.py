@@ -32,6 +32,8 @@ def make(tmp_path, monkeypatch):
         (programs / name).write_text(text)
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(programs))
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "TORCH_INDEX"):  # of `make test`, which may run this test
+        monkeypatch.delenv(name, raising=False)
 
     def run(*words: str) -> list[str]:
         command = [MAKE, f"PYTHON={programs / 'python'}", *words]
