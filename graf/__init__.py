@@ -1,6 +1,6 @@
 """GRAF + CCSR: 3D-aware generative models in plain PyTorch.
 
-Import it before torch, as every script here does: the OpenMP library reads how waiting threads wait when torch loads it.
+Import it before torch, as every script here does: the OpenMP library reads OMP_WAIT_POLICY once, when torch loads it.
 """
 
 import importlib
@@ -11,11 +11,11 @@ from typing import Any
 
 from graf.version import __version__
 
-# Waiting threads sleep instead of spinning. Beside other busy processes a small training step is many times as fast for it,
-# alone as fast as before.
+# Waiting threads sleep instead of spinning. This makes a small training step many times faster beside other busy processes,
+# and no slower alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-HOMES = {  # of the public names; each is imported, and torch with it, when it is first asked for
+HOMES = {  # module of each public name; it is imported, and torch with it, on first access
     "Config": "graf.config",
     "Generator": "graf.models.generator",
     "load_config": "graf.config",
@@ -28,7 +28,7 @@ ROOT, PROGRAM = Path(__file__).resolve().parents[1], Path(sys.argv[0]).resolve()
 
 
 def _tell_interrupt(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """As sys.excepthook: Ctrl-C while a program loads PyTorch ends in the line in which it ends later, not in a traceback."""
+    """sys.excepthook: Ctrl-C while a program loads PyTorch prints the same line as later on, not a traceback."""
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("\ninterrupted\n")
     else:
@@ -40,7 +40,7 @@ if PROGRAM.is_file() and PROGRAM.parent in (ROOT, ROOT / "tools", ROOT / "bench"
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module that it lives in."""
+    """A public name, imported from its module."""
     if name not in HOMES:
         raise AttributeError(f"module 'graf' has no attribute {name!r}")
     return getattr(importlib.import_module(HOMES[name]), name)

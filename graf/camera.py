@@ -1,7 +1,7 @@
 """Cameras: poses on the sphere, look_at, focal lengths and trajectories.
 
 The world is z-up. A pose_c2w (..., 3, 4) takes camera coordinates to the world; the camera looks along its own -z, y is up.
-A camera's place is told by u = azimuth / 360 degrees and v = (1 - cos(polar angle)) / 2.
+A camera's position on the sphere is given by u = azimuth / 360 degrees and v = (1 - cos(polar angle)) / 2.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from torch import Tensor
 class Labels:
     """What is known of B views: the camera, the class and the elevation bin.
 
-    pose_c2w (B, 3, 4), None of photographs whose cameras are not known; class_index (B,) and elevation_index (B,) int64, zeros
+    pose_c2w (B, 3, 4), None for photographs without known cameras; class_index (B,) and elevation_index (B,) int64, zeros
     where the data has none.
     """
 
@@ -34,7 +34,7 @@ class Labels:
 
     @classmethod
     def of_batch(cls, batch: Mapping[str, Tensor]) -> "Labels":
-        """Labels among what a batch of a data set holds, by name."""
+        """Labels from a data set's batch, which is a dict by name."""
         return cls(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
 
     def with_cameras(self, drawn: "Labels") -> "Labels":
@@ -107,7 +107,7 @@ def focal_length(fov_deg: float, width: int) -> float:
 
 
 def view_azimuths(n: int, data: DataConfig) -> Tensor:
-    """n azimuths in degrees, evenly over the config's umin..umax: around the circle, or from end to end of a part of it."""
+    """n azimuths in degrees, evenly spaced over the config's umin..umax: a full circle, or an arc with both ends included."""
     if data.umax - data.umin >= 1:
         return 360 * data.umin + torch.arange(n) * (360 / n)
     return 360 * torch.linspace(data.umin, data.umax, n)
@@ -124,7 +124,7 @@ def middle_elevation(data: DataConfig) -> float:
 
 
 def rotation_poses(n: int, data: DataConfig) -> Tensor:
-    """pose_c2w (n, 3, 4) once around the object, or to and fro where umin..umax is a part of the circle; at mid height."""
+    """pose_c2w (n, 3, 4) once around the object, or back and forth where umin..umax is an arc; at mid height."""
     azimuth_deg = view_azimuths(n, data)
     if data.umax - data.umin < 1:
         azimuth_deg = 360 * _swing(n, data.umin, data.umax)

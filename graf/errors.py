@@ -1,18 +1,18 @@
-"""The errors that are meant for users: a message that names what was found, where, and what to do."""
+"""Errors meant for users: the message names what was found, where, and what to do."""
 
 
 class GrafError(Exception):
-    """Something the user can mend. Scripts print the message and leave with `exit_status`, without a traceback."""
+    """Something the user can fix. Scripts print the message and exit with `exit_status`, without a traceback."""
 
     exit_status = 2
 
 
 class ConfigError(GrafError):
-    """A config file, or an override of it, that cannot be taken as it is."""
+    """A config file, or an override of it, that is invalid."""
 
 
 class RunFolderError(GrafError):
-    """A run's folder that cannot be written: nothing is wrong with the command, but with the disk."""
+    """A run's folder that cannot be written: the command is right, the disk is the problem."""
 
     exit_status = 1
 
@@ -30,6 +30,6 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class CheckpointWriteError(CheckpointError):
-    """A checkpoint that cannot be written: nothing is wrong with the command, but with the disk."""
+    """A checkpoint that cannot be written: the command is right, the disk is the problem."""
 
     exit_status = 1

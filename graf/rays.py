@@ -41,7 +41,7 @@ def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, s
 
 
 def low_resolution_grid(grid: Tensor, scale: int) -> Tensor:
-    """The centres (B, h / s, w / s, 2) of a grid's blocks of s x s positions (B, h, w, 2): where a rendering's rays pass."""
+    """Centres (B, h / s, w / s, 2) of the s x s blocks of a grid (B, h, w, 2): the grid of a low-resolution rendering."""
     return F.avg_pool2d(grid.movedim(-1, 1), scale).movedim(1, -1) if scale > 1 else grid
 
 
@@ -54,7 +54,7 @@ def smallest_scale(config: RaySamplerConfig, step: int) -> float:
 
 
 def cut_patch(images: Tensor, grid: Tensor) -> Tensor:
-    """The photographs (B, C, W, W) at the grid's positions (B, h, w, 2) in pixels, bilinearly: (B, C, h, w)."""
+    """Photographs (B, C, W, W) sampled bilinearly at the grid's positions (B, h, w, 2) in pixels: (B, C, h, w)."""
     normalised = grid.to(images) * (2 / (images.shape[-1] - 1)) - 1
     return F.grid_sample(images, normalised, mode="bilinear", padding_mode="border", align_corners=True)
 
@@ -90,5 +90,5 @@ def depth_bounds(pose_c2w: Tensor, data: DataConfig) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """vectors (B, R, 3) turned by rotation (B, 3, 3): no matrix product, which mixed precision would round to 8 bits."""
+    """vectors (B, R, 3) rotated by (B, 3, 3), not as a matrix product, which autocast would round to 8 bits of mantissa."""
     return (vectors[:, :, None, :] * rotation[:, None]).sum(-1)

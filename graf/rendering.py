@@ -1,6 +1,6 @@
-"""Volume rendering along rays: where to sample, and how samples add up to a pixel. Stateless functions.
+"""Volume rendering along rays: where to sample, and how to composite samples into a pixel. Stateless functions.
 
-Legend: R rays, S samples a ray; all leading dimensions before R pass through.
+Legend: R rays, S samples per ray; all leading dimensions before R pass through.
 """
 
 import dataclasses
@@ -8,14 +8,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-FAR_AWAY = 1e10  # length of NeRF's last interval: whatever is left of the light ends there
+FAR_AWAY = 1e10  # length of NeRF's last interval, which absorbs all remaining light
 
 
 @dataclasses.dataclass(frozen=True)
 class RayNoise:
-    """What chance decides of the samples of rays (B, R), each None where it is left out.
+    """Random numbers for the samples along rays (B, R); a field is None where that noise is not used.
 
-    jitter (B, R, S) and, of a fine network's F samples, fine_jitter (B, R, F) in [0, 1) say where in their strata samples lie;
+    jitter (B, R, S) and, for the F samples of a fine network, fine_jitter (B, R, F) in [0, 1) place samples in their strata;
     disturbance (B, R, S) and fine_disturbance (B, R, S + F) are added to raw densities.
     """
 
@@ -25,14 +25,14 @@ class RayNoise:
     fine_disturbance: Tensor | None = None
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> "RayNoise":
-        """That of some images, or of some rays of them."""
+        """The noise of some of the images, or of some of their rays."""
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
         return RayNoise(*(None if value is None else value[index] for value in values))
 
 
 def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor | None = None) -> Tensor:
-    """Depths (..., R, S) from near to far (..., R, 1): evenly spaced, or where jitter (..., R, S) in [0, 1) puts each in its
-    stratum.
+    """Depths (..., R, S) from near to far (..., R, 1): evenly spaced, or placed within their strata by jitter (..., R, S) in
+    [0, 1).
 
     NeRF (Mildenhall et al. 2020), eq. 2, with strata around the evenly spaced depths.
     """
@@ -47,10 +47,10 @@ def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor 
 
 
 def importance_depths(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor | None = None) -> Tensor:
-    """n_samples further depths (..., R, n) where the weights (..., R, S) of the depths (..., R, S) are.
+    """n_samples further depths (..., R, n), drawn where the weights (..., R, S) of the depths (..., R, S) are large.
 
-    Inverse transform sampling of the piecewise constant density over the intervals' middles (NeRF, section 5.2), at quantiles
-    (..., R, n) in [0, 1) that were drawn, or at evenly spaced ones. No gradient flows into them.
+    Inverse transform sampling of the piecewise constant density between the midpoints of the intervals (NeRF, section 5.2), at
+    the given quantiles (..., R, n) in [0, 1), or at evenly spaced ones. The result carries no gradient.
     """
     middles = (depths[..., 1:] + depths[..., :-1]) / 2
     probability = weights[..., 1:-1].detach() + 1e-5
@@ -84,10 +84,10 @@ def composite(density: Tensor, colour: Tensor, delta: Tensor) -> tuple[Tensor, T
 
 
 def interval_lengths(depths: Tensor, rays_d: Tensor, endless: bool) -> Tensor:
-    """Lengths (..., R, S), in scene units, of the intervals behind the depths (..., R, S) along rays_d (..., R, 3).
+    """Lengths (..., R, S), in scene units, of the intervals that begin at the depths (..., R, S) along rays_d (..., R, 3).
 
-    The last interval is `endless`, as in NeRF, whose density can be 0 behind the object; otherwise as long as the one before,
-    for a density that is never quite 0 would close every ray there.
+    With `endless` the last interval is practically infinite, as in NeRF, where the density can be 0 behind the object.
+    Otherwise it is as long as the one before it: a density that is never quite 0 would make every ray opaque.
     """
     delta = depths[..., 1:] - depths[..., :-1]
     last = torch.full_like(delta[..., :1], FAR_AWAY) if endless else delta[..., -1:]

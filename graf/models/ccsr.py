@@ -20,9 +20,9 @@ DETAIL_GAIN = 0.1  # of the light backbone's last layer at the start: detail beg
 
 
 class Refinement(nn.Module):
-    """Consistency-controlling super-resolution (Super-NeRF, arXiv 2304.13518): code of the view, backbone, projection.
+    """Consistency-controlling super-resolution (Super-NeRF, arXiv 2304.13518): view code, backbone, projection.
 
-    The downsampling of what it answers with is exactly what it was given.
+    Downsampling its output gives exactly its input.
     """
 
     def __init__(self, config: Config):
@@ -42,8 +42,8 @@ class Refinement(nn.Module):
         self.projection = ConsistencyEnforcingModule(ccsr.kernel, ccsr.scale_factor)
 
     def forward(self, low: Tensor, latents: Tensor, pose_c2w: Tensor, low_grid: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Images (B, 3, s h, s w), nothing clamped, of renderings low (B, 3, h, w), both about [-1, 1]; and the drift (B, 1) of
-        the proposals that they were made of.
+        """Refined images (B, 3, s h, s w), not clamped, of renderings low (B, 3, h, w), both about [-1, 1]; and the drift
+        (B, 1) of the backbone's proposals.
 
         latents (B, Z); pose_c2w (B, 3, 4); low_grid (B or 1, h, w, 2) where the rendering's rays pass, in pixels of a frame of
         side `width`.
@@ -54,10 +54,10 @@ class Refinement(nn.Module):
 
 
 class ViewCodes(nn.Module):
-    """Learnable code maps of cameras: one a bin of azimuth and of elevation, interpolated linearly between them.
+    """Learnable code maps of cameras: one per bin of azimuth and elevation, interpolated linearly between bins.
 
-    Azimuth bin k of N is centred at 360 k / N degrees and the last neighbours the first. Elevation bins go from v_range[0] to
-    v_range[1], both included; beyond them the nearest counts. A map spans the whole frame, whatever its resolution.
+    Azimuth bin k of N is centred at 360 k / N degrees, and the last bin is next to the first. Elevation bins go from v_range[0]
+    to v_range[1], both included; beyond them the nearest one is used. A map spans the whole frame at any resolution.
     """
 
     def __init__(self, num_views: int, elevation_bins: int, channels: int, v_range: tuple[float, float], map_size: int = 8):
@@ -93,13 +93,13 @@ class ViewCodes(nn.Module):
 
 
 def split_position(position: Tensor) -> tuple[Tensor, Tensor]:
-    """The whole number below a position, int64, and how far it is behind it, in [0, 1)."""
+    """The integer part, int64, and the fractional part in [0, 1) of positions >= 0."""
     whole = position.floor()
     return whole.long(), position - whole
 
 
 class LightBackbone(nn.Module):
-    """A few convolutions at low resolution, scaled and shifted by the latents, and a narrow one behind each upsampling.
+    """A few convolutions at low resolution, scaled and shifted by the latents, and a narrow one after each upsampling.
 
     Features are enlarged by interpolation and then convolved, all pixels alike, never shuffled from channels to pixels: a flat
     input gives a flat output at any weights, so there is no checkerboard to unlearn (Odena et al., Deconvolution and

@@ -1,4 +1,4 @@
-"""The patch discriminator: images -> one logit each, with what it knows of their class and camera.
+"""The patch discriminator: one logit per image, conditioned on class and camera.
 
 Legend: B patches, K their side in pixels, C channels.
 """
@@ -66,7 +66,7 @@ class Discriminator(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> "Discriminator":
-        """As any module's, but that scoring changes no spectral norm: a step's parts would each see another network."""
+        """As nn.Module.train, but spectral norms stay in eval mode, or each part of a batch would see another network."""
         super().train(mode)
         self.main.eval()
         return self
@@ -95,7 +95,7 @@ class Discriminator(nn.Module):
         return spectral_norm(conv) if self.config.spectral_norm else conv
 
     def _embed(self, labels: Labels) -> Tensor:
-        """(B, EMBEDDING_WIDTH) of what the discriminator knows."""
+        """Embedding (B, EMBEDDING_WIDTH) of the labels that the discriminator is conditioned on."""
         known = self.class_embedding(labels.class_index)
         if self.pose_embedding is not None:
             rotation, position = labels.pose_c2w[..., :3], labels.pose_c2w[..., 3]

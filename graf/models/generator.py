@@ -21,19 +21,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
-EMPTY_DISPARITY = 1e10  # of a ray that meets nothing (NeRF)
+EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
 
 @dataclasses.dataclass(frozen=True)
 class Rendering:
-    """What the generator answers with, h x w being the full frame or a patch.
+    """The generator's output; h x w is the full frame or a patch.
 
     images (B, 3, h, w) in [-1, 1]; depth (B, 1, h, w) in scene units, planar, `far` where the ray is empty; disparity
     (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network,
-    coarse_images are what the coarse one saw: training judges both, or the coarse one would never learn. Where ccsr.mode is
+    coarse_images are those of the coarse network: the loss is on both, or the coarse one would never learn. Where ccsr.mode is
     refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, drift (B, 1)
-    tells how far CCSR's proposals were from it, and depth, disparity and opacity are of its size until `at` enlarges them.
+    is how far CCSR's proposals were from it, and depth, disparity and opacity have its size until `at` enlarges them.
     """
 
     images: Tensor
@@ -186,7 +186,7 @@ class Generator(nn.Module):
         return latents if self.class_embedding is None else latents + self.class_embedding(labels.class_index)
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
-        """What CCSR makes of the downsampling of images (B, 3, h, w), for ccsr.mode: consistency; arguments as for forward."""
+        """Images (B, 3, h, w) downsampled and restored by CCSR, for ccsr.mode: consistency; arguments as for forward."""
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)
@@ -276,7 +276,7 @@ def rays_of_a_piece(nerf: NerfConfig) -> int:
 
 
 def weights_hash(network: nn.Module) -> str:
-    """sha256 of a network's parameters, by which results say what they are of."""
+    """sha256 of a network's parameters, by which results name the network that they are of."""
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())

@@ -1,6 +1,7 @@
-"""How alike two images look to a network that has seen photographs: differentiable, and offline.
+"""A perceptual distance of images: differentiable, and offline.
 
-The packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics use too, behind some of its blocks.
+It compares features after some blocks of the packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics
+use too.
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ SIZE = 128  # pixels, to which images are resized
 
 
 def feature_network() -> EfficientNet:
-    """The network with its weights, which are on this machine; it does not learn."""
+    """The network with its packaged weights, frozen."""
     return load_efficientnet(EFFICIENTNET_WEIGHTS).eval().requires_grad_(False)
 
 
@@ -36,8 +37,8 @@ def standardised(levels: Tensor) -> Tensor:
 
 
 def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
-    """Features (B, channels, h, w) of images (B, 3, H, W) in [-1, 1] behind some of the blocks, each position of length 1 as
-    in LPIPS (Zhang et al. 2018); differentiable in the images, which are not rounded to the 8 bits of the metrics' extractor.
+    """Features (B, channels, h, w) of images (B, 3, H, W) in [-1, 1] after some of the blocks, normalised to length 1 at each
+    position as in LPIPS (Zhang et al. 2018). Differentiable: unlike for metrics, images are not rounded to 8 bits.
     """
     x = F.interpolate(images, (SIZE, SIZE), mode="bicubic", antialias=True)
     x = network._swish(network._bn0(network._conv_stem(standardised((x + 1) * 127.5))))

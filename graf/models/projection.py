@@ -5,8 +5,8 @@ H x' = y form an affine subspace, and the point of it nearest to x is
 
     x' = x + A^+ (y - A x A^T) (A^+)^T,        A^+ = A^T (A A^T)^-1
 
-what H sees of x is replaced by y; what H does not see, the null space, stays as proposed. This is the consistency enforcing
-module of Bahat & Michaeli, Explorable Super Resolution, CVPR 2020, who filter where we solve, borders included.
+The part of x that H sees is replaced by y; the part in the null space of H stays as proposed. This is the consistency enforcing
+module of Bahat & Michaeli, Explorable Super Resolution, CVPR 2020; they filter, we solve, so that it is exact at borders too.
 
 Low-resolution pixel j covers high-resolution pixels s j to s j + s - 1; its centre is s j + (s - 1) / 2.
 Legend: B images, C channels, h x w low-resolution pixels, s scale factor.
@@ -22,9 +22,9 @@ Kernel = Literal["box", "bilinear", "bicubic", "gaussian"]
 
 
 class ConsistencyEnforcingModule(nn.Module):
-    """The projection onto the images that a kernel downsamples, by an integer factor, to a given image. It has no parameters.
+    """Projects onto the images whose downsampling, by a kernel and an integer factor, is a given image. It has no parameters.
 
-    It runs in float32 (float64 if an input is), outside autocast, and answers in that type: its exactness is the point.
+    It computes and returns float32 (float64 if an input is), outside autocast, because it has to be exact.
     """
 
     def __init__(self, kernel: Kernel, scale_factor: int):
@@ -38,12 +38,12 @@ class ConsistencyEnforcingModule(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x, y = x.to(dtype), y.to(dtype)
             (_, up_h), (_, up_w) = (self._operators(n, x) for n in y.shape[-2:])
-            for _ in range(2):  # what rounding leaves of a proposal far from y, the second step takes
+            for _ in range(2):  # the second time removes the rounding error of a proposal far from y
                 x = x + up_h @ (y - self.downsample(x)) @ up_w.mT
             return x
 
     def drift(self, x: Tensor, y: Tensor) -> Tensor:
-        """How far each proposal x strayed from its y, which learns nothing of it: the mean square of H x - y, (B, 1)."""
+        """Mean square of H x - y (B, 1), without gradient to y: how far each proposal x is from its rendering."""
         return (self.downsample(x) - y.detach()).square().mean(dim=(1, 2, 3))[:, None]
 
     def downsample(self, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class ConsistencyEnforcingModule(nn.Module):
 
 @functools.lru_cache(maxsize=64)
 def projection_operators(kernel: Kernel, scale: int, n: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A (n, scale * n) and its pseudo-inverse A^+ (scale * n, n), computed in float64 once a size."""
+    """A (n, scale * n) and its pseudo-inverse A^+ (scale * n, n), computed in float64, once per size."""
     with torch.inference_mode(False):  # a sample rendered before the first step must not leave tensors unfit for training
         down = downsampling_matrix(kernel, scale, n)
         up = torch.linalg.solve(down @ down.mT, down).mT.contiguous()
@@ -67,9 +67,9 @@ def projection_operators(kernel: Kernel, scale: int, n: int, dtype: torch.dtype,
 
 
 def downsampling_matrix(kernel: Kernel, scale: int, n: int) -> Tensor:
-    """A (n, scale * n) in float64: a row a low-resolution pixel, the kernel about its centre, adding up to 1.
+    """A (n, scale * n) in float64: one row per low-resolution pixel, the kernel around its centre, which sums to 1.
 
-    At the borders what falls outside the image is left out and the rest adds up to 1. For `bilinear` and `bicubic` this is
+    At the borders the part outside the image is left out and the rest is normalised to 1. For `bilinear` and `bicubic` this is
     what F.interpolate does with antialias=True.
     """
     centres = scale * torch.arange(n, dtype=torch.float64) + (scale - 1) / 2

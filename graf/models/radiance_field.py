@@ -1,9 +1,9 @@
 """The conditional radiance field: positional encoding and the MLP from points to density and colour.
 
-Legend: B images, R rays an image, S samples a ray, C channels, Z latents.
+Legend: B images, R rays per image, S samples per ray, C channels, Z latents.
 
-What is constant over an image (latents) or a ray (view direction) is multiplied once an image or ray, never once a sample:
-a layer that reads several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
+Latents are constant over an image and view directions over a ray, so their products are computed once per image or ray, not per
+sample: a layer with several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def folded_linear(layer: nn.Linear, before: nn.Linear, x: Tensor, *others: Tenso
 
 
 def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor) -> Tensor:
-    """In place, for the total alone is sure to have numbers for each sample."""
+    """In place: only the total is sure to have a value for every sample."""
     for x, weight in zip(inputs[:-1], weights[:-1], strict=True):
         total += F.linear(x, weight)
     total += F.linear(inputs[-1], weights[-1], bias)
@@ -49,8 +49,8 @@ def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Ten
 
 
 def recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """function(*inputs), of which nothing but the inputs is kept for the backward pass: that computes anew what it needs,
-    and so does not repeat what comes last, such as a product."""
+    """function(*inputs), which keeps only its inputs for the backward pass. That recomputes what it needs and no more, so a
+    final product, for example, is not repeated."""
     if not torch.is_grad_enabled():
         return function(*inputs)
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -60,10 +60,10 @@ class ConcatField(nn.Module):
     """GRAF's conditional NeRF (Schwarz et al. 2020, fig. 3): the shape code beside the points, the appearance code beside
     the view direction. Its parameters have the official code's names and shapes.
 
-    What is cheap to compute from what is kept in any case is computed anew in the backward pass: encoded points and the first
-    layer from the points, the colour's narrow layer from the last one.
+    To save memory the backward pass recomputes what is cheap: encoded points and the first layer from the points, and the
+    colour's narrow layer from the layer before it.
 
-    Without view directions the appearance code enters their layer alone; without either, density and colour share a layer.
+    Without view directions only the appearance code enters that layer; without both, density and colour share a layer.
     """
 
     def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
@@ -72,7 +72,7 @@ class ConcatField(nn.Module):
         self.shape_width = latents.dim - latents.dim_appearance
         views_width = latents.dim_appearance + (encoding_width(config.multires_views) if config.use_viewdirs else 0)
         self.has_colour_layer = views_width > 0
-        self.skips = {4} if depth > 5 else set()  # the layer behind the skip sees the points again
+        self.skips = {4} if depth > 5 else set()  # the layer after the skip sees the points again
         points_width = encoding_width(config.multires) + self.shape_width
         widths = [points_width] + [width + (points_width if i in self.skips else 0) for i in range(depth - 1)]
         self.pts_linears = nn.ModuleList([nn.Linear(w, width) for w in widths])
@@ -131,7 +131,7 @@ class FilmField(nn.Module):
     """A radiance field whose layers are scaled and shifted by the latents (FiLM, Perez et al. 2018; pi-GAN, Chan et al. 2021).
 
     The scale is folded into each image's own copy of the weights, so that a layer costs one batched matrix product and one
-    activation a sample. The shape code sets the layers up to the density, the appearance code those of the colour.
+    activation per sample. The shape code modulates the layers up to the density, the appearance code those of the colour.
     """
 
     def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
@@ -180,7 +180,7 @@ def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Te
 
 
 def mapping_network(width_in: int, width: int, width_out: int, depth: int) -> nn.Sequential:
-    """Latents to styles: `depth` layers, the last of which starts small so that the field starts out unmodulated."""
+    """Latents to styles: `depth` layers; the last one is initialised small, so that the field starts out unmodulated."""
     widths = [width_in, *[width] * (depth - 1)]
     layers: list[nn.Module] = []
     for a, b in zip(widths[:-1], widths[1:], strict=True):

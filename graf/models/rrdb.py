@@ -51,8 +51,8 @@ class RRDB(nn.Module):
 class RRDBNet(nn.Module):
     """ESRGAN's generator: RGB images in [0, 1] to `scale_factor` (1, 2 or 4) times their size.
 
-    Trunk and upsampling always make 4 x 4 pixels of one; at a smaller scale factor the image enters with u x u of its pixels
-    as channels, u = 4 / scale_factor.
+    Trunk and upsampling always enlarge 4 times; at a smaller scale factor, blocks of u x u pixels are first folded into
+    channels, u = 4 / scale_factor.
     """
 
     def __init__(self, scale_factor: int = NATIVE_SCALE, num_rrdb_blocks: int = 23, nf: int = 64, gc: int = 32):
@@ -70,7 +70,7 @@ class RRDBNet(nn.Module):
         self.conv_last = nn.Conv2d(nf, 3, 3, padding=1)
 
     def forward(self, images: Tensor, extra: Tensor | float = 0.0) -> Tensor:
-        """images (B, 3, h, w) in [0, 1] to (B, 3, s h, s w), about [0, 1]. `extra` is added behind the first convolution."""
+        """images (B, 3, h, w) in [0, 1] to (B, 3, s h, s w), about [0, 1]. `extra` is added after the first convolution."""
         h, w = images.shape[-2:]
         features = self.conv_first(fold_pixels(images, self.unshuffle)) + extra
         features = features + self.conv_body(self.body(features))
@@ -81,7 +81,7 @@ class RRDBNet(nn.Module):
 
 
 class RRDBBackbone(nn.Module):
-    """RRDBNet told of the view and the latents: their codes are added behind its first convolution.
+    """RRDBNet conditioned on view and latents: their codes are added after its first convolution.
 
     Both additions start at zero, so that pretrained weights keep their effect, and stay trainable where `network` is frozen.
     """
