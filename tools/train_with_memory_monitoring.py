@@ -27,7 +27,7 @@ def main() -> int:
     arguments, rest = parser().parse_known_args()
     if not arguments.interval_s > 0:
         raise GrafError(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
-    overrides = [*folder_overrides(arguments.data_dir, arguments.output_dir), *arguments.set]
+    overrides = [*arguments.set, *folder_overrides(arguments.data_dir, arguments.output_dir)]
     run_dir = load_config(arguments.config, overrides).run_dir
     command = [sys.executable, str(ROOT / "train.py"), "--config", str(arguments.config)]
     command += ["--set", *overrides] if overrides else []

@@ -273,7 +273,7 @@ class Config:
 
     @property
     def metrics_in_training(self) -> MetricsConfig:
-        """By what a run measures itself: as eval.py does, on fewer images of each kind where training.fid_images says so."""
+        """How FID and KID are measured during training: as eval.py does, on at most training.fid_images of each kind."""
         (n_real, n_fake), most = self.metrics.counts, self.training.fid_images
         if most == 0 or (0 < n_real <= most and n_fake <= most):
             return self.metrics

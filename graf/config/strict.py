@@ -105,7 +105,7 @@ def _unknown_keys(raw: dict, known: list[str], names: dict[str, list[str]]) -> t
     """What to say of each key that a section does not know."""
     for name in itertools.filterfalse(known.__contains__, raw):
         told = one_line(name) if isinstance(name, str) else shown(name)
-        meant = difflib.get_close_matches(told, known, n=1) if told not in names else names[told]
+        meant = names.get(told) or difflib.get_close_matches(told, known, n=1)
         if told in OTHER_SUITES:
             yield f"unknown key '{told}': {OTHER_SUITES[told]}"
         elif meant:

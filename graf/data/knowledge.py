@@ -1,4 +1,4 @@
-"""What a data set tells of its images besides their pixels, and a config's discriminator as it fits that."""
+"""What a data set knows of its images (cameras, classes, elevations), and the discriminator's config fitted to that."""
 
 import dataclasses
 import logging

@@ -116,7 +116,7 @@ def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
     """The files themselves; each is decoded to its end, on all cores."""
     with ThreadPoolExecutor(available_cores()) as pool:
         checked = pool.map(lambda item: check_image(item, data), items)
-        return list(progress(checked, desc="checking images", total=len(items)))
+        return list(progress(checked, desc="checking images", total=len(items), disable=not items))
 
 
 def check_image(item: Item, data: DataConfig) -> CheckedImage:

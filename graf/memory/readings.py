@@ -72,7 +72,7 @@ class ProcessTree:
 
 
 class CpuLoad:
-    """What was computed since the last reading: by the processes, 100 for each core, and of all the machine's cores."""
+    """CPU load since the last reading: of the run's processes, 100 percent for each core, and of the whole machine."""
 
     def __init__(self, tree: ProcessTree):
         self.tree = tree

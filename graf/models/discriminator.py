@@ -63,7 +63,7 @@ class Discriminator(nn.Module):
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
         self.update_spectral_norms(POWER_ITERATIONS)
-        self.train()
+        self.train()  # a new module is in training mode already, but without what train() below changes
 
     def train(self, mode: bool = True) -> "Discriminator":
         """As nn.Module.train, but spectral norms stay in eval mode, or each part of a batch would see another network."""

@@ -47,7 +47,7 @@ Moment = tuple[float, int]  # a time, and the step that the run was at
 
 @dataclass(frozen=True)
 class Limits:
-    """At which a run on its way is warned of."""
+    """From where on a running run gets a warning."""
 
     card_percent: float = 95.0  # of the card's memory in use, by all processes
     slowdown: float = 2.0  # seconds of a step of late, over their median in the run

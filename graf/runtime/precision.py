@@ -24,31 +24,31 @@ WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of O
 
 @dataclasses.dataclass(frozen=True)
 class AmpSettings:
-    """Mixed precision on one device: whether, and the number format of the products under autocast."""
+    """Mixed precision on one device: the number format of the products under autocast, float32 where there is none."""
 
     device_type: str
-    enabled: bool
     dtype: torch.dtype
 
     @classmethod
     def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
         """As training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device multiplies it, else float16
         on a card and float32 on a CPU, where float16, a format of cards, is taken for `auto`."""
-        dtype = torch.float32
-        if training.use_amp:
-            named = training.amp_dtype
-            if device.type == "cpu":
-                dtype = torch.bfloat16 if named == "bfloat16" or multiplies_bfloat16(device) else torch.float32
-            elif named == "auto":
-                dtype = torch.bfloat16 if multiplies_bfloat16(device) else torch.float16
-            else:
-                dtype = getattr(torch, named)
-        return cls(device.type, dtype != torch.float32, dtype)
+        if not training.use_amp:
+            return cls(device.type, torch.float32)
+        on_cpu, named = device.type == "cpu", training.amp_dtype
+        if named == "auto" or (on_cpu and named == "float16"):
+            without = torch.float32 if on_cpu else torch.float16
+            return cls(device.type, torch.bfloat16 if multiplies_bfloat16(device) else without)
+        return cls(device.type, getattr(torch, named))
+
+    @property
+    def enabled(self) -> bool:
+        return self.dtype != torch.float32
 
     @property
     def number_format(self) -> str:
         """Such as bfloat16."""
-        return str(self.dtype if self.enabled else torch.float32).removeprefix("torch.")
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def suits_discriminator(self) -> bool:
@@ -61,7 +61,7 @@ class AmpSettings:
 
     def scaler(self) -> torch.amp.GradScaler:
         """Loss scaling, live where float16 needs it."""
-        return torch.amp.GradScaler(self.device_type, enabled=self.enabled and self.dtype == torch.float16)
+        return torch.amp.GradScaler(self.device_type, enabled=self.dtype == torch.float16)
 
 
 def log_number_format(training: TrainingConfig, device: torch.device) -> None:

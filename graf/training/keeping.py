@@ -42,7 +42,7 @@ class Keeper:
         self.bar = progress(total=total, initial=state.step, desc=name, unit="step", disable=not self.first)
         self.watch = CollapseWatch()
         self.numbers: dict[str, float] = {}  # of the newest row
-        self.measured: dict = {}  # after the step, where it is a step after which the run measures itself
+        self.measured: dict = {}  # FID and KID after the newest step; empty where it is not a step that is measured
         self.saved_step = state.step
         self.checkpoint_due = False
 

@@ -154,7 +154,7 @@ def test_a_run_may_change_its_number_format(smoke, tmp_path):
     """From bfloat16, without loss scaling, to a card with float16 only."""
     save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.use_amp=true")).checkpoint())
     state = new_state(smoke("training.use_amp=true"))
-    state.amp = AmpSettings("cpu", True, torch.float16)
+    state.amp = AmpSettings("cpu", torch.float16)
     restore(tmp_path / NEWEST, state)
     assert state.scaler_g.is_enabled()
 

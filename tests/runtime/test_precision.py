@@ -64,9 +64,9 @@ def test_products_under_autocast_have_the_chosen_format(smoke, products, use_amp
 
 
 def test_float16_needs_a_scaler_and_bfloat16_none():
-    assert AmpSettings("cpu", True, FLOAT16).scaler().is_enabled()
-    assert not AmpSettings("cpu", True, BFLOAT16).scaler().is_enabled()
-    assert not AmpSettings("cpu", False, FLOAT16).scaler().is_enabled()
+    assert AmpSettings("cpu", FLOAT16).scaler().is_enabled()
+    assert not AmpSettings("cpu", BFLOAT16).scaler().is_enabled()
+    assert not AmpSettings("cpu", FLOAT32).scaler().is_enabled()
 
 
 @pytest.mark.parametrize(

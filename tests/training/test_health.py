@@ -201,7 +201,7 @@ def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(bu
         raise MemoryError
 
     state = build()
-    state.amp = AmpSettings("cpu", True, torch.float16)
+    state.amp = AmpSettings("cpu", torch.float16)
     state.scaler_g, state.scaler_d = torch.amp.GradScaler("cpu", init_scale=512.0), torch.amp.GradScaler("cpu")
     save_newest(state.checkpoint())
     with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
