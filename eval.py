@@ -1,43 +1,38 @@
 """Look at a trained run and measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
 
 import argparse
-import dataclasses
 import logging
-import math
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
-from graf.checkpoints.export import SUFFIX
 from graf.checkpoints.foreign.recognition import recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import FOLDERS
 from graf.config import Config, load_config, override
-from graf.config.strict import expanded
 from graf.errors import GrafError
-from graf.evaluation.jobs import JOBS, STAGES, Evaluation, EvaluationSettings
+from graf.evaluation import jobs
+from graf.evaluation.jobs import Evaluation, Flag, Job
 from graf.evaluation.result_file import ResultFile
-from graf.runtime.command_line import Parser, positive
+from graf.reporting.report import write_report
+from graf.runtime.command_line import Parser
 from graf.runtime.console import run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
 
 log = logging.getLogger("graf")
 
-METRICS = ("fid", "kid", "prc")
 LARGEST_SEED = 2**32  # as of training.seed
-TAKEN_BY = {  # flags that only some jobs look at
-    "truncation": ("metrics", "consistency", "sweep", "sheets", "mesh", "reconstruction"),
-    "resolution": ("sweep", "sheets", "reconstruction"),
-    "stage": ("sweep",),
-    "azimuths": ("sweep",),
-    "elevations": ("sweep",),
-    "n_objects": ("sweep", "sheets", "mesh"),
-    "mesh_resolution": ("mesh",),
-    "mesh_level": ("mesh",),
-}
+
+
+def report(evaluation: Evaluation) -> list[Path]:
+    run_dir, points = evaluation.run_dir, evaluation.generator.config.memory.max_metric_rows
+    return [write_report(run_dir, run_dir / "report.html", evaluation.out, points)]
+
+
+JOBS = (*jobs.JOBS, Job(Flag("report", "report.html: all of the run's results on one page"), report, elsewhere=True))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,29 +42,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     what = p.add_argument_group("what", "--sweep where none is named")
-    what.add_argument("--sweep", action="store_true", help="angle sheet, rotation and elevation videos, colours and depth")
-    what.add_argument("--metrics", type=metric_names, default=[], help="some of fid,kid,prc, against the data set")
-    what.add_argument(
-        "--dump_samples", type=expanded, metavar="DIR", help="with --metrics: the images measured as PNGs, in a new folder"
-    )
-    what.add_argument(
-        "--consistency", action="store_true", help="is it one 3D object: depth-warp error, popping of a turn, checkerboards"
-    )
-    what.add_argument("--sheets", action="store_true", help="interpolations of shape and appearance, truncation, classes")
-    what.add_argument("--neighbours", action="store_true", help="samples beside the nearest training images, real beside fake")
-    what.add_argument("--mesh", action="store_true", help="each object's surface as PLY, OBJ and GLB")
-    what.add_argument(
-        "--reconstruction", action="store_true", help="the first object's views for COLMAP, nerfstudio, instant-ngp"
-    )
-    what.add_argument(
-        "--invert",
-        type=expanded,
-        nargs="+",
-        metavar="PHOTO",
-        help="find latent and camera of photographs of one object; a folder is its images",
-    )
-    what.add_argument("--report", action="store_true", help="report.html: all of the run's results on one page")
-    what.add_argument("--export", type=export_name, metavar="FILE", help="the generator and its config alone, as .safetensors")
+    for job in JOBS:
+        job.flag.add_to(what)
     p.add_argument("--config", type=Path, help="YAML file that names the run, or the config of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.N_samples=64")
     p.add_argument(
@@ -77,20 +51,17 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
     p.add_argument("--partial", action="store_true", help="take those of the checkpoint's weights that fit the config")
-    p.add_argument("--azimuths", type=angles, help="degrees, such as 0,45,90; by default 8 over the config's range")
-    p.add_argument("--elevations", type=heights, help="degrees above the horizon, such as 10,30; by default mid height")
-    p.add_argument("--n_objects", type=positive, default=4, help="objects down the sheet")
-    p.add_argument("--truncation", type=share, default=1.0, help="scale of the latents: less is more typical")
-    p.add_argument(
-        "--stage", choices=list(STAGES), default="refined", help="what CCSR made, the field's own rendering, or both"
-    )
-    p.add_argument("--resolution", type=positive, help="pixels a side of pictures; by default data.imsize")
-    p.add_argument("--mesh_resolution", type=positive, default=128, help="cells along each side of the mesh's grid")
-    p.add_argument("--mesh_level", type=float, help="density at the surface; by default where silhouettes agree with opacity")
+    for flag in shared_flags():
+        flag.add_to(p)
     p.add_argument("--seed", type=seed, default=0, help="of the objects' latents, and of the samples that are measured")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--out", type=Path, help="folder of the results; by default eval/step_N in the run's folder")
     return p
+
+
+def shared_flags() -> list[Flag]:
+    """The flags that only some jobs take."""
+    return list(dict.fromkeys(flag for job in JOBS for flag in job.flags))
 
 
 def with_signs(arguments: list[str]) -> list[str]:
@@ -104,50 +75,10 @@ def with_signs(arguments: list[str]) -> list[str]:
     return joined
 
 
-def angles(text: str) -> list[float]:
-    try:
-        degrees = [float(part) for part in text.split(",")]
-    except ValueError:
-        degrees = [math.nan]
-    if not all(map(math.isfinite, degrees)):
-        raise argparse.ArgumentTypeError(f"expected degrees with commas, such as 0,45,90; found {text!r}")
-    return degrees
-
-
-def heights(text: str) -> list[float]:
-    degrees = angles(text)
-    if max(map(abs, degrees)) > 90:
-        raise argparse.ArgumentTypeError(f"expected degrees from -90 to 90, found {text!r}")
-    return degrees
-
-
-def share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
-    return value
-
-
 def seed(text: str) -> int:
     if not text.isdigit() or int(text) > LARGEST_SEED:
         raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {LARGEST_SEED}, found {text!r}")
     return int(text)
-
-
-def metric_names(text: str) -> list[str]:
-    names = text.split(",")
-    if not set(names) <= set(METRICS):
-        raise argparse.ArgumentTypeError(f"expected some of {','.join(METRICS)} with commas; found {text!r}")
-    return names
-
-
-def export_name(text: str) -> str:
-    if not text.endswith(SUFFIX):
-        raise argparse.ArgumentTypeError(f"expected a file name that ends in {SUFFIX}, found {text!r}")
-    return expanded(text)
 
 
 def main() -> int:
@@ -175,31 +106,25 @@ def main() -> int:
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
-    Evaluation(settings_of(args), generator, step, run_dir, out, results).run()
+    Evaluation(args, generator, step, run_dir, out, results).run(asked_jobs(args))
     return 0
 
 
-def asked_jobs(args: argparse.Namespace) -> tuple[str, ...]:
-    return tuple(job for job in JOBS if getattr(args, job)) or ("sweep",)
-
-
-def settings_of(args: argparse.Namespace) -> EvaluationSettings:
-    flags_taken = [field.name for field in dataclasses.fields(EvaluationSettings) if field.name != "jobs"]
-    return EvaluationSettings(asked_jobs(args), **{name: getattr(args, name) for name in flags_taken})
+def asked_jobs(args: argparse.Namespace) -> list[Job]:
+    return [job for job in JOBS if getattr(args, job.name)] or [job for job in JOBS if job.name == "sweep"]
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
     """Raises GrafError for a flag that nothing asked for takes."""
-    if args.dump_samples and not args.metrics:
-        raise GrafError("--dump_samples: writes the samples that --metrics measures; name some, such as --metrics kid")
     asked = asked_jobs(args)
-    for flag, jobs in TAKEN_BY.items():
-        if getattr(args, flag) != parser().get_default(flag) and not set(jobs) & set(asked):
-            raise GrafError(f"--{flag}: changes nothing of {flags(asked)}; it is for {flags(jobs)}")
+    for flag in shared_flags():
+        if getattr(args, flag.name) != flag.default and not any(flag in job.flags for job in asked):
+            taken_by = names(job for job in JOBS if flag in job.flags)
+            raise GrafError(f"--{flag.name}: {flag.unused or f'changes nothing of {names(asked)}; it is for {taken_by}'}")
 
 
-def flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name}" for name in names)
+def names(some: Iterable[Job]) -> str:
+    return ", ".join(f"--{job.name}" for job in some)
 
 
 def find_checkpoint(args: argparse.Namespace) -> Path:

@@ -1,13 +1,21 @@
-"""What can be made of a trained generator: each job of eval.py, and the files that it writes."""
+"""The jobs of eval.py: what can be made of a trained generator, by which flags, and the files that it writes.
 
+A new job is an entry of JOBS: from it eval.py has the flags, their help, what is refused and the order.
+"""
+
+import argparse
 import dataclasses
 import functools
 import logging
+import math
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from graf.camera import rotation_poses
-from graf.checkpoints.export import write_export
+from graf.checkpoints.export import SUFFIX, write_export
+from graf.config.strict import expanded
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
@@ -29,8 +37,8 @@ from graf.evaluation.sheets import (
 )
 from graf.evaluation.sweep import VIEWS, sweep_frames, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
-from graf.reporting.report import write_report
 from graf.runtime.cleanup import clean_up
+from graf.runtime.command_line import positive
 from graf.runtime.console import progress
 
 import torch
@@ -38,65 +46,74 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
-JOBS = (
-    *("metrics", "consistency", "sweep", "sheets", "neighbours"),
-    *("mesh", "reconstruction", "invert", "report", "export"),
-)
-NEEDS = {  # of a job: what may fail before any work, the quick first
-    "sweep": "trajectories",
-    "invert": "photographs",
-    **dict.fromkeys(("metrics", "consistency", "neighbours"), "dataset"),
-}
-ELSEWHERE = ("report", "export")  # jobs whose files do not lie in the results' folder
+METRICS = ("fid", "kid", "prc")
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
+NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need, the quick first
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings:
-    """The jobs, of JOBS, and what their flags say; the flags of eval.py tell what each is."""
+class Flag:
+    """A flag of eval.py. One without a type is a switch. `unused` says why it is refused where no job takes it."""
 
-    jobs: tuple[str, ...]
-    seed: int
-    n_objects: int
-    truncation: float
-    resolution: int | None
-    azimuths: list[float] | None
-    elevations: list[float] | None
-    stage: str
-    metrics: list[str]
-    dump_samples: str | None
-    mesh_resolution: int
-    mesh_level: float | None
-    invert: list[str] | None
-    export: str | None
+    name: str
+    help: str
+    type: Callable[[str], Any] | None = None
+    default: Any = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    nargs: str | None = None
+    unused: str = ""
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        if self.type is None:
+            parser.add_argument(f"--{self.name}", action="store_true", help=self.help)
+        else:
+            shown = {"metavar": self.metavar, "choices": self.choices, "nargs": self.nargs, "help": self.help}
+            parser.add_argument(f"--{self.name}", type=self.type, default=self.default, **shown)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One thing that eval.py makes: the flag that asks for it, the work, which returns the files written, the other flags that
+    it takes, and what it needs of NEEDS, so that it may fail before any work. elsewhere: it writes nothing into --out."""
+
+    flag: Flag
+    run: Callable[["Evaluation"], list[Path]]
+    flags: tuple[Flag, ...] = ()
+    needs: str | None = None
+    elsewhere: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.flag.name
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A generator as it was after `step`, and what is to be made of it: a method a job, which returns the files written."""
+    """A generator as it was after `step`, the flags of eval.py by their names, and what several jobs share."""
 
-    settings: EvaluationSettings
+    flags: argparse.Namespace
     generator: Generator
     step: int
     run_dir: Path
     out: Path
     results: ResultFile
 
-    def run(self) -> None:
-        """Do all that is asked for, once all that it needs is there. The log tells the files written.
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Do the jobs, once all that they need is there. The log tells the files written.
 
         Raises NoSurface, when all else is done, where no object has one.
         """
-        if set(self.settings.jobs) - set(ELSEWHERE):
+        if not all(job.elsewhere for job in jobs):
             self._require_writable()
-        for job, need in NEEDS.items():
-            if job in self.settings.jobs:
+        for need in NEEDS:
+            if any(job.needs == need for job in jobs):
                 getattr(self, need)
         files, no_surface = [], None
-        for job in self.settings.jobs:
+        for job in jobs:
             try:
-                files += getattr(self, job)()
+                files += job.run(self)
             except NoSurface as error:
                 no_surface = error
             if self.generator.config.memory.empty_cache == "phases":
@@ -119,7 +136,7 @@ class Evaluation:
 
     @functools.cached_property
     def objects(self) -> tuple:
-        return sample_objects(self.generator, self.settings.n_objects, self.settings.seed, self.settings.truncation)
+        return sample_objects(self.generator, self.flags.n_objects, self.flags.seed, self.flags.truncation)
 
     @functools.cached_property
     def photographs(self) -> tuple[Tensor, Tensor | None]:
@@ -129,20 +146,20 @@ class Evaluation:
 
     @functools.cached_property
     def photograph_files(self) -> list[Path]:
-        return photograph_files(self.settings.invert)
+        return photograph_files(self.flags.invert)
 
     @functools.cached_property
     def trajectories(self) -> dict[str, Tensor]:
         """The cameras of the sweep's sheet and videos."""
-        settings = self.settings
-        return sweep_trajectories(settings.azimuths, settings.elevations, settings.n_objects, self.generator.config)
+        flags = self.flags
+        return sweep_trajectories(flags.azimuths, flags.elevations, flags.n_objects, self.generator.config)
 
     def sweep(self) -> list[Path]:
-        settings, kinds = self.settings, STAGES[self.settings.stage]
-        columns = len(settings.azimuths) if settings.azimuths else VIEWS
-        frames = sweep_frames(self.generator, self.objects, self.trajectories, kinds, self.out, settings.resolution)
-        total = settings.n_objects * sum(map(len, self.trajectories.values()))
-        left = settings.n_objects * sum(len(some.missing()) for some in frames.values())
+        flags, kinds = self.flags, STAGES[self.flags.stage]
+        columns = len(flags.azimuths) if flags.azimuths else VIEWS
+        frames = sweep_frames(self.generator, self.objects, self.trajectories, kinds, self.out, flags.resolution)
+        total = flags.n_objects * sum(map(len, self.trajectories.values()))
+        left = flags.n_objects * sum(len(some.missing()) for some in frames.values())
         with progress(total=total, initial=total - left, desc="rendering", unit="image") as bar:
             files, errors = write_sweep(frames, columns, self.out, bar)
         if self.generator.config.ccsr.mode == "refine":
@@ -154,58 +171,58 @@ class Evaluation:
 
     def metrics(self) -> list[Path]:
         """Distances to the data, in metrics.json, with their protocol."""
-        settings, config = self.settings, self.generator.config
-        dump = Path(settings.dump_samples) if settings.dump_samples else None
+        flags, config = self.flags, self.generator.config
+        dump = Path(flags.dump_samples) if flags.dump_samples else None
         with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
             result = measure_generator(
                 self.generator,
                 self.dataset,
-                settings.metrics,
-                settings.seed,
+                flags.metrics,
+                flags.seed,
                 self.run_dir / "cache",
                 dump,
                 bar,
-                truncation=settings.truncation,
+                truncation=flags.truncation,
             )
         log.info("%s", summary(result))
         return [self.results.keep(merged(self.results.kept(), result))]
 
     def consistency(self) -> list[Path]:
         """Whether objects are one and solid, in metrics.json."""
-        settings, data = self.settings, self.generator.config.data
-        result = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, settings.seed, truncation=settings.truncation)
-        result |= rotation_smoothness(self.generator, TURNED_OBJECTS, settings.seed, truncation=settings.truncation)
-        result |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, settings.seed, settings.truncation)
-        objects = sample_objects(self.generator, TURNED_OBJECTS, settings.seed, settings.truncation)
+        flags, data = self.flags, self.generator.config.data
+        result = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, flags.seed, truncation=flags.truncation)
+        result |= rotation_smoothness(self.generator, TURNED_OBJECTS, flags.seed, truncation=flags.truncation)
+        result |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, flags.seed, flags.truncation)
+        objects = sample_objects(self.generator, TURNED_OBJECTS, flags.seed, flags.truncation)
         result |= sanity(render_views(self.generator, objects, rotation_poses(SANITY_VIEWS, data)), data.near, data.far)
         for name, value in result.items():
             log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
         return [self.results.keep({"consistency": result | self.results.drawn_by})]
 
     def sheets(self) -> list[Path]:
-        pose, resolution = sheet_pose(self.generator.config.data), self.settings.resolution
-        corners = sample_objects(self.generator, 4, self.settings.seed, self.settings.truncation)
+        pose, resolution = sheet_pose(self.generator.config.data), self.flags.resolution
+        corners = sample_objects(self.generator, 4, self.flags.seed, self.flags.truncation)
         files = interpolation_sheet(self.generator, corners, pose, self.out, resolution=resolution)
         files += interpolation_video(self.generator, corners, pose, self.out, resolution=resolution)
-        objects = sample_objects(self.generator, self.settings.n_objects, self.settings.seed)  # the sheet truncates them itself
+        objects = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # the sheet truncates them itself
         files += truncation_sheet(self.generator, objects, pose, self.out, resolution=resolution)
         if self.generator.class_embedding is not None:
             files += class_rows(self.generator, self.objects[0], pose, self.out, resolution)
         return files
 
     def neighbours(self) -> list[Path]:
-        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.settings.seed)
-        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.settings.seed)
+        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.flags.seed)
+        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.flags.seed)
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
     def mesh(self) -> list[Path]:
-        files, resolution = [], self.settings.mesh_resolution
+        files, resolution = [], self.flags.mesh_resolution
         remove_meshes(self.out / "mesh")
-        with progress(total=self.settings.n_objects * resolution, desc="mesh", unit="slice") as bar:
+        with progress(total=self.flags.n_objects * resolution, desc="mesh", unit="slice") as bar:
             for i, (latent, class_index) in enumerate(zip(*self.objects, strict=True)):
                 try:
                     surface = extract_mesh(
-                        self.generator, latent[None], class_index[None], resolution, self.settings.mesh_level, bar
+                        self.generator, latent[None], class_index[None], resolution, self.flags.mesh_level, bar
                     )
                 except NoSurface as error:
                     log.warning("object %d: %s", i, error)
@@ -220,18 +237,127 @@ class Evaluation:
         poses = reconstruction_poses(self.generator.config.data)
         latents, classes = self.objects
         with progress(total=len(poses), desc="reconstruction", unit="image") as bar:
-            out, resolution = self.out / "reconstruction", self.settings.resolution
+            out, resolution = self.out / "reconstruction", self.flags.resolution
             return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution, bar)
 
     def invert(self) -> list[Path]:
-        settings, (photographs, poses) = self.settings, self.photographs
+        flags, (photographs, poses) = self.flags, self.photographs
         with progress(desc="inversion", unit="rendering") as bar:
             out = self.out / "inversion"
-            return invert_files(self.generator, self.photograph_files, photographs, out, poses, settings.seed, bar)
-
-    def report(self) -> list[Path]:
-        points = self.generator.config.memory.max_metric_rows
-        return [write_report(self.run_dir, self.run_dir / "report.html", self.out, points)]
+            return invert_files(self.generator, self.photograph_files, photographs, out, poses, flags.seed, bar)
 
     def export(self) -> list[Path]:
-        return [write_export(self.settings.export, self.generator, self.step)]
+        return [write_export(self.flags.export, self.generator, self.step)]
+
+
+def angles(text: str) -> list[float]:
+    try:
+        degrees = [float(part) for part in text.split(",")]
+    except ValueError:
+        degrees = [math.nan]
+    if not all(map(math.isfinite, degrees)):
+        raise argparse.ArgumentTypeError(f"expected degrees with commas, such as 0,45,90; found {text!r}")
+    return degrees
+
+
+def heights(text: str) -> list[float]:
+    degrees = angles(text)
+    if max(map(abs, degrees)) > 90:
+        raise argparse.ArgumentTypeError(f"expected degrees from -90 to 90, found {text!r}")
+    return degrees
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
+    return value
+
+
+def metric_names(text: str) -> list[str]:
+    names = text.split(",")
+    if not set(names) <= set(METRICS):
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(METRICS)} with commas; found {text!r}")
+    return names
+
+
+def export_name(text: str) -> str:
+    if not text.endswith(SUFFIX):
+        raise argparse.ArgumentTypeError(f"expected a file name that ends in {SUFFIX}, found {text!r}")
+    return expanded(text)
+
+
+TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
+RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
+OBJECTS = Flag("n_objects", "objects down the sheet", positive, 4)
+AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
+ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
+STAGE = Flag("stage", "what CCSR made, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
+MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", positive, 128)
+MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
+DUMP_SAMPLES = Flag(
+    "dump_samples",
+    "with --metrics: the images measured as PNGs, in a new folder",
+    expanded,
+    metavar="DIR",
+    unused="writes the samples that --metrics measures; name some, such as --metrics kid",
+)
+JOBS = (  # in the order in which they are done
+    Job(
+        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
+        Evaluation.metrics,
+        flags=(DUMP_SAMPLES, TRUNCATION),
+        needs="dataset",
+    ),
+    Job(
+        Flag("consistency", "is it one 3D object: depth-warp error, popping of a turn, checkerboards"),
+        Evaluation.consistency,
+        flags=(TRUNCATION,),
+        needs="dataset",
+    ),
+    Job(
+        Flag("sweep", "angle sheet, rotation and elevation videos, colours and depth"),
+        Evaluation.sweep,
+        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION),
+        needs="trajectories",
+    ),
+    Job(
+        Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
+        Evaluation.sheets,
+        flags=(OBJECTS, TRUNCATION, RESOLUTION),
+    ),
+    Job(
+        Flag("neighbours", "samples beside the nearest training images, real beside fake"),
+        Evaluation.neighbours,
+        needs="dataset",
+    ),
+    Job(
+        Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
+        Evaluation.mesh,
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
+    ),
+    Job(
+        Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
+        Evaluation.reconstruction,
+        flags=(TRUNCATION, RESOLUTION),
+    ),
+    Job(
+        Flag(
+            "invert",
+            "find latent and camera of photographs of one object; a folder is its images",
+            expanded,
+            metavar="PHOTO",
+            nargs="+",
+        ),
+        Evaluation.invert,
+        needs="photographs",
+    ),
+    Job(
+        Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
+        Evaluation.export,
+        elsewhere=True,
+    ),
+)

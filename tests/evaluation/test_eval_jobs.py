@@ -1,12 +1,13 @@
 """The jobs of eval.py: which objects, folders and settings they are given."""
 
+import argparse
 import dataclasses
 from pathlib import Path
 
 import eval as program
 from graf.errors import GrafError
 from graf.evaluation import jobs
-from graf.evaluation.jobs import Evaluation
+from graf.evaluation.jobs import Evaluation, Job
 from graf.evaluation.mesh import NoSurface
 from graf.evaluation.result_file import ResultFile
 from graf.evaluation.sampling import sample_objects
@@ -23,7 +24,7 @@ def evaluation(smoke, tmp_path):
     args = program.parser().parse_args(["--n_objects", "3", "--truncation", "0.7"])
     generator, out = Generator(smoke("memory.max_metric_rows=123")).eval(), tmp_path / "out"
     results = ResultFile(out, tmp_path / "model.pt", "0a", 5, True, generator.config)
-    return Evaluation(program.settings_of(args), generator, 5, tmp_path / "run", out, results)
+    return Evaluation(args, generator, 5, tmp_path / "run", out, results)
 
 
 def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monkeypatch, caplog):
@@ -60,83 +61,84 @@ def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
 
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     given = []
-    monkeypatch.setattr(jobs, "write_report", lambda *args: given.append(args))
-    evaluation.report()
+    monkeypatch.setattr(program, "write_report", lambda *args: given.append(args))
+    program.report(evaluation)
     run = evaluation.run_dir
     assert given == [(run, run / "report.html", evaluation.out, 123)]
 
 
 @pytest.fixture
 def asked(evaluation):
-    """The evaluation with other jobs and settings."""
+    """The evaluation with other flags."""
 
-    def asked(*jobs, **settings):
-        return dataclasses.replace(evaluation, settings=dataclasses.replace(evaluation.settings, jobs=jobs, **settings))
+    def asked(**flags):
+        return dataclasses.replace(evaluation, flags=argparse.Namespace(**vars(evaluation.flags) | flags))
 
     return asked
 
 
+def job(name: str, run=None) -> Job:
+    """The job of that name, doing something else where `run` is given."""
+    (found,) = (job for job in program.JOBS if job.name == name)
+    return dataclasses.replace(found, run=run) if run else found
+
+
+def begins(name: str) -> Job:
+    return job(name, lambda _: pytest.fail(f"{name} began"))
+
+
 @pytest.mark.parametrize(
-    ("job", "settings", "message"),
+    ("name", "flags", "message"),
     [
         ("sweep", {"n_objects": 57}, "57: a sheet or video of 4104 images, more than memory.max_test_outputs 4096"),
         ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
         ("neighbours", {}, "no photographs"),
     ],
 )
-def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, job, settings, message):
+def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, name, flags, message):
     def missing(_):
         raise GrafError("no photographs")
 
     monkeypatch.setattr(jobs, "build_dataset", missing)
-    for name in ("mesh", job):
-        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
     with pytest.raises(GrafError, match=message):
-        asked("mesh", job, **settings).run()
+        asked(**flags).run([begins("mesh"), begins(name)])
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_any_work(asked, monkeypatch):
-    evaluation = asked("sweep")
+    evaluation = asked()
     evaluation.out.write_bytes(b"a file")
-    for name in ("sweep", "trajectories"):
-        monkeypatch.setattr(Evaluation, name, lambda _, name=name: pytest.fail(f"{name} began"))
+    monkeypatch.setattr(Evaluation, "trajectories", property(lambda _: pytest.fail("trajectories began")))
     with pytest.raises(GrafError, match=f"{evaluation.out}: results cannot be written .*; name another folder with --out"):
-        evaluation.run()
-    monkeypatch.setattr(Evaluation, "export", lambda _: [Path("a.safetensors")])
-    asked("export").run()  # whose file lies elsewhere
+        evaluation.run([begins("sweep")])
+    evaluation.run([job("export", lambda _: [Path("a.safetensors")])])  # whose file lies elsewhere
 
 
-def test_a_folder_that_can_be_written_is_left_empty_by_asking(asked, monkeypatch):
-    monkeypatch.setattr(Evaluation, "mesh", lambda self: list(self.out.iterdir()))
-    evaluation = asked("mesh")
-    evaluation.run()
+def test_a_folder_that_can_be_written_is_left_empty_by_asking(evaluation):
+    evaluation.run([job("mesh", lambda self: list(self.out.iterdir()))])
     assert list(evaluation.out.iterdir()) == []
 
 
 @pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
-def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(asked, monkeypatch, smoke, empty_cache, times):
+def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(evaluation, monkeypatch, smoke, empty_cache, times):
     cleaned = []
     monkeypatch.setattr(jobs, "clean_up", lambda: cleaned.append(1))
-    for name in ("mesh", "report"):
-        monkeypatch.setattr(Evaluation, name, lambda _: [])
-    evaluation = asked("mesh", "report")
     evaluation.generator.config = smoke(f"memory.empty_cache={empty_cache}")
-    evaluation.run()
+    evaluation.run([job(name, lambda _: []) for name in ("mesh", "report")])
     assert len(cleaned) == times
 
 
-def test_the_bar_of_a_resumed_sweep_starts_where_it_was(asked, monkeypatch):
+def test_the_bar_of_a_resumed_sweep_starts_where_it_was(evaluation, monkeypatch):
     """Of 3 objects, 4 + 2 + 2 frames are to be rendered, and 1 + 2 + 0 are there."""
-    evaluation, shown = asked("sweep"), []
+    shown = []
     poses = evaluation.trajectories["sweep"]
     evaluation.__dict__["trajectories"] = {"sweep": poses[:4], "rotation": poses[:2], "elevation": poses[:2]}
     real = jobs.progress
     monkeypatch.setattr(jobs, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
-    evaluation.run()
+    evaluation.run([job("sweep")])
     frames = evaluation.out / "frames"
     for file in [*sorted((frames / "sweep").glob("rgb_*.png"))[1:], *(frames / "elevation").glob("rgb_*.png")]:
         file.unlink()
-    evaluation.run()
+    evaluation.run([job("sweep")])
     assert [(bar.initial, bar.n, bar.total) for bar in shown] == [(0, 24, 24), (9, 24, 24)]
 
 
@@ -147,28 +149,26 @@ def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_p
         Image.new("RGB", (16, 16)).save(folder / name)
     (folder / "notes.txt").write_text("mine")
     Image.new("RGB", (16, 16)).save(tmp_path / "0.png")
-    evaluation = asked("invert", invert=[str(folder), str(tmp_path / "0.png")])
+    evaluation = asked(invert=[str(folder), str(tmp_path / "0.png")])
     assert evaluation.photograph_files == [folder / "a.JPG", folder / "b.png", folder / "c.bmp", tmp_path / "0.png"]
     assert len(evaluation.photographs[0]) == 4
     (tmp_path / "empty").mkdir()
     with pytest.raises(GrafError, match=r"empty: this folder holds no images \(\.png, "):
-        asked("invert", invert=[str(tmp_path / "empty")]).run()
+        asked(invert=[str(tmp_path / "empty")]).run([job("invert")])
 
 
 def test_photographs_and_cameras_are_those_of_the_files(asked, tmp_path):
     Image.new("RGB", (16, 16), (255, 0, 0)).save(tmp_path / "a.png")
-    photographs, poses = asked("invert", invert=[str(tmp_path / "a.png")]).photographs
+    photographs, poses = asked(invert=[str(tmp_path / "a.png")]).photographs
     assert photographs[0, :, 3, 5].tolist() == [1, -1, -1] and poses is None
 
 
-def test_a_model_without_surfaces_has_its_other_results_first(asked, monkeypatch, caplog):
+def test_a_model_without_surfaces_has_its_other_results_first(evaluation, caplog):
     def no_surface(_):
         raise NoSurface("mesh: nowhere half opaque")
 
-    monkeypatch.setattr(Evaluation, "mesh", no_surface)
-    monkeypatch.setattr(Evaluation, "report", lambda _: [Path("report.html")])
     with caplog.at_level("INFO", "graf"), pytest.raises(NoSurface):
-        asked("mesh", "report").run()
+        evaluation.run([job("mesh", no_surface), job("report", lambda _: [Path("report.html")])])
     assert caplog.messages == ["report.html"]
 
 
@@ -196,3 +196,16 @@ def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkp
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
     folders = [program.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
+
+
+def test_a_new_job_is_one_entry(evaluation, monkeypatch, capsys):
+    """Its flags, their help, what is refused and its turn come from there."""
+    monkeypatch.chdir(evaluation.run_dir.parent)
+    depth = program.Flag("fog_depth", "how deep it is", int, 3)
+    fog = Job(program.Flag("fog", "draw fog"), lambda evaluation: [Path(f"fog_{evaluation.flags.fog_depth}")], (depth,))
+    monkeypatch.setattr(program, "JOBS", (fog, *program.JOBS))
+    assert "draw fog" in program.parser().format_help()
+    with pytest.raises(GrafError, match="--fog_depth: changes nothing of --mesh; it is for --fog"):
+        program.refuse_unused(program.parser().parse_args(["--mesh", "--fog_depth", "4"]))
+    asked = program.asked_jobs(program.parser().parse_args(["--mesh", "--fog", "--fog_depth", "4"]))
+    assert [job.name for job in asked] == ["fog", "mesh"]
