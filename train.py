@@ -107,7 +107,7 @@ def run(
         record_history(device)  # from here on, so that the networks' own memory has one
     if processes.first and not args.dry_run:
         remove_run_leftovers(config.run_dir)
-    checkpoint = processes.from_first(
+    checkpoint = processes.broadcast(
         lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
     )
     dataset = processes.in_turn(lambda: build_dataset(config))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from graf.data.workers import available_cores
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import run_script
 from graf.runtime.device import keep_freed_memory
+from graf.runtime.guard import all_or_none
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
 from graf.runtime.processes import Processes
@@ -42,11 +42,11 @@ class TimedProcesses(Processes):
 
     spent: list[float] = dataclasses.field(default_factory=list)
 
-    def _word(self, word: int) -> int:
-        return self._timed(super()._word, word)
+    def all_reduce_status(self, status: int) -> int:
+        return self._timed(super().all_reduce_status, status)
 
-    def sum_(self, buffer: Tensor) -> Tensor:
-        return self._timed(super().sum_, buffer)
+    def all_reduce(self, buffer: Tensor) -> Tensor:
+        return self._timed(super().all_reduce, buffer)
 
     def _timed(self, exchange: Callable[[Any], T], given: Any) -> T:
         _wait_for_card()
@@ -110,12 +110,13 @@ def measure(config: Config, n_steps: int, device: torch.device, processes: Timed
     images = torch.rand(share, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
     seconds, waited, interruption = [], [], Interruption()
     for _ in range(WARM_UP_STEPS + n_steps):
-        processes.together()
+        processes.barrier()
         processes.spent.clear()
         start = time.perf_counter()
         processes.to_end(interruption)
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        processes.attempt(partial(step, state, images, *labels))
+        with all_or_none(processes):
+            step(state, images, *labels)
         state.advance()
         _wait_for_card()
         seconds.append(time.perf_counter() - start)

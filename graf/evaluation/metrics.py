@@ -20,7 +20,7 @@ from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor, t
 from graf.evaluation.image_streams import FakeStream, NotFinite, RealSubset, new_folder, remove_damaged, written
 from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.models.generator import Generator, weights_hash
-from graf.runtime.guard import is_out_of_memory, surviving
+from graf.runtime.guard import is_out_of_memory, retry_smaller
 from graf.runtime.processes import ALONE, Processes
 
 import torch
@@ -100,7 +100,7 @@ def measure_generator(
         batch_size //= 2
         return batch_size > 0
 
-    result = surviving(work, shrink, "metrics", agree=processes.any)
+    result = retry_smaller(work, shrink, "metrics", agree=processes.any)
     if not processes.first:
         return {}
     if faults:

@@ -1,13 +1,15 @@
-"""Out-of-memory ends no run: the work is taken again in smaller pieces."""
+"""Out of memory ends no run: the work is retried in smaller pieces, by all processes of the run alike."""
 
+import contextlib
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from graf.errors import CheckpointWriteError, GrafError
 from graf.runtime.cleanup import clean_up
+from graf.runtime.processes import ALONE, RAN_OUT, OutOfMemoryElsewhere, Processes
 
 import torch
 
@@ -49,13 +51,32 @@ class RanOut:
     said: str
 
 
-def attempt(work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES) -> Done[T] | RanOut:
-    """What came of the work.
+@contextlib.contextmanager
+def all_or_none(processes: Processes) -> Iterator[None]:
+    """A block that all processes of a run finish, or none: memory that runs out in one of them runs out in all."""
+    try:
+        yield
+    except OutOfMemoryElsewhere:
+        raise  # all know
+    except FAILURES as error:
+        if is_out_of_memory(error):
+            with contextlib.suppress(OutOfMemoryElsewhere):
+                processes.all_reduce_status(RAN_OUT)
+        raise
+    processes.barrier()
 
-    An error of another class than `failures` is raised: OutOfMemory, by default, is for who cannot take smaller pieces.
+
+def attempt(
+    work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES, processes: Processes = ALONE
+) -> Done[T] | RanOut:
+    """What came of the work; of many processes all get RanOut where memory ran out in one.
+
+    An error of another class than `failures` is raised: OutOfMemory, by default, is for a caller that cannot take smaller
+    pieces.
     """
     try:
-        return Done(work())
+        with all_or_none(processes):
+            return Done(work())
     except failures as error:
         if not is_out_of_memory(error):
             raise
@@ -67,27 +88,32 @@ def first_line(error: BaseException) -> str:
     return str(error).split("\n")[0] or type(error).__name__
 
 
-def surviving(work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool) -> T:
-    """The work's result, repeated in smaller pieces until memory suffices.
+def retry_smaller(work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool) -> T:
+    """The result of the work, retried in smaller pieces until memory suffices.
 
-    `shrink` makes the pieces smaller and tells whether it could; `agree` makes all processes of a run take the same way, given
-    whether this one failed. Raises OutOfMemory where there is nothing smaller.
+    `shrink` makes the pieces smaller and returns whether it could. `agree` is given whether memory ran out in this process and
+    returns whether it did in any, so that all retry together. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
-        outcome = attempt(work, (*FAILURES, OutOfMemory))  # what could not shrink any more may fit into a smaller whole
-        ran_out = isinstance(outcome, RanOut)
-        if not agree(ran_out):
-            return outcome.result
-        said = outcome.said if ran_out else "in another process"
-        del outcome  # a result that is not to be: its memory is needed
+        said = ""
+        try:
+            result = work()
+        except (*FAILURES, OutOfMemory) as error:  # what could not shrink any more may fit into a smaller whole
+            if not is_out_of_memory(error):
+                raise
+            said = first_line(error)
+        if not agree(bool(said)):
+            return result
+        result = None  # another process ran out of memory: this result is not used, and its memory is needed
         clean_up()
+        said = said or "in another process"
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
         log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said)
 
 
 def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, agree: Callable[[bool], bool] = bool) -> T:
-    """The result of work(size), which takes so much at a time, or of half of it until memory suffices; as `surviving`.
+    """The result of work(size), which takes so much at a time, or of half of it until memory suffices; as `retry_smaller`.
 
     Raises OutOfMemory where the half would be below `smallest`.
     """
@@ -97,4 +123,4 @@ def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, a
         size //= 2
         return size >= smallest
 
-    return surviving(lambda: work(size), shrink, what, agree)
+    return retry_smaller(lambda: work(size), shrink, what, agree)

@@ -1,4 +1,4 @@
-"""How a run comes to its processes: from the environment variables of torchrun or a batch system, and to an end together."""
+"""Joining the process group that torchrun or a batch system describes, and leaving it so that all processes end together."""
 
 import contextlib
 import logging
@@ -15,16 +15,16 @@ import torch.distributed as dist
 
 log = logging.getLogger("graf")
 
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # words go through the CPU and keep no card waiting
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # status codes go through the CPU and keep no card waiting
 TIMEOUT = timedelta(hours=2)  # longer than the first process measures FID or makes toy cars, while the others wait
 
 
 @contextlib.contextmanager
 def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device]]:
-    """The processes that torchrun's environment variables tell of, and this one's device; ALONE without them.
+    """The processes that torchrun's environment variables describe, and the device of this one; ALONE without the variables.
 
-    Inside it only the first process logs, and where one fails all end: one of those that failed raises its error, the others
-    leave quietly with status 1. Raises GrafError where the variables or the device do not fit.
+    Inside it only the first process logs. Where one fails all end: one of those that failed raises its error, the others exit
+    with status 1 and no message. Raises GrafError where the variables or the device do not fit.
     """
     rank, world_size, local_rank = (_variable(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if world_size == 1 or "RANK" not in os.environ:
@@ -44,27 +44,27 @@ def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device
 
 
 def disconnect() -> None:
-    """Leave the other processes and wait for the threads that speak to them; that one of them is gone is no error any more.
+    """Destroy the process group and wait for its threads; that another process is gone is no error any more.
 
-    A thread that still lets go of a message while Python is taken down would end this process by SIGABRT in the place of its
-    own exit status.
+    A thread that still releases a message while Python shuts down would end this process by SIGABRT, whatever its own exit
+    status.
     """
     try:
         dist.destroy_process_group()
     except RuntimeError as error:
-        log.debug("leaving the other processes: %s", error)
+        log.debug("destroying the process group: %s", error)
 
 
 @contextlib.contextmanager
 def _ending_together(processes: Processes) -> Iterator[None]:
     try:
         yield
-        processes.together()  # a launcher ends all processes when the first has left
+        processes.barrier()  # a launcher ends all processes when the first has left
     except AnotherProcessFailed as error:
         log.warning("process %d of %d ends: %s", processes.rank, processes.world_size, error)
         raise SystemExit(1) from None
     except Exception:
-        if not processes.speaks():
+        if not processes.report_failure():
             raise SystemExit(1) from None
         raise
 

@@ -1,9 +1,9 @@
-"""A run in many processes, each with a card or a share of the cores, as torchrun or a batch system starts them.
+"""A training run in many processes, each with a card or a share of the cores, as torchrun or a batch system starts them.
 
-Every process takes its own rows of each batch, and gradients are summed once a network and step; all else each process does as
-a run in one would. Before the processes exchange anything they say a word to each other, a small number on the CPU: that all
-is well, or that one ran out of memory, was asked to stop, or fails. A process that fails says so in the place of its next
-word, so that the others end with it instead of waiting for what never comes.
+Each process computes its own rows of every batch; the gradients are all-reduced once per network and step, and everything else
+each process does as a run in one would. Before the processes exchange tensors or objects they all-reduce a status code, a small
+number on the CPU: 0, or that one of them ran out of memory, received a signal, or failed. So no process waits for one that is
+not coming: a process that fails takes part in the next all-reduce with FAILED, and the others end with it.
 """
 
 import contextlib
@@ -13,15 +13,14 @@ from itertools import islice
 from typing import TypeVar
 
 from graf.errors import ConfigError, GrafError
-from graf.runtime.guard import Done, RanOut, attempt
 from graf.runtime.interruption import SIGNALS, Interruption
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-HALF_DONE = 500  # the word of a process that ran out of memory where it cannot simply try again; signals are below it
-FAILED = 1000  # and above: the word of a process that fails, the first process's being the largest
+RAN_OUT = 500  # status of a process that ran out of memory where it cannot simply retry; signals are below it
+FAILED = 1000  # and above: status of a process that fails, the first process's being the largest
 T, U = TypeVar("T"), TypeVar("U")
 
 
@@ -65,44 +64,25 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process. Raises AnotherProcessFailed, as all that exchanges something does."""
-        return self._word(int(flag)) > 0
+        return self.all_reduce_status(int(flag)) > 0
 
-    def attempt(self, work: Callable[[], T]) -> Done[T] | RanOut:
-        """As graf.runtime.guard.attempt, but of all processes or none: where memory runs out in one, all get RanOut."""
-        told = []
-
-        def listening() -> T:
-            try:
-                return work()
-            except OutOfMemoryElsewhere:
-                told.append(True)
-                raise
-
-        outcome = attempt(listening)
-        ran_out = isinstance(outcome, RanOut)
-        if not told:
-            with contextlib.suppress(OutOfMemoryElsewhere):
-                self._word(HALF_DONE if ran_out else 0)
-                return outcome
-        return outcome if ran_out else RanOut("in another process")
-
-    def together(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
-        self._word(0)
+        self.all_reduce_status(0)
 
     def in_turn(self, work: Callable[[], T]) -> T:
         """The work's result; the other processes begin when the first one is done, and find what it left on the disk."""
         if not self.first:
-            self.together()
+            self.barrier()
         result = work()
         if self.first:
-            self.together()
+            self.barrier()
         return result
 
-    def from_first(self, work: Callable[[], T]) -> T:
-        """What the work gives the first process, which alone does it."""
-        result = [work() if self.first else None]
-        self.together()
+    def broadcast(self, make: Callable[[], T]) -> T:
+        """What `make` returns in the first process, which alone calls it, for all processes."""
+        result = [make() if self.first else None]
+        self.barrier()
         if not self.alone:
             with _connected():
                 dist.broadcast_object_list(result)
@@ -110,14 +90,14 @@ class Processes:
 
     def require_same(self, value: object, what: str) -> None:
         """Raises GrafError in a process whose value is not the first one's."""
-        if self.from_first(lambda: value) != value:
+        if self.broadcast(lambda: value) != value:
             raise GrafError(
                 f"process {self.rank} of {self.world_size}: {what} differ from the first process's; start all processes on "
                 "machines of one kind, with the same versions and the same folders"
             )
 
-    def sum_(self, buffer: Tensor) -> Tensor:
-        """The buffer with the sum over all processes in it; `any` must have been asked just before."""
+    def all_reduce(self, buffer: Tensor) -> Tensor:
+        """The buffer, which now holds the sum over all processes; call `any` or `barrier` just before."""
         if not self.alone:
             with _connected():
                 dist.all_reduce(buffer)
@@ -153,45 +133,45 @@ class Processes:
         if self.alone:
             return interruption.requested
         time_is_up = self.first and interruption.requested
-        word = self._word(interruption.signal or (SIGNALS[-1] if time_is_up else 0))
-        if word and not interruption.requested:
-            interruption.signal = word
-        return word > 0
+        signal = self.all_reduce_status(interruption.signal or (SIGNALS[-1] if time_is_up else 0))
+        if signal and not interruption.requested:
+            interruption.signal = signal
+        return signal > 0
 
     def smallest(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """The smallest tuple of numbers that any process has."""
         if self.alone:
             return numbers
-        self.together()
+        self.barrier()
         found: list = [None] * self.world_size
         with _connected():
             dist.all_gather_object(found, numbers)
         return min(found)
 
-    def speaks(self) -> bool:
-        """Say that this process fails. Returns whether it is the first one to, whose message is the one to show."""
-        word = FAILED + self.world_size - self.rank
-        try:
-            return self._largest(word) == word
-        except AnotherProcessFailed:  # nobody is left to listen
-            return True
-
-    def _word(self, word: int) -> int:
-        """The largest word of all processes."""
+    def all_reduce_status(self, status: int) -> int:
+        """The largest status code of all processes. Raises AnotherProcessFailed or OutOfMemoryElsewhere where that is one's."""
         if self.alone:
-            return word
-        largest = self._largest(word)
+            return status
+        largest = self._largest(status)
         if largest >= FAILED:
             raise AnotherProcessFailed("another process of the run failed, and says why")
-        if largest >= HALF_DONE:
+        if largest >= RAN_OUT:
             raise OutOfMemoryElsewhere("in another process")
         return largest
 
-    def _largest(self, word: int) -> int:
-        said = torch.tensor(word)
+    def report_failure(self) -> bool:
+        """Tell the other processes that this one fails. Returns whether it is the first one to, whose message is shown."""
+        status = FAILED + self.world_size - self.rank
+        try:
+            return self._largest(status) == status
+        except AnotherProcessFailed:  # the others have ended already
+            return True
+
+    def _largest(self, status: int) -> int:
+        largest = torch.tensor(status)
         with _connected():
-            dist.all_reduce(said, dist.ReduceOp.MAX)
-        return int(said)
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def _gather(self, result: U) -> list[U]:
         """The results of all processes in the first one, nothing in the others."""

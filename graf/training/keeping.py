@@ -127,7 +127,7 @@ class Keeper:
                 self.log.evaluation(self.measured, state.step)
 
         try:
-            self.during("metrics", work, state.processes.attempt)
+            self.during("metrics", work, partial(attempt, processes=state.processes))
         except Exception as error:
             # The weights are whole; of many processes, another one's trouble may look like anything here.
             if not state.bad_steps and not isinstance(error, CheckpointWriteError):

@@ -14,7 +14,7 @@ from graf.evaluation.extractors import choose_extractor
 from graf.memory.budget import watched_budgets
 from graf.memory.monitor import MemoryMonitor
 from graf.runtime.cleanup import install_signal_handler
-from graf.runtime.guard import OutOfMemory, RanOut, first_line, is_out_of_memory
+from graf.runtime.guard import FAILURES, OutOfMemory, all_or_none, first_line, is_out_of_memory
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
 from graf.training.keeping import Keeper
@@ -119,13 +119,18 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
     sizes = str(state.sizes)
-    outcome = state.processes.attempt(
-        lambda: discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
-    )
-    if isinstance(outcome, RanOut):
-        where = f"step {state.step + 1}: out of memory ({outcome.said})"
+    ran_out = ""
+    try:
+        with all_or_none(state.processes):
+            stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
+    except FAILURES as error:
+        if not is_out_of_memory(error):
+            raise
+        ran_out = first_line(error)
+    if ran_out:
+        where = f"step {state.step + 1}: out of memory ({ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
-    stats = outcome.result | {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
+    stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
     state.advance()
     if str(state.sizes) != sizes:
         log.warning("step %d: it took out-of-memory to find that %s is too much; now %s", state.step, sizes, state.sizes)

@@ -9,13 +9,14 @@ Legend: B images a step, or a part of one, K side of a patch, W side of an image
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from graf.camera import Labels
 from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, sample_patch_grid
 from graf.rendering import RayNoise
-from graf.runtime.guard import surviving
+from graf.runtime.guard import retry_smaller
 from graf.runtime.processes import Processes
 from graf.training.health import accuracy, colour_deviation, colour_moments
 from graf.training.losses import (
@@ -82,7 +83,10 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
     def loss_of(rows: slice) -> tuple[Tensor, Stats]:
         return _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
 
-    stats = _gradients(state, loss_of, len(fake_labels), state.discriminator, state.optimizer_d, state.scaler_d)
+    learner = state.discriminator, state.optimizer_d, state.scaler_d
+    accumulate = partial(_accumulate, state, loss_of, len(fake_labels), *learner)
+    sums = retry_smaller(accumulate, state.sizes.shrink, f"step {state.step}", state.processes.any)
+    stats = _all_reduced(sums, state.processes)
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
     if len(fake_labels) > 1:
         stats |= deviations
@@ -97,15 +101,11 @@ def generator_step(state: TrainState, labels: Labels) -> Stats:
     Every process of a run is given the labels of all of them.
     """
     fake = draw(state, labels)[state.processes.rows]
+    learner = state.generator, state.optimizer_g, state.scaler_g
+    accumulate = partial(_accumulate, state, lambda rows: _generator_loss(state, fake[rows]), len(labels), *learner)
     with _without_gradients(state.discriminator):
-        stats = _gradients(
-            state,
-            lambda rows: _generator_loss(state, fake[rows]),
-            len(labels),
-            state.generator,
-            state.optimizer_g,
-            state.scaler_g,
-        )
+        sums = retry_smaller(accumulate, state.sizes.shrink, f"step {state.step}", state.processes.any)
+    stats = _all_reduced(sums, state.processes)
     stats["grad_norm_g"] = _optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
     if torch.isfinite(stats["grad_norm_g"]):
         state.update_average()
@@ -179,62 +179,63 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
     return loss, stats
 
 
-def _gradients(
+@dataclasses.dataclass(frozen=True)
+class Sums:
+    """What a process adds to the sums over all: the scalars of its rows and, where there are other processes, a buffer (P,)
+    with all gradients of a network."""
+
+    stats: Stats
+    gradients: Tensor | None
+
+
+def _accumulate(
     state: TrainState,
     loss_of: Callable[[slice], tuple[Tensor, Stats]],
     n: int,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-) -> Stats:
-    """Leave in the network the gradient of the mean loss over a batch of n, a part at a time. Returns the batch's scalars.
-
-    Processes take their shares of it and exchange nothing until all are done with all parts.
-    """
-    processes = state.processes
-
-    def take() -> tuple[Stats, Sums | None]:
-        optimizer.zero_grad(set_to_none=True)
-        totals: Stats = {}
-        for rows in state.sizes.parts(n // processes.world_size):
+) -> Sums:
+    """Leave in the network the gradient of the mean loss over a batch of n, of which this process takes its rows, a part at a
+    time. Processes exchange nothing until all are done with all parts."""
+    world_size, totals = state.processes.world_size, {}
+    with _no_half_gradient(optimizer):
+        for rows in state.sizes.parts(n // world_size):
             share = (rows.stop - rows.start) / n
             loss, stats = loss_of(rows)
             scaler.scale(share * loss).backward()
             for name, value in stats.items():
                 totals[name] = totals.get(name, 0) + share * value.detach()
-        return totals, None if processes.alone else collect(network, totals)
+        return Sums(totals, None if world_size == 1 else _in_one_buffer(network))
 
-    def shrink() -> bool:
+
+@contextlib.contextmanager
+def _no_half_gradient(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """The gradients begin at none, and are none where the block does not come to its end."""
+    optimizer.zero_grad(set_to_none=True)
+    try:
+        yield
+    except Exception:
         optimizer.zero_grad(set_to_none=True)
-        return state.sizes.shrink()
-
-    stats, sums = surviving(take, shrink, f"step {state.step}", agree=processes.any)
-    return stats if sums is None else add_up(sums, processes)
+        raise
 
 
-@dataclasses.dataclass(frozen=True)
-class Sums:
-    """gradients (P,): all of a network's, of which they are views; scalars (S,): the stats' numbers in float64."""
-
-    gradients: Tensor
-    scalars: Tensor
-    stats: dict[str, Tensor]
-
-
-def collect(network: nn.Module, stats: dict[str, Tensor]) -> Sums:
-    """The network's gradients moved into one buffer, and the stats in another."""
+def _in_one_buffer(network: nn.Module) -> Tensor:
+    """The network's gradients moved into one buffer (P,)."""
     learning = [p for p in network.parameters() if p.grad is not None]
-    gradients = torch.cat([p.grad.flatten() for p in learning])
-    for p, part in zip(learning, gradients.split([p.numel() for p in learning]), strict=True):
+    buffer = torch.cat([p.grad.flatten() for p in learning])
+    for p, part in zip(learning, buffer.split([p.numel() for p in learning]), strict=True):
         p.grad = part.view_as(p)
-    scalars = torch.cat([value.double().flatten() for value in stats.values()])
-    return Sums(gradients, scalars, stats)
+    return buffer
 
 
-def add_up(sums: Sums, processes: Processes) -> dict[str, Tensor]:
-    """Sum both over all processes: the network then has the gradients of all. Returns the stats of all."""
-    processes.sum_(sums.gradients)
-    parts = processes.sum_(sums.scalars).split([value.numel() for value in sums.stats.values()])
+def _all_reduced(sums: Sums, processes: Processes) -> Stats:
+    """The scalars, and in the network the gradients, summed over all processes."""
+    if sums.gradients is None:
+        return sums.stats
+    processes.all_reduce(sums.gradients)
+    scalars = processes.all_reduce(torch.cat([value.double().flatten() for value in sums.stats.values()]))  # (S,)
+    parts = scalars.split([value.numel() for value in sums.stats.values()])
     return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(sums.stats.items(), parts, strict=True)}
 
 

@@ -18,7 +18,7 @@ from graf.errors import ConfigError, GrafError
 from graf.evaluation.sampling import fresh_samples
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.runtime import launch
-from graf.runtime.guard import RanOut, surviving
+from graf.runtime.guard import RanOut, attempt, retry_smaller
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
 from graf.training import keeping, steps
@@ -88,7 +88,7 @@ def in_two_processes(rank, folder):
         found[name] = weights(state)
     found["resumed"] = resumed(processes, folder)
     found["out of memory"], found["sizes"] = short_of_memory(processes)
-    found["half done"] = processes.attempt(fails_for_memory if rank else lambda: "done")
+    found["half done"] = attempt(fails_for_memory if rank else lambda: "done", processes=processes)
     found["evaluations"], found["said of them"] = measured_while_training(processes, folder)
     found["samples"] = list(samples(*build(UNREFINED), processes.map))
     with closing(processes.map(lambda i: 10 * i, range(10))) as tens:
@@ -166,7 +166,7 @@ def first_after_memory_ran_out(processes):
         counts.append(counts[-1] // 2)
         return True
 
-    return surviving(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", agree=processes.any)
+    return retry_smaller(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", agree=processes.any)
 
 
 def fails_for_memory():
@@ -180,7 +180,7 @@ def fail_alone(processes, folder):
         with launch._ending_together(processes):
             if processes.rank == 1:
                 raise GrafError("data/left.png: cannot be read")
-            processes.together()
+            processes.barrier()
             raise AssertionError("the first process was told nothing")
     except GrafError as error:
         status, said = error.exit_status, str(error)

@@ -7,7 +7,7 @@ from graf.camera import Labels, sample_poses
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
 from graf.runtime.console import run_script
-from graf.runtime.guard import OutOfMemory, attempt, halving, is_out_of_memory, surviving
+from graf.runtime.guard import OutOfMemory, attempt, halving, is_out_of_memory, retry_smaller
 from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
@@ -178,7 +178,7 @@ def test_what_it_does_not_look_like_is_raised(error):
 def test_processes_agree_even_where_only_another_one_failed():
     """`agree` says that some process failed: this one repeats its work too, in smaller pieces."""
     done, shrunk = [], []
-    result = surviving(
+    result = retry_smaller(
         work=lambda: done.append(1) or len(done),
         shrink=lambda: shrunk.append(1) is None,
         what="step 3",
@@ -220,13 +220,13 @@ def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
     def work():
         tried.append(1)
         if len(tried) < 3:
-            surviving(lambda: (_ for _ in ()).throw(MemoryError()), lambda: False, "rays")
+            retry_smaller(lambda: (_ for _ in ()).throw(MemoryError()), lambda: False, "rays")
         return "done"
 
-    assert surviving(work, lambda: True, "images") == "done"
+    assert retry_smaller(work, lambda: True, "images") == "done"
     with pytest.raises(OutOfMemory, match="images: out of memory .rays: out of memory"):
         tried.clear()
-        surviving(work, lambda: False, "images")
+        retry_smaller(work, lambda: False, "images")
 
 
 def test_a_step_whose_smallest_part_is_too_large_is_not_taken_for_one_half_done():

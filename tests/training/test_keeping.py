@@ -6,7 +6,7 @@ from graf.checkpoints.checkpoint import NEWEST, Checkpoint, checkpoint_step, rea
 from graf.data import Views
 from graf.errors import CheckpointWriteError
 from graf.evaluation.metrics import COMPARABLE
-from graf.runtime.guard import Done, OutOfMemory
+from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
 from graf.training import fid, keeping, loop, samples
 from graf.training.loop import train
@@ -210,7 +210,7 @@ def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatc
     with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
         state.step = 2
         monkeypatch.setattr(type(state.processes), "alone", False)
-        monkeypatch.setattr(state.processes.__class__, "attempt", lambda _, work: Done(work()))
+        monkeypatch.setattr(type(state.processes), "all_reduce_status", lambda _, status: status)
         monkeypatch.setattr(keeping, "evaluate", lambda *_: (_ for _ in ()).throw(AssertionError("the stream ended early")))
         with pytest.raises(AssertionError):
             keeper._measure()
