@@ -31,7 +31,6 @@ from graf.runtime.files import whole_file
 from graf.runtime.limits import GB, MB
 from graf.runtime.precision import AmpSettings
 from measure_training import CCSR, NOT_REFINED, variant_config
-from memory_rules import measure_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,7 +44,6 @@ STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
 MOST_TIME_OF_AMP = 1.05  # of float32's
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
-WARM_UP_STEPS = 3
 SAMPLES = (20, 64)  # on a ray: the default's, and GRAF's
 RAYS = (1024, 4096, 16384)
 
@@ -103,15 +101,15 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
     if args.what == "memory":
         return memory.measure_memory(row["name"], row["rays"], args.steps or 3, 60, device)
     if args.what == "rules":
-        return measure_rules(load_config(args.config), args.steps or 20, device)
+        return memory.measure_rules(load_config(args.config), args.steps or 20, device)
     if args.what == "ccsr":
         settings = ["training.use_amp=true", f"nerf.N_samples={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
-        return row | memory.measure_steps(config, True, args.steps or 10, WARM_UP_STEPS, device)
+        return row | memory.measure_steps(config, True, args.steps or 10, memory.WARM_UP_STEPS, device)
     amp, kept = STEP_VARIANTS[row["name"]]
     config = load_config(args.config, [f"training.use_amp={str(amp).lower()}", f"training.amp_dtype={args.dtype}"])
     row["number_format"] = AmpSettings.choose(config.training, device).number_format
-    return row | memory.measure_steps(config, kept, args.steps or 20, WARM_UP_STEPS, device)
+    return row | memory.measure_steps(config, kept, args.steps or 20, memory.WARM_UP_STEPS, device)
 
 
 def step_rows(args: argparse.Namespace) -> list[dict]:
@@ -134,13 +132,8 @@ def amp_rows(args: argparse.Namespace) -> list[dict]:
     for key, what in (("seconds_per_step", "seconds"), ("cpu_seconds_per_step", "CPU seconds")):
         medians = {name: statistics.median(row[key] for row in rows if row["name"] == name) for name in ("float32", "amp")}
         share = medians["amp"] / medians["float32"]
-        log.info(
-            "medians: %.2f of the %s of float32; at most %.2f: %s",
-            share,
-            what,
-            MOST_TIME_OF_AMP,
-            met(share <= MOST_TIME_OF_AMP),
-        )
+        held = met(share <= MOST_TIME_OF_AMP)
+        log.info("medians: %.2f of the %s of float32; at most %.2f: %s", share, what, MOST_TIME_OF_AMP, held)
     return rows
 
 
@@ -165,21 +158,14 @@ def training_speed(args: argparse.Namespace, n_busy: int) -> float:
     never = [f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video")]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as others:
         settings = [f"training.outdir={folder}", "training.print_every=1", "training.monitoring=none", *never]
-        command = [
-            str(ROOT / "train.py"),
-            "--device",
-            args.device,
-            "--max_steps",
-            str(WARM_UP_STEPS + steps),
-            "--set",
-            *settings,
-        ]
+        length = ["--max_steps", str(memory.WARM_UP_STEPS + steps)]
+        command = [str(ROOT / "train.py"), "--device", args.device, *length, "--set", *settings]
         for _ in range(n_busy):
             others.enter_context(running(["-c", BUSY]))
         training = others.enter_context(running(command + (["--config", str(args.config)] if args.config else []), environment))
         rows = Path(folder, config.expname, "metrics.jsonl")
-        start = time_of_row(rows, WARM_UP_STEPS, training)
-        return steps / (time_of_row(rows, WARM_UP_STEPS + steps, training) - start)
+        start = time_of_row(rows, memory.WARM_UP_STEPS, training)
+        return steps / (time_of_row(rows, memory.WARM_UP_STEPS + steps, training) - start)
 
 
 @contextlib.contextmanager

@@ -5,20 +5,25 @@
 One half of the data set is compared with the other half as it is, blurred, noisy, or one image repeated.
 """
 
+import dataclasses
 import logging
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from graf.config import load_config
-from graf.data import build_dataset
+from graf.config import MetricsConfig, load_config
+from graf.data import Views, build_dataset
+from graf.errors import GrafError
+from graf.evaluation.extractors import choose_extractor
+from graf.evaluation.metrics import measure
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import run_script
 from graf.runtime.device import keep_freed_memory
-from image_distances import distances, halves, settled
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 log = logging.getLogger("graf")
 
@@ -27,6 +32,7 @@ ORDER = (  # each chain rises
     ("held out", "noise of 0.05", "noise of 0.1", "noise of 0.2"),
     ("held out", "one repeated"),
 )
+FEWEST = 4  # images of each half
 FAR = 3  # times as far as the held-out half is one image repeated at least, by FID, which is never near 0 for few images
 
 
@@ -71,6 +77,54 @@ def misranked(values: dict[str, dict[str, float]]) -> list[str]:
     if values["one repeated"]["fid"] < FAR * values["held out"]["fid"]:
         wrong.append(f"fid: one repeated is less than {FAR} times as far as held out")
     return wrong
+
+
+def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
+    """Reference images, and as many others (n, 3, H, W): n of each, or half of the data set if that is less.
+
+    Raises GrafError for halves of under 4.
+    """
+    if n < FEWEST:
+        raise GrafError(f"--n {n}: at least {FEWEST} images of each half are needed")
+    if len(dataset) < 2 * FEWEST:
+        raise GrafError(f"{len(dataset)} images: two halves of at least {FEWEST} are needed")
+    n = min(n, len(dataset) // 2)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+    held_out = Part(dataset, order[n : 2 * n])
+    return Part(dataset, order[:n]), torch.stack([held_out[i]["image"] for i in range(n)])
+
+
+def settled(config: MetricsConfig) -> MetricsConfig:
+    """The config with `auto` replaced by what it chooses, so that a note about missing Inception weights is logged once."""
+    return dataclasses.replace(config, extractor=choose_extractor(config).name)
+
+
+def distances(
+    sets: Iterable[tuple[str, Tensor]], reference: "Part", config: MetricsConfig, cuda: bool = False
+) -> dict[str, dict[str, float]]:
+    """{name: {"fid": ..., "kid": ...}} of named images (N, 3, H, W) in [-1, 1] from the reference's; the extractor runs on the
+    current CUDA device where `cuda` is set."""
+    values = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name, images in sets:
+            counts = dataclasses.replace(config, protocol="counts", n_real=len(reference), n_fake=len(images))
+            found = measure(images.split(config.batch_size), reference, counts, Path(cache), cuda)
+            values[name] = {key: found["values"][f"{key}_{found['extractor']}"] for key in ("fid", "kid")}
+    return values
+
+
+class Part(Dataset):
+    """Some of a data set's images, in an order of their own."""
+
+    def __init__(self, dataset: Views, indices: list[int]):
+        self.dataset, self.indices = dataset, indices
+        self.fingerprint = f"{dataset.fingerprint} {indices}"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return self.dataset[self.indices[i]]
 
 
 if __name__ == "__main__":

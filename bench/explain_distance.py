@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 
 import graf
+from check_metrics import distances, halves, settled
 from graf.config import MetricsConfig
 from graf.data import Views, build_dataset
 from graf.evaluation.extractors import choose_extractor, extractor_network, features
@@ -18,7 +19,6 @@ from graf.models.generator import Generator, Rendering
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from image_distances import distances, halves, settled
 
 import torch
 from torch import Tensor

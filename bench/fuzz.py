@@ -30,12 +30,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
 
 import train
-from data_mutations import make_data, mutate_data
 from graf.config import CONFIG_DIR, Config, config_to_dict, load_config
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import progress, run_script
 from graf.runtime.files import whole_file
-from mutations import mutate_config
+from mutations import make_data, mutate_config, mutate_data
 
 import torch
 

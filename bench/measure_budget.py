@@ -11,9 +11,9 @@ import json
 import logging
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
-from graf.camera import Labels, sample_poses
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.memory.budget import keep_to
@@ -22,9 +22,7 @@ from graf.runtime.console import run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import GB
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
-
-import torch
+from memory_rows import timed_steps
 
 log = logging.getLogger("graf")
 
@@ -75,14 +73,9 @@ def steps_within(args: argparse.Namespace) -> dict:
     config = load_config(None, [*args.set, f"memory.budget_gb={args.budget_gb}"])
     keep_to(config.memory, device)
     state = TrainState(config, device)
-    batch, size = config.training.batch_size, config.data.imsize
-    images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
-    for _ in range(args.steps):
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        stats = discriminator_step(state, images, labels[0], labels[1]) | generator_step(state, labels[2])
-        state.advance()
+    for _, stats in islice(timed_steps(state), args.steps):
+        losses = {name: float(stats[name]) for name in ("loss_d", "loss_g")}
         state.sizes.step_done()
-    losses = {name: float(stats[name]) for name in ("loss_d", "loss_g")}
     return losses | {"steps": state.step, "peak_bytes": peak_memory_bytes(device), "sizes": str(state.sizes)}
 
 

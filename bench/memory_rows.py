@@ -1,22 +1,28 @@
-"""What `bench/benchmark.py memory` measures: training steps of GRAF's network, and the bars that they are held against."""
+"""What bench/benchmark.py measures of memory: steps of GRAF's network against their bars, and house rules, kept and broken."""
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from unittest import mock
 
-from graf.camera import Labels, sample_poses
-from graf.config import CONFIG_DIR, Config, load_config
+from graf.camera import Labels, rotation_poses, sample_poses
+from graf.config import CONFIG_DIR, Config, load_config, override
+from graf.models.generator import Generator
+from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
-from live_bytes import counted_peak
+from live_bytes import LiveBytes, counted_peak
 from plain_step import PlainGenerator
 
 import psutil
 import torch
+from torch import Tensor
 
+WARM_UP_STEPS, FRAMES = 3, 8  # of the rules
 BATCH = 2  # images; the part that does not grow with them is small
 DEFAULT = ("training.micro_batch=2", "nerf.checkpoint_rays=0")
 AMP, ACCUMULATION, CHECKPOINT = "training.use_amp=true", "training.micro_batch=1", "nerf.checkpoint_rays=1024"
@@ -66,7 +72,7 @@ def measure_memory(variant: str, rays: int, n_steps: int, at_most_seconds: float
     if variant == "plain":
         state.generator = PlainGenerator(state.generator)
     seconds, start = [], time.perf_counter()
-    for taken in timed_steps(state):
+    for taken, _ in timed_steps(state):
         seconds.append(taken)
         if len(seconds) == n_steps or time.perf_counter() - start > at_most_seconds:
             break
@@ -95,7 +101,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, warm_up_steps: int, 
     for _ in range(warm_up_steps):
         next(steps)
     start = time.process_time()
-    seconds = [next(steps) for _ in range(n_steps)]
+    seconds = [next(steps)[0] for _ in range(n_steps)]
     return {
         "seconds_per_step": statistics.median(seconds),
         "cpu_seconds_per_step": (time.process_time() - start) / n_steps,
@@ -108,22 +114,21 @@ def idle_bytes(device: torch.device) -> int:
     return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
 
 
-def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[float]:
-    """Train on random photographs for ever: the seconds of each step, with what is done `afterwards`."""
+def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
+    """Train on random photographs for ever: the seconds of each step, with what is done `afterwards`, and its stats."""
     config, device = state.config, state.device
     batch, size = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        discriminator_step(state, images, labels[0], labels[1])
-        generator_step(state, labels[2])
+        stats = discriminator_step(state, images, labels[0], labels[1]) | generator_step(state, labels[2])
         state.advance()
         if afterwards:
             afterwards()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        yield time.perf_counter() - start
+        yield time.perf_counter() - start, stats
 
 
 def compared(rows: list[dict]) -> list[dict]:
@@ -168,3 +173,54 @@ def expected_bytes(rows: list[dict], variant: str, rays: int) -> float:
     known = [row for row in rows if row["name"] == variant and row["rays_per_image"] < rays]
     largest = max(known, key=lambda row: row["rays_per_image"], default=None)
     return largest["peak_bytes"] * rays / largest["rays_per_image"] if largest else 0
+
+
+def measure_rules(config: Config, n_steps: int, device: torch.device) -> list[dict]:
+    """Rows of a rule's name, its values kept and broken, and their unit: peak `bytes` of tensors, or `seconds`, the median of
+    n_steps steps."""
+    generator = Generator(override(config, ["nerf.N_samples_render=0"])).to(device)  # as many samples in both ways
+    usual, zero_grad = step_peak(config, device), torch.optim.Optimizer.zero_grad
+    with mock.patch.object(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: zero_grad(self, False)):
+        zeroed = step_peak(config, device)
+    rows = [
+        ("zero_grad(set_to_none=True), not filling with zeros", "bytes", usual, zeroed),
+        ("tensors end with their function, not with the run", "bytes", usual, step_peak(config, device, keeps_renderings=True)),
+        ("frames are rendered under inference_mode, not with a graph", "bytes", *frame_peaks(generator)),
+        ("the cache is emptied between phases, not each step", "seconds", *step_seconds(config, n_steps, device)),
+    ]
+    return [dict(zip(("name", "unit", "kept", "broken"), row, strict=True)) for row in rows]
+
+
+def step_peak(config: Config, device: torch.device, keeps_renderings: bool = False) -> int:
+    """Peak bytes of tensors in the second of two steps, by when optimizers and gradients are there."""
+    renderings = []
+    with LiveBytes() as counter:
+        state = TrainState(config, device)
+        if keeps_renderings:
+            state.generator.register_forward_hook(lambda _module, _inputs, rendering: renderings.append(rendering))
+        taken = timed_steps(state)
+        next(taken)
+        counter.peak = counter.live
+        next(taken)
+    return counter.peak
+
+
+def frame_peaks(generator: Generator) -> tuple[int, int]:
+    """Peak bytes of rendering FRAMES frames: as samples are, and as a network is called that is to learn from them."""
+    poses = rotation_poses(FRAMES, generator.config.data).to(generator.background.device)
+    latents = generator.sample_latents(FRAMES).to(poses)
+    with LiveBytes() as kept:
+        generator.render(latents, poses)
+    with LiveBytes() as broken:
+        generator(latents, Labels.of_poses(poses))
+    return kept.peak, broken.peak
+
+
+def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[float, float]:
+    """Seconds of a step, and of a step with clean_up behind each."""
+    keep_freed_memory()
+    state = TrainState(config, device)
+    medians = []
+    for taken in (timed_steps(state), timed_steps(state, afterwards=clean_up)):
+        medians.append(statistics.median(seconds for seconds, _ in islice(taken, WARM_UP_STEPS, WARM_UP_STEPS + n_steps)))
+    return tuple(medians)

@@ -2,12 +2,11 @@
 
 import copy
 
-from check_metrics import ORDER, damages, misranked
+from check_metrics import ORDER, damages, distances, halves, misranked, settled
 from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors
-from image_distances import distances, halves, settled
 
 import pytest
 

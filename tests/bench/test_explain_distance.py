@@ -3,13 +3,13 @@
 import sys
 
 import explain_distance
+from check_metrics import halves
 from explain_distance import HAZE, spread, stages, without_haze
 from graf.checkpoints.export import write_export
 from graf.data import build_dataset
 from graf.data.views import sample_labels
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
-from image_distances import halves
 
 import torch
 
