@@ -161,7 +161,7 @@ def note_data(state: TrainState, dataset: Views) -> None:
     if state.data_fingerprint not in ("", dataset.fingerprint):
         log.warning(
             "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "
-            "preprocessing than the checkpoint was trained on; %d images now, and training goes on with them; "
+            "preprocessing than the checkpoint was trained on; %d images now, and training continues with them; "
             "--set expname=NAME begins another run",
             state.step,
             len(dataset),

@@ -1,4 +1,4 @@
-"""Giving memory back to the system, between phases or when asked to by a signal."""
+"""Giving memory back to the system, between phases or when a signal asks for it."""
 
 import ctypes
 import gc
@@ -14,7 +14,7 @@ import torch
 def clean_up() -> None:
     """Collect garbage, empty PyTorch's cache of the card, and hand glibc's free blocks back to the kernel.
 
-    The next steps take their memory anew, which costs time: worth it after a phase of another size, not after each step.
+    The next steps have to allocate their memory again, which costs time: worth it after a phase of another size, not per step.
     """
     gc.collect()
     if torch.cuda.is_initialized():
@@ -41,9 +41,9 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def request_clean_up(process: psutil.Process) -> int | None:
-    """Ask the process to clean up, or the first below it that handles the signal, such as a training behind a shell.
+    """Ask a process to clean up, or its first descendant that handles the signal, such as train.py started by a shell.
 
-    Returns whom it asked; None where nobody handles the signal, which would end a process that does not. Only Linux tells.
+    Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
     """
     for candidate in (process, *process.children(recursive=True)):
         if _handles_signal(candidate.pid):

@@ -1,4 +1,4 @@
-"""What the command lines share: hyphens for underscores, ~ and $HOME in paths, --version, and what an unknown flag may mean."""
+"""Argument parsing shared by all programs: hyphens for underscores, ~ and $HOME in paths, --version, hints on unknown flags."""
 
 import argparse
 import itertools
@@ -21,7 +21,7 @@ def file_path(text: str) -> Path:
 
 
 def positive(text: str) -> int:
-    """The type of a flag that counts things of which there is at least one."""
+    """The type of a flag that is a whole number above 0."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
     return int(text)
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def hints(unknown: Sequence[str]) -> list[str]:
-    """Of flags that no program here takes, those that are keys of the config, ours or another suite's, and how to say them."""
+    """Hints on unknown flags that are config keys of this or another project: how to set them instead."""
     names, found = full_names(Config), []
     for word, following in itertools.pairwise([*unknown, "--"]):
         flag, equals, value = word.partition("=")
@@ -83,12 +83,12 @@ def hints(unknown: Sequence[str]) -> list[str]:
 
 
 def add_data_flag(parser: argparse.ArgumentParser) -> None:
-    """The folder of images, as other suites' programs take it."""
+    """Add the flag for the folder of images, named as in other projects."""
     parser.add_argument("--data_dir", type=Path, help="folder of your images, as data.type=images data.datadir=...")
 
 
 def add_folder_flags(parser: argparse.ArgumentParser) -> None:
-    """Folders of images and of runs, as other suites' programs take them."""
+    """Add the flags for the folders of images and of runs, named as in other projects."""
     add_data_flag(parser)
     parser.add_argument("--output_dir", type=Path, help="parent folder of the run, as training.outdir=...")
 

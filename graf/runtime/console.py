@@ -1,4 +1,4 @@
-"""What the scripts share: messages on the terminal, progress bars, and errors as exit statuses."""
+"""Shared by all programs: messages on the terminal, progress bars, and exit statuses of errors."""
 
 import contextlib
 import logging
@@ -40,7 +40,7 @@ class _Lines:
 
 
 class _Lossy(ObjectWrapper):
-    """A stream of the terminal's that loses what cannot be written, to a full disk or a pipe that nobody reads any more."""
+    """A terminal stream that drops what cannot be written, for example to a full disk or a closed pipe."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ class _Lossy(ObjectWrapper):
 
 @contextlib.contextmanager
 def _lossy_terminal() -> Iterator[None]:
-    """What is said is not worth a run: neither log lines nor progress bars end one, nor what libraries print."""
+    """Output that cannot be written does not end a run: log lines, progress bars, prints of libraries."""
     streams = sys.stdout, sys.stderr
     with contextlib.redirect_stdout(_Lossy(sys.stdout)), contextlib.redirect_stderr(_Lossy(sys.stderr)):
         yield
@@ -95,7 +95,7 @@ def _lost_files_as_warnings() -> Iterator[None]:
 def run_script(main: Callable[[], int | None]) -> None:
     """Run a script's main: messages to the terminal, a GrafError to stderr with its exit status, mostly 2.
 
-    A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A terminal that cannot ends nothing.
+    A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A closed terminal does not end it.
     """
     with _lossy_terminal():
         status = _status_of(main)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what is said where they cannot be."""
+"""Files that are written completely or not at all, and warnings about those that cannot be written."""
 
 import contextlib
 import hashlib
@@ -13,8 +13,8 @@ import psutil
 
 log = logging.getLogger("graf")
 
-ABANDONED_S = 3600  # after so long without a write, nobody writes a file any more
-_given_up: set[str] = set()  # kinds of files whose loss has been told
+ABANDONED_S = 3600  # a temporary file without a write for so long is abandoned
+_given_up: set[str] = set()  # kinds of files whose loss was logged
 
 
 @contextlib.contextmanager
@@ -52,10 +52,10 @@ def check_writable(file: Path | str) -> None:
 
 
 def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:
-    """Remove the temporary files that `whole_file` could not, its process having been killed.
+    """Remove temporary files of `whole_file` that killed processes left behind.
 
-    own: patterns of names that only the caller writes. Others stay for an hour after their last byte: they may be those of
-    a process on another machine, which cannot be seen from here.
+    own: patterns of names that only the caller writes. Others stay for an hour after their last write: they may belong to a
+    process on another machine, which cannot be seen from here.
     """
     for leftover in folder.glob(".*.partial*"):
         pid = leftover.name.rpartition(".partial")[0].rpartition(".")[2]
@@ -67,7 +67,7 @@ def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder outlive a power cut, where the system can: Windows and some network drives cannot."""
+    """Flush a folder's entries to the disk, so that they survive a power cut; Windows and some network drives cannot."""
     if os.name != "posix":
         return
     with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def file_sha256(path: Path) -> str:
 
 
 def stream_sha256(file: BinaryIO) -> str:
-    """sha256 of an open file's bytes from where it stands to its end."""
+    """sha256 of an open file's bytes from its current position to its end."""
     digest = hashlib.sha256()
     while block := file.read(2**20):
         digest.update(block)
@@ -94,7 +94,7 @@ def stream_sha256(file: BinaryIO) -> str:
 
 @contextlib.contextmanager
 def not_worth_a_run(kind: str) -> Iterator[None]:
-    """A file written in this block may be lost, on a full disk say, without ending the run; the log tells once a kind.
+    """A file written in this block may be lost, for example on a full disk, without ending the run; logged once per kind.
 
     kind: what is lost, such as "sample sheets".
     """
@@ -103,4 +103,4 @@ def not_worth_a_run(kind: str) -> Iterator[None]:
     except OSError as error:
         if kind not in _given_up:
             _given_up.add(kind)
-            log.warning("%s cannot be written (%s); training goes on, and this is said once", kind, error)
+            log.warning("%s cannot be written (%s); training continues, and this is said once", kind, error)

@@ -1,4 +1,4 @@
-"""What ends a run after the step in hand, so that a checkpoint can be written: signals, and the time it was given."""
+"""Signals and time limits end a run after the current step, so that a checkpoint can be written."""
 
 import math
 import signal
@@ -12,10 +12,10 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 
 
 class Interruption:
-    """While entered, the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
+    """Inside this context the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
 
-    max_hours: counted from here on; 0 for no limit. It ends a run only once `began` is set, after a first step: one that was
-    too short for the start alone would ask to be started again for ever.
+    max_hours: counted from the start of the context; 0 for no limit. It ends a run only after `began` was set by a first step:
+    if it were shorter than the start-up, the run would be requeued for ever.
     """
 
     def __init__(self, max_hours: float = 0, clock: Callable[[], float] = time.monotonic):
@@ -39,12 +39,12 @@ class Interruption:
 
     @property
     def reason(self) -> str:
-        """Who asked for it."""
+        """What ended the run, for the log."""
         return "training.max_hours" if self.signal is None else signal.Signals(self.signal).name
 
     @property
     def exit_status(self) -> int:
-        """0 where nothing was requested; 130 after SIGINT and 143 after SIGTERM, as shells have it; else REQUEUE."""
+        """0 without a request; 130 after SIGINT and 143 after SIGTERM, as in shells; else REQUEUE."""
         if not self.requested:
             return 0
         return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else REQUEUE
@@ -56,9 +56,9 @@ class Interruption:
 
 
 def requeue_at_start() -> None:
-    """Until an Interruption is entered nothing is there to be saved: SIGUSR1 ends the process with REQUEUE.
+    """Before an Interruption is entered there is nothing to save: SIGUSR1 then ends the process with status REQUEUE.
 
-    Ctrl-C and SIGTERM do with 130 and 143 by themselves.
+    Ctrl-C and SIGTERM already end it with 130 and 143.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

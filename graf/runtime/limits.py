@@ -26,7 +26,7 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def memory_available(root: Path = Path("/")) -> int:
-    """Bytes that this process can still take before it, the machine or a control group around it runs out."""
+    """Bytes that this process can still allocate before it, the machine or one of its control groups runs out."""
     room = [psutil.virtual_memory().available]
     for group, (limit_file, use_file, cache_name) in _control_groups(root):
         limit, used = _number(group / limit_file), _number(group / use_file)
@@ -76,7 +76,7 @@ def _number(path: Path) -> int | None:
 
 
 def _statistic(path: Path, name: str) -> int:
-    """A value of memory.stat, 0 where it is not told."""
+    """A value of memory.stat, 0 where it is missing."""
     try:
         rows = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
         return next((int(row[1]) for row in rows if row[0] == name), 0)

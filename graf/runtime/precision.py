@@ -1,7 +1,7 @@
-"""The number format that a run's networks compute in: the one place that knows where mixed precision pays.
+"""The number format that a run's networks compute in: the only place that decides where mixed precision pays off.
 
-It pays where the processor multiplies 16-bit numbers itself. On another CPU, such as one with AVX2 only, products of bfloat16
-numbers are computed one by one, and mixed precision, unless the config names bfloat16, is float32.
+It does where the processor has instructions for 16-bit products. On other CPUs, such as those with AVX2 only, bfloat16 products
+are computed one by one, so mixed precision means float32 there unless the config names bfloat16.
 """
 
 import dataclasses
@@ -47,12 +47,12 @@ class AmpSettings:
 
     @property
     def number_format(self) -> str:
-        """Such as bfloat16."""
+        """The format's name, such as bfloat16."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
     def suits_discriminator(self) -> bool:
-        """Not on the CPU, where the backward pass of its convolutions of small maps is far slower in bfloat16."""
+        """False on the CPU, where the backward pass of convolutions of small maps is far slower in bfloat16."""
         return self.device_type != "cpu"
 
     def autocast(self, enabled: bool = True) -> torch.autocast:
@@ -65,7 +65,7 @@ class AmpSettings:
 
 
 def log_number_format(training: TrainingConfig, device: torch.device) -> None:
-    """One line where mixed precision is asked for and is not what its name says, or costs."""
+    """Log one line where mixed precision is requested but is float32, another format, or slow here."""
     if not training.use_amp or device.type != "cpu":
         return
     if multiplies_bfloat16(device):
@@ -92,7 +92,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def _answer(module: ModuleType, name: str) -> bool:
-    """What a private function of torch says; no where this version of torch does not have it."""
+    """The answer of a private function of torch; False where this version of torch does not have it."""
     try:
         return bool(getattr(module, name)())
     except (AttributeError, RuntimeError):

@@ -1,9 +1,10 @@
-"""One training a folder: a lock file that says who has it.
+"""One run per folder at a time: a lock file names the process that trains in it.
 
-The file is written under another name and linked to its own, which is atomic on local disks and on network drives. Its
-existence is the lock, not an advisory lock of the system's, which some network drives do not pass on to other machines. What a
-killed run leaves behind is told by its process: on this machine it can be looked up. On another, or in another container, it
-cannot, and a person has to decide, unless SLURM did: a job that it started again is not running anywhere else.
+The file is written under a temporary name and then hard-linked to its own, which is atomic on local disks and network drives.
+Its existence is the lock, not an advisory lock of the system, which some network drives do not pass on to other machines.
+Whether a lock was left by a killed run is decided by looking up its process, which is possible on this machine only. For a
+process on another machine or in another container a person has to decide, except for a SLURM job that was requeued: it is not
+running anywhere else.
 """
 
 import contextlib
@@ -30,15 +31,15 @@ except ImportError:  # Windows
 log = logging.getLogger("graf")
 
 NAME = "run.lock"
-CLOCK_TOLERANCE_S = 1.0  # of what a system tells twice of a process's start
+CLOCK_TOLERANCE_S = 1.0  # between two readings of a process's start time
 
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A process. started: seconds since boot on Linux, since 1970 elsewhere, neither of which moves with the clock.
+    """The process that holds a lock. started: seconds since boot on Linux, since 1970 elsewhere; neither moves with the clock.
 
-    namespace: within which its number is its own, of Linux's containers; slurm_job and slurm_restarts: the batch job that it
-    is of, and how often that was started again; empty and 0 where there is no such thing.
+    namespace: the Linux namespace in which its process id is unique (containers have their own); slurm_job and slurm_restarts:
+    its batch job, and how often that was requeued; empty and 0 where there is none.
     """
 
     pid: int
@@ -52,7 +53,7 @@ class Holder:
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Hold the folder against other trainings while entered. A lock that a killed run on this machine left is taken over.
+    """Lock the folder against other runs inside this context. A lock that a killed run on this machine left is taken over.
 
     The folder is made where it is missing, and removed again where it stays empty. Raises GrafError where another run has the
     folder, or a process on another machine may have it, RunFolderError where the lock cannot be written.
@@ -80,7 +81,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def _create(path: Path, me: Holder) -> bool:
-    """Make the lock file, whole or not at all; False where there is one."""
+    """Create the lock file atomically; False where there is one already."""
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.partial{path.suffix}")
     try:
         _write_new(temporary, me)
@@ -112,7 +113,7 @@ def _write_new(path: Path, me: Holder) -> None:
 
 
 def _take_over(path: Path, me: Holder) -> None:
-    """Replace a lock whose process is no more. Raises GrafError where it may live; does nothing where the file has changed.
+    """Replace a lock whose process has ended. Raises GrafError where it may be alive; does nothing where the file has changed.
 
     Of several runs that find the same stale file, only the first to lock it replaces it; the others then see another file.
     """
@@ -128,7 +129,7 @@ def _take_over(path: Path, me: Holder) -> None:
         _refuse_if_alive(path, holder, me)
         with whole_file(path) as temporary:
             temporary.write_text(json.dumps(dataclasses.asdict(me)), encoding="utf-8")
-        log.warning("%s: left by process %d, which is no more; taken over", path, holder.pid)
+        log.warning("%s: left by process %d, which has ended; taken over", path, holder.pid)
 
 
 def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
@@ -151,7 +152,7 @@ def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
 
 
 def _is_running(holder: Holder) -> bool:
-    """Whether the very process lives, not another that was given its number later, nor one that only waits to be reaped."""
+    """Whether this very process is alive: not a later one with the same id, and not a zombie."""
     try:
         process = psutil.Process(holder.pid)
         same = abs(_started(process) - holder.started) <= CLOCK_TOLERANCE_S
@@ -199,7 +200,7 @@ def _namespace() -> str:
 
 
 def _boot_id() -> str:
-    """Of this machine since it was started; empty where the system has no such thing."""
+    """The id of this machine's current boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

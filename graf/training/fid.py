@@ -29,7 +29,7 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
             state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes, options=options
         )
     except (OSError, NotFinite) as error:
-        log.warning("step %d: FID and KID cannot be measured (%s); training goes on", state.step, error)
+        log.warning("step %d: FID and KID cannot be measured (%s); training continues", state.step, error)
         return {}
     if not result:
         return {}

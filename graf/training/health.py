@@ -1,4 +1,4 @@
-"""Whether training goes well: steps that are not finite, out of memory amid an update, and the collapse of the game.
+"""Whether training goes well: non-finite steps, out of memory during a weight update, and collapse of the GAN.
 
 A run whose steps are not finite is rolled back to its last good checkpoint, once, and then ends with a diagnosis.
 """
@@ -32,8 +32,8 @@ from torch.nn import functional as F
 log = logging.getLogger("graf")
 
 MAX_ROLLBACKS = 1  # in a run
-CELLS = 4  # along a side of an image, whose mean colours are compared
-WINDOW_STEPS, WINDOW_ROWS = 300, 10  # that a warning is based on, at least
+CELLS = 4  # cells along each side of an image; their mean colours are compared
+WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
 PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
 EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
 ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the photographs
@@ -41,15 +41,15 @@ WATCHED = ("accuracy_d", "opacity", "sample_std", "real_std")
 
 
 class Derailed(GrafError):
-    """Training cannot go on from where it is; the message is the diagnosis."""
+    """Training cannot continue from its current weights; the message is the diagnosis."""
 
 
 class HalfUpdated(Derailed):
-    """Memory ran out while weights were being changed, so that the step cannot be taken again."""
+    """Memory ran out while weights were being updated, so the step cannot be retried."""
 
 
 def check_numbers(state: TrainState, stats: dict[str, Tensor], images: Tensor) -> None:
-    """Count the steps in a row, this one being done, that a network skipped because something was not finite.
+    """Count the consecutive steps, including this one, that a network skipped because something was not finite.
 
     Raises Derailed after training.max_bad_steps of them.
     """
@@ -67,8 +67,8 @@ def check_numbers(state: TrainState, stats: dict[str, Tensor], images: Tensor) -
 
 
 def first_not_finite(state: TrainState, stats: dict[str, Tensor], images: Tensor) -> str:
-    """The first number of a step that is not finite, and the first tensor: of the photographs, the weights, and the gradients
-    from the last layer to the first, as they are computed."""
+    """Names the first scalar of a step that is not finite, and the first such tensor: photographs, then weights, then gradients
+    in the order of the backward pass."""
     number = next(f"{name} is {float(value):g}" for name, value in stats.items() if not torch.isfinite(value))
     tensor = next((name for name, tensor in _tensors(state, images) if not torch.isfinite(tensor).all()), None)
     return f"{number}; {f'the first tensor not finite is {tensor}' if tensor else 'all weights and gradients are finite'}"
@@ -86,7 +86,7 @@ def _tensors(state: TrainState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def diagnosis(state: TrainState) -> str:
-    """What is known of the bad steps in a row that the run is in, and what to do."""
+    """A message on the current row of bad steps: what happened, and what to do."""
     lr_g, lr_d = (optimizer.param_groups[0]["lr"] for optimizer in (state.optimizer_g, state.optimizer_d))
     scale_g, scale_d = state.scaler_g.get_scale(), state.scaler_d.get_scale()
     return (
@@ -99,11 +99,11 @@ def diagnosis(state: TrainState) -> str:
 
 
 def roll_back(state: TrainState, trouble: Derailed) -> None:
-    """Go on from the run's last good checkpoint, once in a run, with other latents, cameras and noise than led to the trouble.
+    """Return to the run's last good checkpoint, once per run, and continue with another random state than led to the trouble.
 
-    Good is the newest that loads, has finite weights, and is not of a row of bad steps. What is reached is saved, so that a run
-    which is killed and started again knows of it. The best measurement stays, for model_best.pt is of it. Raises the trouble
-    where there is none, or the run was rolled back before.
+    A good checkpoint is the newest one that loads, has finite weights, and was not saved during a row of bad steps. The result
+    is saved, so that a run that is killed and restarted knows of it. The best measurement stays, as model_best.pt is of it.
+    Raises the trouble where there is no good checkpoint, or the run was rolled back before.
     """
     rollbacks = state.rollbacks + 1
     if rollbacks > MAX_ROLLBACKS:
@@ -120,7 +120,7 @@ def roll_back(state: TrainState, trouble: Derailed) -> None:
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
     log.warning("%s", trouble)
-    log.warning("rolled back to %s, step %d; what chance decides is another from there (seed %d)", path, state.step, seed)
+    log.warning("rolled back to %s, step %d; latents, cameras and noise differ from here on (seed %d)", path, state.step, seed)
     save_newest(state.checkpoint())
 
 
@@ -176,7 +176,7 @@ def anomalies_named(state: TrainState) -> Iterator[None]:
 
 
 def _place(traces: list[str]) -> str:
-    """Where in this package an operation was called, by autograd's trace of it."""
+    """Where in this package an operation was called, according to autograd's traceback."""
     root = Path(__file__).resolve().parents[1]
     calls = re.findall(r'File "(.+)", line (\d+), in (\w+)', traces[-1] if traces else "")
     ours = [call for call in calls if root in Path(call[0]).resolve().parents]
@@ -194,23 +194,23 @@ def accuracy(real: Tensor, fake: Tensor) -> Tensor:
 def colour_moments(images: Tensor) -> Tensor:
     """Mean and mean square over images (B, 3, K, K) of their colours in 4 x 4 cells: (2, 3, 4, 4), in float64.
 
-    Those of a batch are the weighted sum of its parts', and there is no graph behind them.
+    The moments of a batch are the weighted sum of those of its parts. They carry no gradient.
     """
     cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS).double()  # (B, 3, 4, 4)
     return torch.stack((cells.mean(0), cells.square().mean(0)))
 
 
 def colour_deviation(moments: Tensor) -> Tensor:
-    """Standard deviation over a batch, averaged over cells and channels, from the `colour_moments` of all of it: a scalar."""
+    """Standard deviation over a batch, averaged over cells and channels, from its `colour_moments`: a scalar."""
     mean, square = moments
     return (square - mean.square()).clamp_min(0).sqrt().mean().float()
 
 
 class CollapseWatch:
-    """Warns once of each kind of collapse, and again where it comes back after it was gone.
+    """Warns once of each kind of collapse, and again if it returns after it had ended.
 
-    It sees the numbers that are printed, and judges by their means over the last 300 steps or 10 rows, whichever are more.
-    They are no part of a run's state: a resumed run begins to watch again.
+    It sees the rows of metrics.jsonl and judges by their means over the last 300 steps or 10 rows, whichever is more.
+    These are not part of a run's state: a resumed run starts a new window.
     """
 
     def __init__(self):
@@ -218,7 +218,7 @@ class CollapseWatch:
         self._told: set[str] = set()
 
     def look(self, numbers: Mapping[str, float], step: int) -> None:
-        """Take a step's numbers as metrics.jsonl has them, and warn where that is due."""
+        """Add a row of metrics.jsonl, and warn where its window shows a collapse."""
         self._rows.append((step, numbers))
         while len(self._rows) > WINDOW_ROWS and self._rows[1][0] <= step - WINDOW_STEPS:
             self._rows.popleft()
@@ -236,7 +236,7 @@ class CollapseWatch:
 
 
 def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
-    """Kinds of collapse, each with its evidence and what may help, by the means of WATCHED, as far as known, over `steps`."""
+    """Kinds of collapse, each with its evidence and a cure, by the means of those of WATCHED that are known, over `steps`."""
     found, last = {}, f"over the last {steps} steps"
     accuracy_d, opacity = means.get("accuracy_d", 0.5), means.get("opacity", 0.5)
     sample_std, real_std = means.get("sample_std", math.inf), means.get("real_std", 0.0)

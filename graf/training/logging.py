@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl always, TensorBoard or wandb as configured."""
+"""Logging of scalars: metrics.jsonl always, TensorBoard or wandb as configured."""
 
 import contextlib
 import importlib.util
@@ -18,7 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class RunLog:
-    """Scalars of a run, appended as they come; rows of steps that a resumed run will take again are dropped."""
+    """Appends scalars of a run as they come; drops rows of steps that a resumed run will repeat."""
 
     def __init__(self, run_dir: Path, config: Config, step: int):
         self.path = run_dir / "metrics.jsonl"
@@ -96,7 +96,7 @@ def _start_wandb(run_dir: Path, config: Config) -> Any:
 
 
 def _run_id(run_dir: Path) -> str:
-    """A name of the run for a service that is to know it again when it is continued, kept in its folder."""
+    """The run's id for wandb, kept in its folder so that a continued run is recognised."""
     path = run_dir / "wandb_id.txt"
     with contextlib.suppress(OSError, ValueError):
         if run_id := path.read_text(encoding="utf-8").strip():

@@ -1,4 +1,4 @@
-"""What the discriminator is shown of images, and the losses of the adversarial game.
+"""The discriminator's input, and the losses of the GAN.
 
 Legend: B images, K side of a patch; logits (B,), above 0 for what looks real.
 """
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.functional import gaussian_blur
 
-NARROWEST_BLUR = 0.2  # pixels: what is narrower changes nothing
+NARROWEST_BLUR = 0.2  # pixels; a narrower blur changes nothing
 
 
 def judged_images(
     images: Tensor, low: Tensor | None, config: DiscriminatorConfig, refinement: Refinement | None, step: int
 ) -> Tensor:
-    """Images (B, 3, K, K) as a discriminator of the config sees them at a step: blurred early on and, with discriminator.dual,
-    above their low-resolution images, enlarged: (B, 3 or 6, K, K), float32.
+    """The discriminator's input (B, 3 or 6, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training and,
+    with discriminator.dual, stacked with their enlarged low-resolution images.
 
     low (B, 3, k, k): what the images were refined from; None for photographs, which go through the same downsampling H.
     """
@@ -72,10 +72,10 @@ def label_loss(scores: Scores, labels: Labels) -> Tensor:
 def consistency_loss(
     rendered: Tensor, restored: Tensor, detach: str, perception: nn.Module | None = None, perceptual_weight: float = 0.0
 ) -> Tensor:
-    """Mean square between renderings and what CCSR restores of them; `detach` (nerf, ccsr, none) names who does not learn;
-    for nerf, `restored` is of detached renderings.
+    """Mean square difference of renderings and what CCSR restores of them. `detach` (nerf, ccsr, none) names the network that
+    gets no gradient; for nerf, `restored` must come from detached renderings.
 
-    With a network of graf.models.perception, the distance of its features is added with its weight.
+    With a network of graf.models.perception, the weighted distance of its features is added.
     """
     rendered = rendered.detach() if detach == "nerf" else rendered
     restored = restored.detach() if detach == "ccsr" else restored
@@ -97,8 +97,8 @@ def r1_penalty(discriminator: nn.Module, real: Tensor, labels: Labels | None) ->
 
 
 def wgan_gp_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:
-    """Mean of (|grad D| - 1)^2 at the share (B, 1, 1, 1) in [0, 1) of the way from real to fake images (WGAN-GP, Gulrajani et
-    al. 2017, eq. 3)."""
+    """Mean of (|grad D| - 1)^2 at real + share * (fake - real), share (B, 1, 1, 1) in [0, 1) (WGAN-GP, Gulrajani et al. 2017,
+    eq. 3)."""
     between = (real + share.to(real) * (fake - real)).detach()
     norm = (_image_gradient(discriminator, between, labels).square().sum(dim=(1, 2, 3)) + 1e-12).sqrt()
     return (norm - 1).square().mean()

@@ -1,4 +1,4 @@
-"""Sample sheets and videos of fixed objects, which a run draws of itself while it trains."""
+"""Sample sheets and videos of fixed objects, written during training."""
 
 import logging
 
@@ -17,7 +17,7 @@ SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
 def write_samples(state: TrainState) -> dict[str, float]:
     """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average.
 
-    Returns what they tell of silhouettes and depth, and warns where that is a collapse.
+    Returns statistics of their silhouettes and depth, and warns where these show a collapse.
     """
     data = state.config.data
     n_views = min(SHEET_VIEWS, state.config.memory.max_validation_outputs // SHEET_OBJECTS)

@@ -1,4 +1,4 @@
-"""All that a run is, in one object: save it, load it in a new process, and training continues as if nothing had happened."""
+"""The whole state of a run in one object: save it, load it in a new process, and training continues as if uninterrupted."""
 
 import bisect
 import copy
@@ -35,7 +35,7 @@ SAVED = (
 
 
 class TrainState:
-    """Networks, moving average, optimizers, scalers, step and random state of a run, the same in each of its processes."""
+    """Networks, moving average, optimizers, scalers, step and random state of a run, equal in all of its processes."""
 
     def __init__(
         self,
@@ -99,19 +99,19 @@ class TrainState:
             average.copy_(buffer)
 
     def gradient_scales(self) -> dict[str, float]:
-        """By what each scaler multiplies its loss, where the number format needs it, so that no gradient rounds to 0."""
+        """Loss scale of each scaler, where the number format needs one so that no gradient rounds to 0."""
         scalers = {"gradient_scale_g": self.scaler_g, "gradient_scale_d": self.scaler_d}
         return {name: scaler.get_scale() for name, scaler in scalers.items() if scaler.is_enabled()}
 
     def note_losses(self, scalars: dict[str, float]) -> None:
-        """Remember those of a step's losses that are the lowest of the run so far."""
+        """Record those losses of a step that are the lowest of the run so far."""
         for name, value in scalars.items():
             lowest = self.lowest_losses.get(name, {"value": math.inf})
             if name.startswith("loss") and math.isfinite(value) and value < lowest["value"]:
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
     def advance(self) -> None:
-        """One step is done."""
+        """Count a step as done, and set the learning rates of the next."""
         self.step += 1
         self.set_learning_rates()
 
@@ -124,7 +124,7 @@ class TrainState:
                 group["lr"] = rate * factor
 
     def checkpoint(self) -> Checkpoint:
-        """All that the run is now, to be saved."""
+        """The state as a checkpoint to be saved."""
         return Checkpoint(self.config, self.n_classes, self.n_elevations, self.conditions, self.state_dict())
 
     def state_dict(self) -> dict:
@@ -147,11 +147,11 @@ class TrainState:
         }
 
     def load_state_dict(self, saved: dict) -> None:
-        """Become what was saved; learning rates and number format stay the config's.
+        """Load a saved state; learning rates and number format stay those of the config.
 
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
-        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()  # of a step left half done none can be used again
+        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()  # those of an unfinished step cannot be reused
         for name in SAVED:
             part = getattr(self, name)
             if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
@@ -161,7 +161,7 @@ class TrainState:
             part.load_state_dict(saved[name])
         self.step, self.bad_steps = saved["step"], saved["bad_steps"]
         self.first_bad, self.rollbacks = saved.get("first_bad", ""), saved.get("rollbacks", 0)
-        self.best = saved.get("best")  # checkpoints of before they were kept have none of these
+        self.best = saved.get("best")  # older checkpoints have none of these
         self.lowest_losses = saved.get("lowest_losses", {})
         self.data_fingerprint = saved.get("data_fingerprint", "")
         if "sizes" in saved:
@@ -174,7 +174,7 @@ class TrainState:
             self.noise.set_state(rng["noise"].cpu())
         if self.device.type == "cuda" and "cuda" in rng:
             torch.cuda.set_rng_state(rng["cuda"].cpu(), self.device)
-        if "python" in rng:  # checkpoints of before they were kept have neither
+        if "python" in rng:  # older checkpoints have neither
             random.setstate(rng["python"])
             np.random.set_state(rng["numpy"])
 
@@ -194,7 +194,7 @@ def restore(path: Path, state: TrainState) -> None:
             network.load_state_dict(found.parts[name])
         state.step = found.step
         state.set_learning_rates()
-        log.warning("%s: %s; its weights are taken, its optimizers start afresh", path, found.description)
+        log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
         return
     try:
         report_config_changes(content["config"], state.config)
@@ -205,7 +205,7 @@ def restore(path: Path, state: TrainState) -> None:
 
 
 def start_from(path: Path, state: TrainState) -> None:
-    """Give a new run those of a checkpoint's weights that fit its networks; step and optimizers are at their start.
+    """Load into a new run those weights of a checkpoint that fit its networks; step and optimizers stay at their start.
 
     The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
     """
@@ -217,7 +217,7 @@ def start_from(path: Path, state: TrainState) -> None:
             report.tell(f"{path}: {name}")
     for name in NETWORKS:
         if name not in reports:
-            log.warning("%s: holds no %s, which starts afresh", path, name)
+            log.warning("%s: holds no %s, which starts from random weights", path, name)
 
 
 def _first_lines(error: Exception, n: int = 5) -> str:
@@ -226,7 +226,7 @@ def _first_lines(error: Exception, n: int = 5) -> str:
 
 
 def _plain_numpy_state() -> tuple:
-    """NumPy's global random state without an array in it."""
+    """NumPy's global random state as plain values, without an array."""
     name, numbers, *rest = np.random.get_state()
     return name, numbers.tolist(), *rest
 

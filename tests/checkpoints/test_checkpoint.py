@@ -577,7 +577,7 @@ def test_training_goes_on_from_grafs_weights(tmp_path, caplog, average, n_import
     state = TrainState(load_config(tmp_path / "config.yaml"), CPU)
     with caplog.at_level(logging.WARNING, "graf"):
         restore(path, state)
-    assert "optimizers start afresh" in caplog.text
+    assert "the optimizers start from scratch" in caplog.text
     content = read_checkpoint(path)
     assert equal(dict(state.generator.field.state_dict()), content["generator"])
     assert equal(dict(state.generator_ema.field.state_dict()), content["generator_test" if average else "generator"])

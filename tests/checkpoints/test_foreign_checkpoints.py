@@ -342,7 +342,7 @@ def test_the_familys_weights_are_trained_on(family, recipe, tmp_path, caplog):
     assert state.step == 70
     assert state.optimizer_g.param_groups[0]["lr"] == pytest.approx(0.004)
     assert "label_out" in caplog.text
-    assert "a checkpoint of the graf_ccsr family; its weights are taken" in caplog.text
+    assert "a checkpoint of the graf_ccsr family; its weights are loaded" in caplog.text
 
 
 def test_class_conditioning_that_we_have_not_is_refused_unless_partial(family, recipe, tmp_path, caplog):
@@ -417,7 +417,7 @@ def test_a_new_run_may_start_from_a_generator_alone(smoke, tmp_path, caplog):
         restore(path, TrainState(smoke(), CPU))
     with caplog.at_level(logging.WARNING, "graf"):
         start_from(path, TrainState(smoke(), CPU))
-    assert "holds no discriminator, which starts afresh" in caplog.text
+    assert "holds no discriminator, which starts from random weights" in caplog.text
 
 
 @pytest.mark.parametrize("resume", ["auto", "none"])
