@@ -28,7 +28,7 @@ LARGEST_SEED = 2**32  # as of training.seed
 
 
 def report(evaluation: Evaluation) -> list[Path]:
-    run_dir, points = evaluation.run_dir, evaluation.generator.config.memory.max_metric_rows
+    run_dir, points = evaluation.run_dir, evaluation.generator.config.reporting.max_metric_rows
     return [write_report(run_dir, run_dir / "report.html", evaluation.out, points)]
 
 
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     for job in JOBS:
         job.flag.add_to(what)
     p.add_argument("--config", type=Path, help="YAML file that names the run, or the config of a --checkpoint")
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.N_samples=64")
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.samples_per_ray=64")
     p.add_argument(
         "--run", type=Path, help="a run's folder; by default that of the config, and of configs/default.yaml without one"
     )

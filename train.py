@@ -120,8 +120,8 @@ def run(
     elif checkpoint is not None:
         restore(checkpoint, state)
         log.info("continuing %s from step %d", checkpoint, state.step)
-    elif config.ccsr.pretrained_path and state.generator.refinement is not None:
-        state.load_pretrained_backbone(config.ccsr.pretrained_path)
+    elif config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
+        state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
     note_data(state, dataset)
     checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
     if args.dry_run:
@@ -149,7 +149,7 @@ def run(
         return 0
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
-            draw_curves(config.run_dir, config.run_dir / "curves", config.memory.max_metric_rows)
+            draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
     quality = f"; {summary(measured)}" if measured else ""
     newest = config.run_dir / NEWEST
     log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
@@ -243,7 +243,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "schedule: %d steps, learning rates times %g at %s", training.max_steps, training.lr_anneal, training.lr_anneal_every
     )
-    for cadence in ("print_every", "sample_every", "save_every_steps", "backup_every", "fid_every", "video_every"):
+    for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, f"{every} steps" if every else "never")
     log.info("one step: %s", ", ".join(f"{name} {float(value):.4g}" for name, value in stats.items()))

@@ -103,7 +103,7 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
     if args.what == "rules":
         return memory.measure_rules(load_config(args.config), args.steps or 20, device)
     if args.what == "ccsr":
-        settings = ["training.use_amp=true", f"nerf.N_samples={row['samples']}"]
+        settings = ["training.use_amp=true", f"nerf.samples_per_ray={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
         return row | memory.measure_steps(config, True, args.steps or 10, memory.WARM_UP_STEPS, device)
     amp, kept = STEP_VARIANTS[row["name"]]

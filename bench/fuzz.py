@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
 
 import train
-from graf.config import CONFIG_DIR, Config, config_to_dict, load_config
+from graf.config import CONFIG_DIR, Config, config_to_dict, flat, load_config
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import progress, run_script
 from graf.runtime.files import whole_file
@@ -44,14 +44,34 @@ CPU_LIMIT_S, LIMIT_S = 60.0, 600.0  # of a mutation: the cores may be busy with 
 LINES, CHARACTERS = 10, 4000  # a message has fewer
 TOY_CARS = "toy_cars_*.pt"
 CAPS = {  # the largest that is run of what may be large
-    "data": {"imsize": 32, "n_images": 4, "center_crop": 16},
-    "nerf": {"netdepth": 4, "netwidth": 16, "netdepth_fine": 4, "netwidth_fine": 16, "mapping_depth": 2, "N_samples": 8}
-    | {"N_samples_render": 8, "N_importance": 4},
-    "ccsr": {"width": 16, "depth": 2, "width_upsampled": 16, "num_rrdb_blocks": 1, "nf": 8, "gc": 4, "num_views": 16}
-    | {"elevation_bins": 4, "code_channels": 8, "code_size": 16},
-    "z_dist": {"dim": 16, "dim_appearance": 8},
-    "discriminator": {"ndf": 8, "blur_sigma": 2},
-    "training": {"batch_size": 2, "accumulation_steps": 2, "nworkers": 0},
+    "data.imsize": 32,
+    "data.n_images": 4,
+    "data.center_crop": 16,
+    "nerf.netdepth": 4,
+    "nerf.netwidth": 16,
+    "nerf.netdepth_fine": 4,
+    "nerf.netwidth_fine": 16,
+    "nerf.mapping_depth": 2,
+    "nerf.samples_per_ray": 8,
+    "nerf.render_samples_per_ray": 8,
+    "nerf.importance_samples_per_ray": 4,
+    "ccsr.light.width": 16,
+    "ccsr.light.depth": 2,
+    "ccsr.light.width_upsampled": 16,
+    "ccsr.rrdb.num_blocks": 1,
+    "ccsr.rrdb.nf": 8,
+    "ccsr.rrdb.gc": 4,
+    "ccsr.num_views": 16,
+    "ccsr.elevation_bins": 4,
+    "ccsr.code_channels": 8,
+    "ccsr.code_size": 16,
+    "z_dist.dim": 16,
+    "z_dist.dim_appearance": 8,
+    "discriminator.ndf": 8,
+    "discriminator.blur_sigma": 2,
+    "training.batch_size": 2,
+    "training.accumulation_steps": 2,
+    "training.nworkers": 0,
 }
 DATA_SETTINGS = (
     *("data.type=images", "data.datadir=photos", "data.imsize=16", "data.v=[0.5, 0.4]"),
@@ -158,11 +178,9 @@ def workplace() -> Iterator[Path]:
 
 def smaller(config: Config, folder: Path) -> list[str]:
     """Overrides that leave of a legal config all that is odd about it, and take from it what is large."""
-    plain = config_to_dict(config)
-    caps = CAPS | {"ray_sampler": {"N_samples": max(16, (16 // config.rendered_scale) ** 2)}}  # a patch of 16 pixels
-    overrides = [
-        f"{section}.{key}={cap}" for section, keys in caps.items() for key, cap in keys.items() if plain[section][key] > cap
-    ]
+    values = flat(config_to_dict(config))
+    caps = CAPS | {"ray_sampler.rays_per_patch": max(16, (16 // config.rendered_scale) ** 2)}  # a patch of 16 pixels
+    overrides = [f"{key}={cap}" for key, cap in caps.items() if values[key] > cap]
     if config.training.micro_batch != "auto":
         overrides.append(f"training.micro_batch={min(2, config.training.micro_batch)}")
     if not any(os.path.isdir(name) or name.startswith("data/") for name in config.data.datadir):

@@ -36,7 +36,7 @@ log = logging.getLogger("graf")
 
 NOT_REFINED = "not refined"
 CCSR = {"refined, scale 2": 2, "refined, scale 4": 4, NOT_REFINED: 1}  # pixels a ray; the discriminator sees as many in all
-UNREFINED = ("ccsr.mode=none", "ccsr.pretrained_path=''", "discriminator.dual=false")
+UNREFINED = ("ccsr.mode=none", "ccsr.rrdb.pretrained_path=''", "discriminator.dual=false")
 COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
     "minutes": ("minutes", "{:g}"),
@@ -109,7 +109,7 @@ def variant_config(file: Path | None, settings: Sequence[str], scale: int | None
     if scale is None:
         return base
     overrides = UNREFINED if scale == 1 else ("ccsr.mode=refine", f"ccsr.scale_factor={scale}")
-    rays = f"ray_sampler.N_samples={(base.patch_size // scale) ** 2}"
+    rays = f"ray_sampler.rays_per_patch={(base.patch_size // scale) ** 2}"
     return load_config(file, [*settings, *overrides, rays])
 
 
@@ -131,8 +131,8 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
     config = fit_to_data(config, dataset.knowledge)
     idle = peak_memory_bytes(device)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
-    if config.ccsr.pretrained_path:
-        state.load_pretrained_backbone(config.ccsr.pretrained_path)
+    if config.ccsr.rrdb.pretrained_path:
+        state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
     batches = build_loader(dataset, config, device)
     trained, peak = 0.0, None
     with (

@@ -58,7 +58,7 @@ BARS = (
 
 def network(rays: int, overrides: tuple[str, ...] = ()) -> Config:
     """GRAF's recipe, with patches of so many rays of images of 128 pixels a side."""
-    size = (f"training.batch_size={BATCH}", f"ray_sampler.N_samples={rays}", "data.imsize=128")
+    size = (f"training.batch_size={BATCH}", f"ray_sampler.rays_per_patch={rays}", "data.imsize=128")
     return load_config(CONFIG_DIR / "graf.yaml", (*size, *overrides))
 
 
@@ -178,7 +178,7 @@ def expected_bytes(rows: list[dict], variant: str, rays: int) -> float:
 def measure_rules(config: Config, n_steps: int, device: torch.device) -> list[dict]:
     """Rows of a rule's name, its values kept and broken, and their unit: peak `bytes` of tensors, or `seconds`, the median of
     n_steps steps."""
-    generator = Generator(override(config, ["nerf.N_samples_render=0"])).to(device)  # as many samples in both ways
+    generator = Generator(override(config, ["nerf.render_samples_per_ray=0"])).to(device)  # as many samples in both ways
     usual, zero_grad = step_peak(config, device), torch.optim.Optimizer.zero_grad
     with mock.patch.object(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: zero_grad(self, False)):
         zeroed = step_peak(config, device)

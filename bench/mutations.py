@@ -79,6 +79,8 @@ def _mutate_key(raw: dict, rng: random.Random) -> None:
     section = rng.choice([f for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type)])
     field = rng.choice(dataclasses.fields(section.type))
     part = raw.setdefault(section.name, {})
+    if dataclasses.is_dataclass(field.type) and isinstance(part, dict):  # a section within the section
+        part, field = part.setdefault(field.name, {}), rng.choice(dataclasses.fields(field.type))
     kind = rng.random()
     if kind < 0.8 and isinstance(part, dict):
         part[field.name] = _value(field, rng)

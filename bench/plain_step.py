@@ -34,7 +34,7 @@ class PlainGenerator(nn.Module):
         config, noise = self.learned.config, noise or RayNoise()
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, config.data.imsize, config.data)
         near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, config.data))
-        depths = stratified_depths(near, far, config.nerf.N_samples, noise.jitter)  # (B, R, S)
+        depths = stratified_depths(near, far, config.nerf.samples_per_ray, noise.jitter)  # (B, R, S)
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
         density, colour = plain_field(self.learned.field, points, F.normalize(rays_d, dim=-1), latents)
         if noise.disturbance is not None:

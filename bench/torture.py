@@ -4,7 +4,7 @@
 
 A run is made undisturbed; then the same run in another folder is killed, its newest checkpoint damaged, its disk filled, its
 loader processes killed, its images damaged and removed, and resumed. The exit status is 0 where every fault was survived with
-at most training.save_every_steps steps lost, and the weights, optimizers and random states at the end are those of the
+at most training.save_every steps lost, and the weights, optimizers and random states at the end are those of the
 undisturbed run bit for bit. Of the config, the architecture is kept, and what the log names is made small. Linux only.
 """
 
@@ -39,7 +39,7 @@ SMALL = (  # what is made small, before what --set says
     *(
         "data.n_images=64",
         "training.batch_size=2",
-        "training.save_every_steps=10",
+        "training.save_every=10",
         "training.save_retries=1",
         "training.nworkers=2",
     ),
@@ -75,11 +75,11 @@ def main() -> int:
         args.config = str(keep_config(source, folder))
         labels = apart(copy_images, source, folder)
         overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}"]
-        result = torture(args, overrides, folder, n_faults, source.training.save_every_steps)
+        result = torture(args, overrides, folder, n_faults, source.training.save_every)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
     survived = result["survived"] == result["faults"] == n_faults
-    return 0 if survived and result["bit_identical"] and result["steps_lost_max"] <= result["save_every_steps"] else 1
+    return 0 if survived and result["bit_identical"] and result["steps_lost_max"] <= result["save_every"] else 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -112,7 +112,7 @@ def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faul
         "survived": sum(not fault.problem for fault in faults),
         "steps_lost_max": max((fault.lost for fault in faults), default=0),
         "bit_identical": not different,
-        "save_every_steps": save_every,
+        "save_every": save_every,
         "steps": undisturbed.step(),
         "minutes": round((time.monotonic() - began) / 60, 1),
     }

@@ -10,7 +10,7 @@ from graf.data.workers import available_cores
 import pytest
 import torch
 
-UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
+UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 
 
 def pytest_configure():
@@ -36,7 +36,7 @@ def pytest_unconfigure():
 
 @pytest.fixture
 def smoke():
-    """The smoke config, not refined, with `section.key=value` overrides: smoke("nerf.N_importance=4")."""
+    """The smoke config, not refined, with `section.key=value` overrides: smoke("nerf.importance_samples_per_ray=4")."""
     return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", (*UNREFINED, *overrides))
 
 

@@ -69,7 +69,7 @@ def test_orthographic_rays_are_parallel_and_span_far_minus_near(smoke, poses):
 def test_rays_of_a_patch_are_the_frames_rays_sampled_there(smoke, poses, orthographic):
     config = smoke(*PATCHES, f"data.orthographic={orthographic}")
     width = 20
-    grid = sample_patch_grid(2, math.isqrt(config.ray_sampler.N_samples), width, config.ray_sampler, 0, rng())
+    grid = sample_patch_grid(2, math.isqrt(config.ray_sampler.rays_per_patch), width, config.ray_sampler, 0, rng())
     of_patch = camera_rays(poses, grid, width, config.data)
     of_frame = camera_rays(poses, full_grid(width), width, config.data)
     for patch, frame in zip(of_patch, of_frame, strict=True):
@@ -83,20 +83,20 @@ def test_full_grid_is_x_then_y_row_by_row():
 
 def test_patch_at_scale_one_of_an_equal_side_is_the_full_grid(smoke):
     sampler = smoke("ray_sampler.random_shift=true").ray_sampler  # max_scale 1 leaves no room to shift
-    grid = sample_patch_grid(3, math.isqrt(sampler.N_samples), 16, sampler, 0, rng())
+    grid = sample_patch_grid(3, math.isqrt(sampler.rays_per_patch), 16, sampler, 0, rng())
     torch.testing.assert_close(grid, full_grid(16).expand(3, -1, -1, -1), atol=1e-5, rtol=0)
 
 
 def test_half_scale_without_shift_is_the_middle_half(smoke):
     sampler = smoke("ray_sampler.min_scale=0.5", "ray_sampler.max_scale=0.5").ray_sampler
-    row = sample_patch_grid(1, math.isqrt(sampler.N_samples), 31, sampler, 0, rng())[0, 0]
+    row = sample_patch_grid(1, math.isqrt(sampler.rays_per_patch), 31, sampler, 0, rng())[0, 0]
     torch.testing.assert_close(row[:, 0], torch.linspace(7.5, 22.5, 16))  # of 0 to 30
     torch.testing.assert_close(row[:, 1], torch.full((16,), 7.5))
 
 
 def test_random_patches_stay_in_the_frame_and_fill_it(smoke):
     sampler, width = smoke(*PATCHES).ray_sampler, 64
-    grid = sample_patch_grid(500, math.isqrt(sampler.N_samples), width, sampler, 0, rng()).flatten(1, 2)
+    grid = sample_patch_grid(500, math.isqrt(sampler.rays_per_patch), width, sampler, 0, rng()).flatten(1, 2)
     low, high = grid.min(dim=1).values, grid.max(dim=1).values  # (500, 2)
     assert low.min() > -1e-4
     assert high.max() < width - 1 + 1e-4
@@ -113,10 +113,10 @@ def test_random_patches_stay_in_the_frame_and_fill_it(smoke):
 def test_patches_follow_their_generator_alone(smoke):
     sampler = smoke(*PATCHES).ray_sampler
     torch.manual_seed(1)
-    first = sample_patch_grid(2, math.isqrt(sampler.N_samples), 16, sampler, 0, rng(3))
+    first = sample_patch_grid(2, math.isqrt(sampler.rays_per_patch), 16, sampler, 0, rng(3))
     torch.manual_seed(2)
-    assert torch.equal(first, sample_patch_grid(2, math.isqrt(sampler.N_samples), 16, sampler, 0, rng(3)))
-    assert not torch.equal(first, sample_patch_grid(2, math.isqrt(sampler.N_samples), 16, sampler, 0, rng(4)))
+    assert torch.equal(first, sample_patch_grid(2, math.isqrt(sampler.rays_per_patch), 16, sampler, 0, rng(3)))
+    assert not torch.equal(first, sample_patch_grid(2, math.isqrt(sampler.rays_per_patch), 16, sampler, 0, rng(4)))
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,15 @@ def test_without_annealing_the_smallest_scale_is_there_at_once(smoke):
 def test_annealed_patches_start_large(smoke):
     sampler = smoke(*PATCHES, "ray_sampler.scale_anneal=0.0025").ray_sampler
     for step, smallest in ((0, 0.9), (1_000_000, 0.25)):
-        x = sample_patch_grid(300, math.isqrt(sampler.N_samples), 64, sampler, step, rng())[..., 0].flatten(1)
+        x = sample_patch_grid(300, math.isqrt(sampler.rays_per_patch), 64, sampler, step, rng())[..., 0].flatten(1)
         scale = (x.max(dim=1).values - x.min(dim=1).values) / 63
         assert scale.min() == pytest.approx(smallest, abs=0.01)
 
 
 def test_an_image_of_its_own_coordinates_is_cut_to_the_grid(smoke):
-    grid = sample_patch_grid(2, math.isqrt(smoke(*PATCHES).ray_sampler.N_samples), 32, smoke(*PATCHES).ray_sampler, 0, rng())
+    grid = sample_patch_grid(
+        2, math.isqrt(smoke(*PATCHES).ray_sampler.rays_per_patch), 32, smoke(*PATCHES).ray_sampler, 0, rng()
+    )
     coordinates = full_grid(32).permute(0, 3, 1, 2).expand(2, -1, -1, -1)  # channels x, y
     torch.testing.assert_close(cut_patch(coordinates, grid), grid.permute(0, 3, 1, 2), atol=1e-4, rtol=0)
 

@@ -112,7 +112,7 @@ def main() -> int:
         return write(subject, source, config, args)
     except torch.OutOfMemoryError:
         raise GrafError(
-            "the device's memory is full; try a smaller --batch_size, --resolution or --set nerf.N_samples_render"
+            "the device's memory is full; try a smaller --batch_size, --resolution or --set nerf.render_samples_per_ray"
         ) from None
 
 

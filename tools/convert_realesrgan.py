@@ -82,7 +82,7 @@ def convert(param: str, binary: bytes, where: str) -> dict[str, Tensor]:
     if blocks < 1 or rest:
         raise GrafError(f"{where}: {len(declared)} convolutions are not an RRDBNet's, which has 6 and 15 a block")
     with torch.device("meta"):
-        network = RRDBNet(num_rrdb_blocks=blocks, nf=declared[0].width, gc=declared[1].width)
+        network = RRDBNet(num_blocks=blocks, nf=declared[0].width, gc=declared[1].width)
     convolutions = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d)]
     weights: dict[str, Tensor] = {}
     offset = 0

@@ -155,7 +155,7 @@ def patch_settings(resolution: int) -> dict[str, Any]:
     if resolution < PATCH_SIZES[0] or resolution % scale:
         raise GrafError(f"--resolution: must be a multiple of {scale} and at least {PATCH_SIZES[0]}, found {resolution}")
     patch = max(size for size in PATCH_SIZES if size <= resolution)
-    rays = {"N_samples": (patch // scale) ** 2}
+    rays = {"rays_per_patch": (patch // scale) ** 2}
     if patch < resolution:
         rays |= {"min_scale": patch / resolution, "random_scale": True, "random_shift": True}
     return rays

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from graf.config import CONFIG_DIR, Config, config_to_dict
+from graf.config import CONFIG_DIR, Config, config_to_dict, flat
+from graf.config.foreign import OLDER_NAMES, with_new_names
 
 import torch
 
@@ -66,13 +67,10 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
 
 def report_config_changes(saved: dict, config: Config) -> None:
     """Tell in the log the config's values that are others than a checkpoint's."""
-    for section, values in config_to_dict(config).items():
-        before = saved.get(section)
-        pairs = values.items() if isinstance(values, dict) else [(None, values)]
-        for name, value in pairs:
-            old = before.get(name) if isinstance(before, dict) and name else before
-            if old != value:
-                log.info("%s changed since the checkpoint: %s -> %s", f"{section}.{name}" if name else section, old, value)
+    before = flat(with_new_names(saved, OLDER_NAMES, "the checkpoint's config")[0])
+    for name, value in flat(config_to_dict(config)).items():
+        if before.get(name) != value:
+            log.info("%s changed since the checkpoint: %s -> %s", name, before.get(name), value)
 
 
 def report_changed_conditions(path: Path, saved: Mapping[str, object], now: Conditions, step: int) -> None:

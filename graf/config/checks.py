@@ -46,7 +46,7 @@ def _patch_advice(config: Config) -> str | None:
     cures = [f"data.imsize={patch}"]
     n_rays = (imsize // config.rendered_scale) ** 2
     if imsize in PATCH_SIZES and n_rays >= FEWEST_RAYS:
-        cures.insert(0, f"ray_sampler.N_samples={n_rays}")
+        cures.insert(0, f"ray_sampler.rays_per_patch={n_rays}")
     if patch < imsize:
         scale = f"{patch / imsize:.4g}"
         cures.append(f"ray_sampler.min_scale={scale} ray_sampler.random_scale=true ray_sampler.random_shift=true")
@@ -58,20 +58,21 @@ def _patch_advice(config: Config) -> str | None:
 
 def _patch_checks(config: Config) -> Iterator[Check]:
     rays, patch, scale = config.ray_sampler, config.patch_size, config.rendered_scale
-    side = math.isqrt(rays.N_samples)
+    side = math.isqrt(rays.rays_per_patch)
     counts = [(p // scale) ** 2 for p in PATCH_SIZES]
     yield (
         config.ccsr.mode != "none" and config.ccsr.scale_factor not in SCALE_FACTORS,
         f"ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found {config.ccsr.scale_factor}",
     )
     yield (
-        side**2 != rays.N_samples,
-        f"ray_sampler.N_samples: must be a square number such as {side**2} or {(side + 1) ** 2}, found {rays.N_samples}",
+        side**2 != rays.rays_per_patch,
+        f"ray_sampler.rays_per_patch: must be a square number such as {side**2} or {(side + 1) ** 2}, "
+        f"found {rays.rays_per_patch}",
     )
     yield (
         patch not in PATCH_SIZES,
-        f"ray_sampler.N_samples: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
-        f"N_samples {', '.join(str(n) for n in counts if n >= FEWEST_RAYS)}; found {rays.N_samples} (side {patch})",
+        f"ray_sampler.rays_per_patch: the discriminator takes patches of side {', '.join(map(str, PATCH_SIZES))}, that is "
+        f"rays_per_patch {', '.join(str(n) for n in counts if n >= FEWEST_RAYS)}; found {rays.rays_per_patch} (side {patch})",
     )
     yield (
         not 0 < rays.min_scale <= rays.max_scale,
@@ -95,12 +96,12 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {ccsr.scale_factor}",
     )
     yield (
-        bool(ccsr.pretrained_path) and ccsr.backbone != "rrdb",
-        "ccsr.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
+        bool(ccsr.rrdb.pretrained_path) and ccsr.backbone != "rrdb",
+        "ccsr.rrdb.pretrained_path: only the rrdb backbone takes pretrained weights; set ccsr.backbone: rrdb",
     )
     yield (
-        bool(ccsr.pretrained_path) and not used,
-        "ccsr.pretrained_path: there is no backbone with ccsr.mode: none; set mode to refine or consistency",
+        bool(ccsr.rrdb.pretrained_path) and not used,
+        "ccsr.rrdb.pretrained_path: there is no backbone with ccsr.mode: none; set mode to refine or consistency",
     )
     yield (
         ccsr.perceptual_weight > 0 and ccsr.mode != "consistency",
@@ -111,10 +112,10 @@ def _ccsr_checks(config: Config) -> Iterator[Check]:
         used and numbers > MOST_VIEW_CODES,
         f"ccsr: num_views x elevation_bins x code_channels x code_size^2 is {numbers:,} numbers; at most {MOST_VIEW_CODES:,}",
     )
-    yield ccsr.freeze_backbone and ccsr.backbone != "rrdb", "ccsr.freeze_backbone: only the rrdb backbone can be frozen"
+    yield ccsr.rrdb.freeze and ccsr.backbone != "rrdb", "ccsr.rrdb.freeze: only the rrdb backbone can be frozen"
     yield (
-        used and ccsr.freeze_backbone and not ccsr.pretrained_path,
-        "ccsr.freeze_backbone: would freeze a network drawn at random; name its weights in ccsr.pretrained_path",
+        used and ccsr.rrdb.freeze and not ccsr.rrdb.pretrained_path,
+        "ccsr.rrdb.freeze: would freeze a network drawn at random; name its weights in ccsr.rrdb.pretrained_path",
     )
     yield (
         config.discriminator.dual and ccsr.mode != "refine",
@@ -139,7 +140,10 @@ def _camera_checks(config: Config) -> Iterator[Check]:
 
 def _network_checks(config: Config) -> Iterator[Check]:
     latents, discriminator = config.z_dist, config.discriminator
-    yield config.nerf.N_samples_render == 1, "nerf.N_samples_render: must be 0 (as N_samples) or at least 2, found 1"
+    yield (
+        config.nerf.render_samples_per_ray == 1,
+        "nerf.render_samples_per_ray: must be 0 (as samples_per_ray) or at least 2, found 1",
+    )
     yield (
         discriminator.blur_steps > 0 and discriminator.blur_sigma > config.patch_size / 8,
         f"discriminator.blur_sigma: at most an eighth of the patch's side {config.patch_size}, "

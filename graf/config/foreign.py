@@ -1,12 +1,14 @@
-"""Configs in the formats of the official GRAF and of the older graf_ccsr, translated to ours.
+"""Configs of the official GRAF, of the older graf_ccsr and of our own older versions, translated to today's keys.
 
 What differs is renamed, what has no meaning here is named in a warning, and whatever remains is checked like any config.
 """
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from graf.errors import ConfigError
 
 import yaml
 
@@ -36,6 +38,25 @@ CCSR_WITHOUT_MEANING = {
 }
 CCSR_SECTIONS_WITHOUT_MEANING = ("wandb", "nerfacc")
 
+GRAF_NAMES = {  # of keys that both have
+    "nerf.N_samples": "nerf.samples_per_ray",
+    "nerf.N_importance": "nerf.importance_samples_per_ray",
+    "ray_sampler.N_samples": "ray_sampler.rays_per_patch",
+}
+OLDER_NAMES = GRAF_NAMES | {  # of our own keys
+    "nerf.N_samples_render": "nerf.render_samples_per_ray",
+    "ccsr.width": "ccsr.light.width",
+    "ccsr.depth": "ccsr.light.depth",
+    "ccsr.width_upsampled": "ccsr.light.width_upsampled",
+    "ccsr.num_rrdb_blocks": "ccsr.rrdb.num_blocks",
+    "ccsr.nf": "ccsr.rrdb.nf",
+    "ccsr.gc": "ccsr.rrdb.gc",
+    "ccsr.pretrained_path": "ccsr.rrdb.pretrained_path",
+    "ccsr.freeze_backbone": "ccsr.rrdb.freeze",
+    "training.save_every_steps": "training.save_every",
+    "memory.max_metric_rows": "reporting.max_metric_rows",
+}
+
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"
 RATES = "training.lr_g and training.lr_d, one for each network"
 OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, and where it is here
@@ -53,6 +74,44 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
     "pin_memory": "not needed here, where batches are pinned whenever a run trains on a card",
     "precision": "here it is training.use_amp, or --use_amp, with training.amp_dtype for the number format",
 }
+
+
+def translate(raw: dict, where: str) -> tuple[dict, bool]:
+    """A config of any format in today's keys, and whether it is one of the official GRAF, to be merged over configs/graf.yaml.
+
+    The log names what has another name now and what is left out. Raises ConfigError for a key that is there under two names.
+    """
+    raw = translate_ccsr(raw, where)
+    is_graf = is_graf_format(raw)
+    return translate_names(translate_graf(raw, where) if is_graf else raw, where), is_graf
+
+
+def translate_names(raw: dict, where: str) -> dict:
+    """A config of ours with keys of older names under their new ones, which the log tells. Raises ConfigError."""
+    raw, told = with_new_names(raw, OLDER_NAMES, where)
+    if told:
+        log.info("%s: %s", where, ", ".join(told))
+    return raw
+
+
+def with_new_names(raw: dict, names: Mapping[str, str], where: str) -> tuple[dict, list[str]]:
+    """The config with keys of older names under their new ones, and what was renamed: "nerf.N_samples is now ..."."""
+    raw, told = copy.deepcopy(raw), []
+    for old, new in names.items():
+        (section, old_key), (*path, new_key) = old.split("."), new.split(".")
+        if old_key not in _section(raw, section):
+            continue
+        target = raw
+        for name in path:
+            target[name] = {} if target.get(name) is None else target[name]
+            target = target[name]
+            if not isinstance(target, dict):
+                raise ConfigError(f"{where}: {old} is now {new}, but '{name}' is no section with keys of its own")
+        if new_key in target:
+            raise ConfigError(f"{where}: {old} is now {new}, which is there too; leave {old} out")
+        target[new_key] = raw[section].pop(old_key)
+        told.append(f"{old} is now {new}")
+    return raw, told
 
 
 def translate_ccsr(raw: dict, where: str) -> dict:
@@ -122,7 +181,7 @@ def translate_graf(raw: dict, where: str) -> dict:
             where,
         )
     _leave_out(raw, WITHOUT_MEANING, f"{where}: a config of the official GRAF")
-    return raw
+    return with_new_names(raw, GRAF_NAMES, where)[0]
 
 
 def _leave_out(raw: dict, keys_by_section: dict[str, tuple[str, ...]], what: str, dropped: Sequence[str] = ()) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.checks import check_config
-from graf.config.foreign import is_graf_format, translate_ccsr, translate_graf
+from graf.config.foreign import OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config
 from graf.config.strict import build, expanded, one_line, shown
 from graf.errors import ConfigError
@@ -62,11 +62,11 @@ def override(config: Config, overrides: typing.Sequence[str]) -> Config:
 def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
     name."""
-    raw = translate_ccsr(read_yaml(path), str(path))
+    raw, is_graf = translate(read_yaml(path), str(path))
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
-    if is_graf_format(raw):
-        return [*_layers(CONFIG_DIR / "graf.yaml"), (translate_graf(raw, str(path)), str(path))]
+    if is_graf:
+        return [*_layers(CONFIG_DIR / "graf.yaml"), (raw, str(path))]
     parent = raw.pop("inherit_from", "default.yaml")
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
@@ -133,13 +133,26 @@ def parse_override(text: str) -> dict:
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
     try:
         parsed = yaml.load(value, _PlainLoader)
-        if _is_text(name.strip()) and not isinstance(parsed, str):  # 2024 may be a name
+        if _is_text(OLDER_NAMES.get(name.strip(), name.strip())) and not isinstance(parsed, str):  # 2024 may be a name
             parsed = value
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML") from None
-    for part in reversed(name.strip().split(".")):
-        parsed = {part: parsed}
-    return parsed
+    return translate_names(nested(name.strip(), parsed), f"--set {text}")
+
+
+def nested(name: str, value: Any) -> dict:
+    """`training.batch_size` and a value as {"training": {"batch_size": value}}."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+def flat(raw: dict, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one: {"training": {"batch_size": 4}} as {"training.batch_size": 4}."""
+    flattened: dict[str, Any] = {}
+    for name, value in raw.items():
+        flattened |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + str(name): value}
+    return flattened
 
 
 def _is_text(name: str) -> bool:

@@ -64,28 +64,46 @@ class NerfConfig:
     conditioning: Literal["concat", "film"] = key("film", "how latents enter: beside the points (GRAF) or as scale and shift")
     netdepth: int = key(4, "layers of the radiance field", 1, 64)
     netwidth: int = key(64, "channels of each layer", 2, 4096)
-    netdepth_fine: int = key(4, "layers of the fine network (N_importance > 0)", 1, 64)
+    netdepth_fine: int = key(4, "layers of the fine network (importance_samples_per_ray > 0)", 1, 64)
     netwidth_fine: int = key(64, "channels of the fine network", 2, 4096)
     mapping_depth: int = key(3, "film: layers of the mapping network behind the latents", 1, 16)
     multires: int = key(4, "frequencies of the position encoding", 0, 20)
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
     density_activation: Literal["relu", "softplus"] = key("softplus", "raw network output to density (GRAF: relu)")
     use_viewdirs: bool = key(False, "colour depends on the view direction")
-    N_samples: int = key(20, "stratified samples a ray", 2, 4096)
-    N_samples_render: int = key(
-        48, "the same for samples, videos and metrics, which are not jittered; 0 for N_samples", 0, 4096
+    samples_per_ray: int = key(20, "stratified samples per ray", 2, 4096)
+    render_samples_per_ray: int = key(
+        48, "the same for samples, videos and metrics, which are not jittered; 0 for samples_per_ray", 0, 4096
     )
-    N_importance: int = key(0, "further samples a ray, importance-sampled for a fine network; 0 for none", 0, 4096)
+    importance_samples_per_ray: int = key(
+        0, "further samples per ray, importance-sampled for a fine network; 0 for none", 0, 4096
+    )
     perturb: bool = key(True, "jitter the samples in training (samples for people are never jittered)")
     raw_noise_std: float = key(0.0, "standard deviation of the noise added to raw density in training", 0)
     decrease_noise: bool = key(True, "let that noise fall to zero over the first 5,000 steps")
     checkpoint_rays: Literal["auto"] | int = key(
         "auto",
-        "rays whose activations are held at a time, the others' being computed anew in the backward pass; 0 holds all, `auto` "
+        "rays whose activations are held at a time, the others' being computed again in the backward pass; 0 holds all, `auto` "
         "as many as memory needs",
         0,
     )
     chunk: int = key(16384, "rays rendered at a time outside training", 1)
+
+
+@dataclass(frozen=True)
+class LightBackboneConfig:
+    width: int = key(48, "channels", 8, 1024)
+    depth: int = key(4, "convolutions at low resolution", 1, 32)
+    width_upsampled: int = key(32, "channels of the convolutions behind each upsampling", 1, 1024)
+
+
+@dataclass(frozen=True)
+class RrdbConfig:
+    num_blocks: int = key(23, "blocks", 1, 64)
+    nf: int = key(64, "channels", 4, 512)
+    gc: int = key(32, "channels that a dense layer adds", 4, 256)
+    pretrained_path: str = key("", "file of ESRGAN or Real-ESRGAN weights to start from; empty for none", is_path=True)
+    freeze: bool = key(False, "keep the network's own weights as they are; codes and latents still learn")
 
 
 @dataclass(frozen=True)
@@ -94,7 +112,7 @@ class CcsrConfig:
         "refine",
         "`refine`: the field is rendered at imsize / scale_factor and refined; `consistency`: both at imsize, pulled together",
     )
-    scale_factor: int = key(2, "high-resolution pixels a low-resolution pixel, along a side: 2, 4 or 8", 2, 8)
+    scale_factor: int = key(2, "high-resolution pixels per low-resolution pixel, along a side: 2, 4 or 8", 2, 8)
     kernel: Literal["box", "bilinear", "bicubic", "gaussian"] = key(
         "bicubic", "the downsampling that a refined image is consistent with"
     )
@@ -103,21 +121,15 @@ class CcsrConfig:
     code_channels: int = key(4, "channels of a view code", 1, 256)
     code_size: int = key(8, "side of a view code's map over the frame", 1, 256)
     backbone: Literal["light", "rrdb"] = key("light", "what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")
-    width: int = key(48, "light: channels", 8, 1024)
-    depth: int = key(4, "light: convolutions at low resolution", 1, 32)
-    width_upsampled: int = key(32, "light: channels of the convolutions behind each upsampling", 1, 1024)
-    num_rrdb_blocks: int = key(23, "rrdb: blocks", 1, 64)
-    nf: int = key(64, "rrdb: channels", 4, 512)
-    gc: int = key(32, "rrdb: channels that a dense layer adds", 4, 256)
-    pretrained_path: str = key("", "rrdb: file of ESRGAN or Real-ESRGAN weights to start from; empty for none", is_path=True)
-    freeze_backbone: bool = key(False, "rrdb: keep the network's own weights as they are; codes and latents still learn")
+    light: LightBackboneConfig = key(LightBackboneConfig(), "ccsr.backbone light: a few convolutions")
+    rrdb: RrdbConfig = key(RrdbConfig(), "ccsr.backbone rrdb: ESRGAN's RRDBNet")
     drift_weight: float = key(
         1.0,
         "refine: weight of the loss that keeps a proposal's downsampling, which the projection replaces, near the rendering",
         0,
     )
     alpha_init: float = key(1.0, "consistency: weight of the loss between rendered and restored images at step 0", 0)
-    alpha_decay: float = key(0.0001, "consistency: its rate of decay a step, alpha_init * exp(-alpha_decay * step)", 0)
+    alpha_decay: float = key(0.0001, "consistency: its rate of decay per step, alpha_init * exp(-alpha_decay * step)", 0)
     perceptual_weight: float = key(
         0.0, "consistency: weight, within that loss, of the distance of EfficientNet-Lite0's features; 0 for pixels alone", 0
     )
@@ -136,7 +148,7 @@ class LatentConfig:
 
 @dataclass(frozen=True)
 class RaySamplerConfig:
-    N_samples: int = key(1024, "rays of a training patch, a square number: 1024 is 32 x 32", 16)
+    rays_per_patch: int = key(1024, "rays of a training patch, a square number: 1024 is 32 x 32", 16)
     min_scale: float = key(1.0, "smallest patch, as a share of the image's side", 0, 1)
     max_scale: float = key(1.0, "largest patch", 0, 1)
     scale_anneal: float = key(
@@ -172,7 +184,7 @@ class TrainingConfig:
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
     max_steps: int = key(1800, "train until this step", 0)
-    batch_size: int = key(8, "images a step", 1)
+    batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts that a step's batch is taken in, whose gradients add up to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
         "auto",
@@ -180,7 +192,7 @@ class TrainingConfig:
         1,
     )
     nworkers: int = key(2, "loader processes, at most 4 are used", 0)
-    persistent_workers: bool = key(True, "keep loader processes for the whole run, or start them anew each epoch")
+    persistent_workers: bool = key(True, "keep loader processes for the whole run, or start them again each epoch")
     optimizer: Literal["adam", "rmsprop"] = key("adam", "adam has betas (0, 0.99)")
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
@@ -204,8 +216,8 @@ class TrainingConfig:
         "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
     )
     print_every: int = key(10, "steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
+    save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     sample_every: int = key(500, "steps between sample sheets (four times as often in the first 500)", 0)
-    save_every_steps: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "times that a checkpoint which cannot be written is tried again, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
@@ -251,6 +263,10 @@ class MemoryConfig:
     interval_s: float = key(5.0, "seconds between rows of memory.jsonl; 0 for none", 0, 86400)
     max_validation_outputs: int = key(512, "images held for a sample sheet or video while training", 4)
     max_test_outputs: int = key(4096, "images held for a sheet or video in eval.py", 4)
+
+
+@dataclass(frozen=True)
+class ReportingConfig:
     max_metric_rows: int = key(2000, "points that a curve of metrics.jsonl is drawn in; rows beyond are joined", 100)
 
 
@@ -266,6 +282,7 @@ class Config:
     training: TrainingConfig = key(TrainingConfig(), "the run")
     metrics: MetricsConfig = key(MetricsConfig(), "FID and KID")
     memory: MemoryConfig = key(MemoryConfig(), "what the run may take, and how it is watched")
+    reporting: ReportingConfig = key(ReportingConfig(), "the report of a run")
 
     @property
     def run_dir(self) -> Path:
@@ -291,7 +308,7 @@ class Config:
 
     @property
     def rendered_scale(self) -> int:
-        """Pixels of an image a ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
+        """Pixels of an image per ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
         return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
 
     @property
@@ -301,5 +318,5 @@ class Config:
 
     @property
     def patch_size(self) -> int:
-        """Side in pixels of what the discriminator sees: N_samples rays, refined where ccsr.mode is refine."""
-        return math.isqrt(self.ray_sampler.N_samples) * self.rendered_scale
+        """Side in pixels of what the discriminator sees: rays_per_patch rays, refined where ccsr.mode is refine."""
+        return math.isqrt(self.ray_sampler.rays_per_patch) * self.rendered_scale

@@ -173,7 +173,7 @@ def _conditioned(generator: Generator, latents: Tensor, class_index: Tensor | No
 
 def _samples(nerf: NerfConfig) -> int:
     """Samples of a rendered ray."""
-    return (nerf.N_samples_render or nerf.N_samples) + nerf.N_importance
+    return (nerf.render_samples_per_ray or nerf.samples_per_ray) + nerf.importance_samples_per_ray
 
 
 def _density_grid(generator: Generator, latents: Tensor, radius: float, resolution: int, bar: tqdm | None) -> np.ndarray:

@@ -62,13 +62,13 @@ def _ladders(config: Config) -> Iterator[list[str]]:
         yield [f"training.micro_batch={n}" for n in _halvings(training.micro_batch, 1)]
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
     yield [f"nerf.checkpoint_rays={n}" for n in RAYS_AT_ONCE if n < held]
-    yield [f"nerf.N_samples={n}" for n in _halvings(nerf.N_samples, SMALLEST_SAMPLES)]
+    yield [f"nerf.samples_per_ray={n}" for n in _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES)]
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
         yield ["ccsr.backbone=light"]
     yield [f"nerf.netwidth={n}" for n in _halvings(nerf.netwidth, SMALLEST_WIDTH)]
-    if nerf.N_importance > 0:
-        yield ["nerf.N_importance=0"]
-    yield [f"ray_sampler.N_samples={config.ray_sampler.N_samples // 4}"]
+    if nerf.importance_samples_per_ray > 0:
+        yield ["nerf.importance_samples_per_ray=0"]
+    yield [f"ray_sampler.rays_per_patch={config.ray_sampler.rays_per_patch // 4}"]
 
 
 def _doublings(first: int, last: int) -> list[int]:

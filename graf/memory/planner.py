@@ -116,23 +116,25 @@ def _images(config: Config, batch: int) -> int:
 
 def _noise(config: Config) -> int:
     """What chance decides of samples, drawn for all images of a step at once (jitter, and noise of densities)."""
-    nerf, rays = config.nerf, config.training.batch_size * config.ray_sampler.N_samples
-    jittered = nerf.N_samples + nerf.N_importance if nerf.perturb else 0
+    nerf, rays = config.nerf, config.training.batch_size * config.ray_sampler.rays_per_patch
+    jittered = nerf.samples_per_ray + nerf.importance_samples_per_ray if nerf.perturb else 0
     disturbed = 0
     if nerf.raw_noise_std > 0:
-        disturbed = nerf.N_samples + (nerf.N_samples + nerf.N_importance if nerf.N_importance else 0)
+        disturbed = nerf.samples_per_ray + (
+            nerf.samples_per_ray + nerf.importance_samples_per_ray if nerf.importance_samples_per_ray else 0
+        )
     return FLOAT * rays * (jittered + disturbed)
 
 
 def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
     """Bytes that rendering holds for the backward pass, and the most while that pass is in the field."""
-    nerf, rays = config.nerf, batch * config.ray_sampler.N_samples
+    nerf, rays = config.nerf, batch * config.ray_sampler.rays_per_patch
     at_once, others_wait = rays_in_flight(config, rays)
     coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth, size)
-    kept, peak = (nerf.N_samples * bytes_a_sample for bytes_a_sample in coarse)
-    if nerf.N_importance > 0:
+    kept, peak = (nerf.samples_per_ray * bytes_a_sample for bytes_a_sample in coarse)
+    if nerf.importance_samples_per_ray > 0:
         fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine, size)
-        n_samples = nerf.N_samples + nerf.N_importance
+        n_samples = nerf.samples_per_ray + nerf.importance_samples_per_ray
         kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
     weights = _modulated_weights(config, batch, size)
     if not others_wait:
@@ -145,7 +147,7 @@ def _modulated_weights(config: Config, batch: int, size: int) -> int:
     """Bytes of the copies of the field's weights that each image has of its own, for nerf.conditioning: film."""
     nerf = config.nerf
     numbers = (nerf.netdepth + 1) * nerf.netwidth**2
-    if nerf.N_importance > 0:
+    if nerf.importance_samples_per_ray > 0:
         numbers += (nerf.netdepth_fine + 1) * nerf.netwidth_fine**2
     return batch * numbers * size if nerf.conditioning == "film" else 0
 
@@ -173,10 +175,10 @@ def _refinement(config: Config, generator: Generator, batch: int, size: int) -> 
     of_backbone = _light if isinstance(backbone, LightBackbone) else _rrdb
     network = backbone if isinstance(backbone, LightBackbone) else backbone.network
     kept = of_backbone(network, side) * batch * size
-    if config.ccsr.mode == "refine" and config.nerf.N_importance > 0:
+    if config.ccsr.mode == "refine" and config.nerf.importance_samples_per_ray > 0:
         kept *= 2  # the coarse rendering is refined too
     if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
-        kept *= 1 + (config.nerf.N_importance > 0) + (config.ccsr.detach == "nerf")
+        kept *= 1 + (config.nerf.importance_samples_per_ray > 0) + (config.ccsr.detach == "nerf")
     if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:
         kept += 2 * batch * PERCEPTION_BYTES * size // FLOAT
     return kept
@@ -214,7 +216,7 @@ def _features(discriminator: Discriminator, side: int) -> int:
 
 def _scores(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
     """Bytes that scoring one batch keeps; normalisation keeps its input too."""
-    judged = 2 if config.nerf.N_importance > 0 else 1
+    judged = 2 if config.nerf.importance_samples_per_ray > 0 else 1
     maps = 2 if config.discriminator.norm == "instance" else 1
     features = _features(discriminator, config.patch_size)
     weights = _weights(discriminator) if config.discriminator.spectral_norm else 0  # a normalised copy
@@ -229,7 +231,7 @@ def _discriminator_step(config: Config, discriminator: Discriminator, batch: int
     weights = _weights(discriminator)
     maps = 2 if config.discriminator.norm == "instance" else 1
     features = maps * batch * _features(discriminator, config.patch_size)
-    scored = (3 if config.nerf.N_importance > 0 else 2) * features * size
+    scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
     copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)
     if config.discriminator.spectral_norm:
         copies += 4.5 if config.training.reg_type != "none" else 2.5

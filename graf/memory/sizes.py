@@ -90,7 +90,7 @@ def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classe
 
     `budget_bytes` is what the process may hold on the device, 0 for no limit.
     """
-    n_rays, chunk = config.ray_sampler.N_samples, config.nerf.checkpoint_rays
+    n_rays, chunk = config.ray_sampler.rays_per_patch, config.nerf.checkpoint_rays
     sizes = StepSizes(config.images_at_once, 0 if chunk == "auto" else chunk, n_rays)
     open_images, open_rays = config.training.micro_batch == "auto", chunk == "auto"
     while budget_bytes:

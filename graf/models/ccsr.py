@@ -33,11 +33,16 @@ class Refinement(nn.Module):
         )
         if ccsr.backbone == "light":
             self.backbone = LightBackbone(
-                ccsr.scale_factor, ccsr.code_channels, config.z_dist.dim, ccsr.width, ccsr.depth, ccsr.width_upsampled
+                ccsr.scale_factor,
+                ccsr.code_channels,
+                config.z_dist.dim,
+                ccsr.light.width,
+                ccsr.light.depth,
+                ccsr.light.width_upsampled,
             )
         else:
-            network = RRDBNet(ccsr.scale_factor, ccsr.num_rrdb_blocks, ccsr.nf, ccsr.gc)
-            network.requires_grad_(not ccsr.freeze_backbone)
+            network = RRDBNet(ccsr.scale_factor, ccsr.rrdb.num_blocks, ccsr.rrdb.nf, ccsr.rrdb.gc)
+            network.requires_grad_(not ccsr.rrdb.freeze)
             self.backbone = RRDBBackbone(network, ccsr.code_channels, config.z_dist.dim)
         self.projection = ConsistencyEnforcingModule(ccsr.kernel, ccsr.scale_factor)
 

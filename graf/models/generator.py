@@ -82,7 +82,7 @@ class Generator(nn.Module):
         nerf, latents = config.nerf, config.z_dist
         self.field = build_field(nerf, latents, nerf.netdepth, nerf.netwidth)
         self.field_fine = None
-        if nerf.N_importance > 0:
+        if nerf.importance_samples_per_ray > 0:
             self.field_fine = build_field(nerf, latents, nerf.netdepth_fine, nerf.netwidth_fine)
         self.refinement = Refinement(config) if config.ccsr.mode != "none" else None
         self.class_embedding = None
@@ -205,8 +205,8 @@ class Generator(nn.Module):
     def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's
         device."""
-        nerf, n_rays = self.config.nerf, n_rays or self.config.ray_sampler.N_samples
-        coarse, fine = nerf.N_samples, nerf.N_importance
+        nerf, n_rays = self.config.nerf, n_rays or self.config.ray_sampler.rays_per_patch
+        coarse, fine = nerf.samples_per_ray, nerf.importance_samples_per_ray
         std = nerf.raw_noise_std * (max(0.0, 1 - step / NOISE_STEPS) if nerf.decrease_noise else 1.0)
 
         def uniform(n_samples: int) -> Tensor | None:
@@ -230,15 +230,15 @@ class Generator(nn.Module):
         """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1), with the noise of those rays."""
         nerf = self.config.nerf
         near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in bounds)  # (B, R, 1)
-        n_samples = nerf.N_samples
+        n_samples = nerf.samples_per_ray
         if noise is None:
-            n_samples, noise = nerf.N_samples_render or nerf.N_samples, RayNoise()
+            n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
         depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
         colour, weights = self._shade(self.field, rays_o, rays_d, depths, latents, noise.disturbance)
         coarse = None
         if self.field_fine is not None:
             coarse = self._on_background(colour, weights)
-            further = importance_depths(depths, weights, nerf.N_importance, noise.fine_jitter)
+            further = importance_depths(depths, weights, nerf.importance_samples_per_ray, noise.fine_jitter)
             depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
             colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, latents, noise.fine_disturbance)
         opacity = weights.sum(-1, keepdim=True)
@@ -272,7 +272,7 @@ class Generator(nn.Module):
 
 def rays_of_a_piece(nerf: NerfConfig) -> int:
     """Rays of a batch that training renders at a time where all activations are kept."""
-    return max(1, SAMPLES_AT_ONCE // (nerf.N_samples + nerf.N_importance))
+    return max(1, SAMPLES_AT_ONCE // (nerf.samples_per_ray + nerf.importance_samples_per_ray))
 
 
 def weights_hash(network: nn.Module) -> str:

@@ -55,14 +55,14 @@ class RRDBNet(nn.Module):
     channels, u = 4 / scale_factor.
     """
 
-    def __init__(self, scale_factor: int = NATIVE_SCALE, num_rrdb_blocks: int = 23, nf: int = 64, gc: int = 32):
+    def __init__(self, scale_factor: int = NATIVE_SCALE, num_blocks: int = 23, nf: int = 64, gc: int = 32):
         super().__init__()
         if scale_factor not in (1, 2, 4):
             raise ConfigError(f"ccsr.scale_factor: the rrdb backbone upscales by 1, 2 or 4, not by {scale_factor}")
         self.unshuffle = NATIVE_SCALE // scale_factor
         self.scale_factor = scale_factor
         self.conv_first = nn.Conv2d(3 * self.unshuffle**2, nf, 3, padding=1)
-        self.body = nn.Sequential(*[RRDB(nf, gc) for _ in range(num_rrdb_blocks)])
+        self.body = nn.Sequential(*[RRDB(nf, gc) for _ in range(num_blocks)])
         self.conv_body = nn.Conv2d(nf, nf, 3, padding=1)
         self.conv_up1 = nn.Conv2d(nf, nf, 3, padding=1)
         self.conv_up2 = nn.Conv2d(nf, nf, 3, padding=1)

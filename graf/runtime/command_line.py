@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from graf.config import Config
-from graf.config.foreign import OTHER_SUITES
+from graf.config.foreign import OLDER_NAMES, OTHER_SUITES
 from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
 from graf.version import __version__
@@ -69,6 +69,8 @@ class Parser(argparse.ArgumentParser):
 def hints(unknown: Sequence[str]) -> list[str]:
     """Hints on unknown flags that are config keys of this or another project: how to set them instead."""
     names, found = full_names(Config), []
+    for old, new in OLDER_NAMES.items():
+        names.setdefault(old.rpartition(".")[2], []).append(new)
     for word, following in itertools.pairwise([*unknown, "--"]):
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_").rpartition(".")[2]

@@ -65,7 +65,7 @@ class Keeper:
         last = state.step == training.max_steps
         if due(state.step, training.fid_every) or (last and training.fid_every):
             self._measure()
-        if due(state.step, training.save_every_steps):
+        if due(state.step, training.save_every):
             state.require_same_everywhere()
         if self.first:
             self._write()
@@ -101,7 +101,7 @@ class Keeper:
         state, training, step = self.state, self.training, self.state.step
         if due(step, MEMORY_LINE_EVERY):
             log.info("step %d: %s", step, self.monitor.line())
-        self.checkpoint_due |= due(step, training.save_every_steps)
+        self.checkpoint_due |= due(step, training.save_every)
         if self.checkpoint_due and not state.bad_steps:  # amid bad ones the last good checkpoint is worth more
             self.checkpoint_due = False
             self.during("checkpoint", self._save)

@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_foreseen_from_fewer_rays():
 
 
 def test_variants_differ_from_the_default_in_what_their_name_says():
-    assert network(4096).ray_sampler.N_samples == 4096
+    assert network(4096).ray_sampler.rays_per_patch == 4096
     assert network(4096, ("training.use_amp=true",)).training.use_amp
     assert network(16384).patch_size == 128
 
@@ -106,7 +106,7 @@ def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
     args = benchmark.parser().parse_args(["ccsr", "--device", "cpu"])
     benchmark.measured_row(args, {"name": "not refined", "samples": 64})
     benchmark.measured_row(args, {"name": "refined, scale 2", "samples": 64})
-    assert [(c.ccsr.mode, c.patch_size, c.nerf.N_samples) for c, _ in seen] == [("none", 64, 64), ("refine", 64, 64)]
+    assert [(c.ccsr.mode, c.patch_size, c.nerf.samples_per_ray) for c, _ in seen] == [("none", 64, 64), ("refine", 64, 64)]
     assert all(c.training.use_amp and freed_memory_is_kept for c, freed_memory_is_kept in seen)
 
 

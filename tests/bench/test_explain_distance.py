@@ -33,7 +33,7 @@ def test_the_sets_of_a_refined_model(smoke, tmp_path):
 
 
 def test_without_ccsr_there_is_no_refinement_to_look_before(smoke, tmp_path):
-    config = smoke("data.n_images=16", f"data.datadir={tmp_path}", "ccsr.mode=none", "ray_sampler.N_samples=256")
+    config = smoke("data.n_images=16", f"data.datadir={tmp_path}", "ccsr.mode=none", "ray_sampler.rays_per_patch=256")
     dataset = build_dataset(config)
     found = stages(Generator(config).eval(), dataset, halves(dataset, 4)[1], seed=0)
     assert not [name for name in found if "field" in name or "refinement" in name]

@@ -12,7 +12,7 @@ import torch
 from command_line import ROOT, SMOKE, call
 
 FEW = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
-RRDB = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
+RRDB = ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=1", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4")
 
 
 def test_the_peak_is_measured_where_minute_0_is_too(tmp_path):
@@ -68,9 +68,9 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_done(monkeypat
 
 
 def test_training_starts_from_pretrained_weights(refine, tmp_path, monkeypatch):
-    other = RRDBNet(2, num_rrdb_blocks=1, nf=8, gc=4)
+    other = RRDBNet(2, num_blocks=1, nf=8, gc=4)
     torch.save(other.state_dict(), tmp_path / "esrgan.pth")
-    config = refine(*RRDB, f"ccsr.pretrained_path={tmp_path / 'esrgan.pth'}", f"data.datadir={tmp_path}")
+    config = refine(*RRDB, f"ccsr.rrdb.pretrained_path={tmp_path / 'esrgan.pth'}", f"data.datadir={tmp_path}")
     found = []
     monkeypatch.setattr(measure_training, "quality", lambda state, *_: found.append(state.generator_ema) or {})
     list(measured_rows(config, [0.0], torch.device("cpu")))

@@ -34,7 +34,7 @@ if sys.platform.startswith("linux"):
     from torture_run import NotSurvived, Subject
     from train import note_data
 
-TINY = ["training.save_every_steps=3", "training.nworkers=1", "training.monitoring=none", "data.n_images=24"]
+TINY = ["training.save_every=3", "training.nworkers=1", "training.monitoring=none", "data.n_images=24"]
 SHORT = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--faults", "5", "--set", *TINY]
 
 

@@ -412,7 +412,7 @@ def cars(tmp_path_factory):
 @pytest.fixture
 def train(tmp_path, cars, monkeypatch, capsys):
     """Runs train.py in tmp_path on the smoke config; returns its exit status and what it said."""
-    quiet = ["training.save_every_steps=1", "training.sample_every=0", "training.monitoring=none", "training.save_retries=0"]
+    quiet = ["training.save_every=1", "training.sample_every=0", "training.monitoring=none", "training.save_retries=0"]
     quiet += [f"data.datadir=[{cars}]", "data.n_images=8"]
 
     def run(max_steps: int, *overrides: str) -> tuple[int, str]:
@@ -433,7 +433,7 @@ def train(tmp_path, cars, monkeypatch, capsys):
 KINDS = {
     "plain": (),
     "workers, parts, consistency and metrics": (
-        "training.nworkers=2", "training.accumulation_steps=2", "ccsr.mode=consistency", "ray_sampler.N_samples=256",
+        "training.nworkers=2", "training.accumulation_steps=2", "ccsr.mode=consistency", "ray_sampler.rays_per_patch=256",
         "training.fid_every=2", "training.save_best=kid", "metrics.extractor=efficientnet-lite0", "metrics.n_real=8",
         "metrics.n_fake=8",
     ),

@@ -126,13 +126,13 @@ def test_an_old_x2_network_lacks_one_upsampling(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     ("other", "found"),
-    [({"blocks": 3}, "num_rrdb_blocks 3, nf 8, gc 4"), ({"nf": 16}, "nf 16, gc 4"), ({"gc": 2}, "nf 8, gc 2")],
+    [({"blocks": 3}, "num_blocks 3, nf 8, gc 4"), ({"nf": 16}, "nf 16, gc 4"), ({"gc": 2}, "nf 8, gc 2")],
 )
 def test_another_size_is_refused_with_both_sizes(tmp_path, other, found):
     path = saved(tmp_path / "other.pth", network(0, **other).state_dict())
     target = network(1)
     before = target.conv_last.bias.clone()
-    with pytest.raises(CheckpointError, match=f"other.pth.*{found}, the config num_rrdb_blocks 2, nf 8, gc 4"):
+    with pytest.raises(CheckpointError, match=f"other.pth.*{found}, the config num_blocks 2, nf 8, gc 4"):
         load_esrgan_weights(target, path)
     assert torch.equal(target.conv_last.bias, before)
 

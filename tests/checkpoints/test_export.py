@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 CPU = torch.device("cpu")
 VARIANTS = {
     "film": ("nerf.raw_noise_std=1",),
-    "fine": ("nerf.N_importance=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
-    "refined": ("ccsr.mode=refine", "ray_sampler.N_samples=64"),
+    "fine": ("nerf.importance_samples_per_ray=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
+    "refined": ("ccsr.mode=refine", "ray_sampler.rays_per_patch=64"),
     "concat": ("nerf.conditioning=concat", "nerf.use_viewdirs=true", "nerf.density_activation=relu"),
 }
 

@@ -11,7 +11,7 @@ from graf.checkpoints.foreign.architecture import differences, infer_config, rea
 from graf.checkpoints.foreign.recognition import recognise, step_of
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
-from graf.config import config_to_dict
+from graf.config import config_to_dict, flat
 from graf.errors import CheckpointError
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
@@ -43,7 +43,8 @@ def graf_field(width=8, depth=6, multires=2, multires_views=1, shape=4, appearan
 
 FIELD_KEYS = {
     "nerf.conditioning": "concat", "nerf.netwidth": 8, "nerf.netdepth": 6, "nerf.multires": 2, "nerf.multires_views": 1,
-    "nerf.use_viewdirs": True, "z_dist.dim": 7, "z_dist.dim_appearance": 3, "nerf.N_importance": 0, "ccsr.mode": "none",
+    "nerf.use_viewdirs": True, "z_dist.dim": 7, "z_dist.dim_appearance": 3, "nerf.importance_samples_per_ray": 0,
+    "ccsr.mode": "none",
 }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def family():
 @pytest.fixture
 def recipe(concat):
     """The config whose networks the family's weights are of."""
-    discriminator = ("discriminator.condition=none", "discriminator.norm=instance", "ray_sampler.N_samples=1024")
+    discriminator = ("discriminator.condition=none", "discriminator.norm=instance", "ray_sampler.rays_per_patch=1024")
     keys = [f"{name}={value}" for name, value in FIELD_KEYS.items()]
     return lambda *overrides: concat(*keys, *discriminator, *overrides)
 
@@ -175,13 +176,24 @@ ARCHITECTURES = {
     "film": (),
     "film, no appearance": ("z_dist.dim_appearance=0", "nerf.use_viewdirs=true", "nerf.multires=7", "nerf.netdepth=3"),
     "film, deep mapping": ("nerf.mapping_depth=3", "z_dist.dim_appearance=3", "nerf.netwidth=20"),
-    "film, fine": ("nerf.N_importance=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
-    "refined": ("ccsr.mode=refine", "ray_sampler.N_samples=64", "ccsr.depth=2", "ccsr.num_views=5", "ccsr.elevation_bins=3"),
-    "refined four times": ("ccsr.mode=refine", "ccsr.scale_factor=4", "ccsr.width_upsampled=5", "discriminator.dual=true"),
-    "rrdb": ("ccsr.mode=consistency", "ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=2", "ccsr.nf=8", "ccsr.gc=4"),
+    "film, fine": ("nerf.importance_samples_per_ray=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
+    "refined": (
+        "ccsr.mode=refine",
+        "ray_sampler.rays_per_patch=64",
+        "ccsr.light.depth=2",
+        "ccsr.num_views=5",
+        "ccsr.elevation_bins=3",
+    ),
+    "refined four times": (
+        "ccsr.mode=refine",
+        "ccsr.scale_factor=4",
+        "ccsr.light.width_upsampled=5",
+        "discriminator.dual=true",
+    ),
+    "rrdb": ("ccsr.mode=consistency", "ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=2", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4"),
     "labels": ("discriminator.label_loss=MCE", "discriminator.condition=class"),
     "normalised": ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=class_and_pose"),
-    "patches of 128": ("ray_sampler.N_samples=16384", "discriminator.ndf=4", "discriminator.condition=none"),
+    "patches of 128": ("ray_sampler.rays_per_patch=16384", "discriminator.ndf=4", "discriminator.condition=none"),
     "concat": ("nerf.conditioning=concat", "nerf.netdepth=6", "nerf.use_viewdirs=true", "nerf.multires=3"),
     "concat, no views": ("nerf.conditioning=concat", "z_dist.dim=9", "z_dist.dim_appearance=2"),
     "concat, neither": ("nerf.conditioning=concat", "z_dist.dim_appearance=0", "nerf.use_viewdirs=false"),
@@ -200,11 +212,10 @@ def test_shapes_tell_the_config_that_made_them(smoke, architecture):
     weights = weights_of(config)
     findings = read_architecture(weights, config)
     assert list(differences(findings, config)) == []
-    raw = config_to_dict(config)
+    values = flat(config_to_dict(config))
     for prior in (smoke(), smoke(*ARCHITECTURES["concat"]), smoke(*ARCHITECTURES["refined"])):
         for name, finding in read_architecture(weights, prior).items():
-            section, key = name.split(".")
-            assert not finding.certain or finding.value == raw[section][key], name
+            assert not finding.certain or finding.value == values[name], name
 
 
 def test_widths_of_grafs_field_alone_give_its_keys_where_the_config_is_near(concat):
@@ -247,7 +258,7 @@ def test_our_weights_load_without_a_config(smoke, tmp_path, architecture):
     assert same(graf.load_generator(path).state_dict(), weights["generator"])
     inferred = infer_config(recognise(read_checkpoint(path), path), path)
     assert inferred.patch_size == config.patch_size
-    assert inferred.data.imsize >= math.isqrt(inferred.ray_sampler.N_samples)
+    assert inferred.data.imsize >= math.isqrt(inferred.ray_sampler.rays_per_patch)
 
 
 def test_a_generator_alone_brings_its_classes(smoke, tmp_path):
@@ -397,7 +408,7 @@ def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
     before = TrainState(smoke("training.seed=5"), CPU, 2, 3)
     before.step = 9
     save_checkpoint(tmp_path / "model.pt", before.checkpoint())
-    state = TrainState(smoke("nerf.N_importance=3", "nerf.netdepth_fine=1", "nerf.netwidth_fine=4"), CPU, 2, 3)
+    state = TrainState(smoke("nerf.importance_samples_per_ray=3", "nerf.netdepth_fine=1", "nerf.netwidth_fine=4"), CPU, 2, 3)
     fine = {name: value.clone() for name, value in state.generator.field_fine.state_dict().items()}
     with caplog.at_level(logging.INFO, "graf"):
         start_from(tmp_path / "model.pt", state)

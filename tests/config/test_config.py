@@ -11,6 +11,7 @@ from graf.config import (
     config_rows,
     config_to_dict,
     find_config,
+    flat,
     load_config,
     merge,
     parse_override,
@@ -53,7 +54,7 @@ def test_no_path_means_the_defaults():
 
 def test_every_key_of_the_dataclasses_is_in_the_default_file_and_the_table():
     raw = read_yaml(CONFIG_DIR / "default.yaml")
-    keys = {f"{name}.{key}" for name, section in raw.items() if isinstance(section, dict) for key in section} | {"expname"}
+    keys = set(flat(raw))
     rows = config_rows()
     assert {name for name, _, _ in rows} == keys
     assert len(rows) == len(keys)
@@ -121,8 +122,8 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("training.model_average_beta=1", "model_average_beta: must be below 1"),
         ("training.lr_anneal_every=[2, 1]", "milestones must rise, found [2, 1]"),
         ("training.lr_anneal_every=[0]", "lr_anneal_every: must be at least 1"),
-        ("ray_sampler.N_samples=1000", "must be a square number such as 961 or 1024, found 1000"),
-        ("ray_sampler.N_samples=400", "N_samples 64, 256, 1024, 4096; found 400 (side 40)"),
+        ("ray_sampler.rays_per_patch=1000", "must be a square number such as 961 or 1024, found 1000"),
+        ("ray_sampler.rays_per_patch=400", "rays_per_patch 64, 256, 1024, 4096; found 400 (side 40)"),
         ("ray_sampler.min_scale=0", "min_scale must be above 0"),
         ("ray_sampler.max_scale=0.5", "min_scale must be above 0 and at most max_scale, found 1 and 0.5"),
         ("data.near=4.6", "near must be below far, found 4.6 and 4.6"),
@@ -288,7 +289,7 @@ def test_another_folders_file_is_not_taken_for_ours(tmp_path, monkeypatch, name)
 def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))  # as Windows names it
-    written(tmp_path, "ccsr: {backbone: rrdb, pretrained_path: ~/x2.pth}", "parent.yaml")
+    written(tmp_path, "ccsr: {backbone: rrdb, rrdb: {pretrained_path: ~/x2.pth}}", "parent.yaml")
     path = written(
         tmp_path,
         """
@@ -303,7 +304,7 @@ def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
     assert config.data.datadir == (f"{tmp_path}/photos", f"{tmp_path}/more", "cost$5")
     assert config.training.outdir == f"{tmp_path}/runs"
     assert config.metrics.weights_path == f"{tmp_path}/inception.pth"
-    assert config.ccsr.pretrained_path == f"{tmp_path}/x2.pth"
+    assert config.ccsr.rrdb.pretrained_path == f"{tmp_path}/x2.pth"
     assert load_config(None, ["training.outdir=~"]).training.outdir == str(tmp_path)
     assert load_config(None, ["expname=$HOME"]).expname == "$HOME"
 
@@ -361,12 +362,12 @@ def test_none_may_be_written_as_yaml_has_it(text):
 
 @pytest.mark.parametrize("side", [16, 32, 64, 128])
 def test_patch_size_is_the_root_of_the_rays(side):
-    assert load_config(None, ["ccsr.mode=none", f"ray_sampler.N_samples={side**2}"]).patch_size == side
+    assert load_config(None, ["ccsr.mode=none", f"ray_sampler.rays_per_patch={side**2}"]).patch_size == side
 
 
 def test_refined_patches_are_scale_factor_times_their_rays():
-    assert load_config(None, ["ccsr.scale_factor=4", "ray_sampler.N_samples=256"]).patch_size == 64
-    assert load_config(None, ["ccsr.mode=consistency", "ray_sampler.N_samples=256"]).patch_size == 16
+    assert load_config(None, ["ccsr.scale_factor=4", "ray_sampler.rays_per_patch=256"]).patch_size == 64
+    assert load_config(None, ["ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"]).patch_size == 16
 
 
 @pytest.mark.parametrize(
@@ -380,17 +381,17 @@ def test_refined_patches_are_scale_factor_times_their_rays():
             ["ccsr.scale_factor=6", "data.imsize=96"],
             "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 6",
         ),
-        (["ccsr.scale_factor=8"], "that is N_samples 16, 64, 256; found 1024"),
+        (["ccsr.scale_factor=8"], "that is rays_per_patch 16, 64, 256; found 1024"),
         (["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"], "must divide data.imsize 66, found 4"),
         (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
-        (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.N_samples=64"], "rrdb backbone takes 2 or 4, found 8"),
-        (["ccsr.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),
+        (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.rays_per_patch=64"], "rrdb backbone takes 2 or 4, found 8"),
+        (["ccsr.rrdb.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),
         (
             ["ccsr.num_views=3600", "ccsr.elevation_bins=360", "ccsr.code_size=256"],
             "339,738,624,000 numbers; at most 268,435,456",
         ),
-        (["ccsr.freeze_backbone=true"], "only the rrdb backbone can be frozen"),
-        (["ccsr.freeze_backbone=true", "ccsr.backbone=rrdb"], "would freeze a network drawn at random"),
+        (["ccsr.rrdb.freeze=true"], "only the rrdb backbone can be frozen"),
+        (["ccsr.rrdb.freeze=true", "ccsr.backbone=rrdb"], "would freeze a network drawn at random"),
         (["discriminator.dual=true", "ccsr.mode=none"], "discriminator.dual: needs"),
     ],
 )

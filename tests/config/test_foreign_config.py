@@ -48,7 +48,7 @@ def test_an_official_config_says_the_same_in_our_words(tmp_path, caplog):
     assert config.data.radius == (9.5, 10.5)
     assert (config.data.fov, config.data.hflip, config.data.center_crop) == (25, False, 0)
     assert config.nerf.perturb is True
-    assert (config.nerf.conditioning, config.nerf.density_activation, config.nerf.N_samples) == ("concat", "relu", 12)
+    assert (config.nerf.conditioning, config.nerf.density_activation, config.nerf.samples_per_ray) == ("concat", "relu", 12)
     assert config.nerf.chunk == 1234
     assert config.ray_sampler.scale_anneal == 0
     assert (config.ray_sampler.random_scale, config.ray_sampler.random_shift) == (True, True)
@@ -135,7 +135,7 @@ def test_a_config_of_ours_may_inherit_from_one_of_grafs(tmp_path):
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(GRAF))
     (tmp_path / "mine.yaml").write_text("inherit_from: theirs.yaml\nnerf: {N_samples: 7}\n")
     config = load_config(tmp_path / "mine.yaml")
-    assert (config.nerf.N_samples, config.nerf.chunk, config.data.fov) == (7, 1234, 25)
+    assert (config.nerf.samples_per_ray, config.nerf.chunk, config.data.fov) == (7, 1234, 25)
 
 
 def test_our_carla_recipe_is_grafs(tmp_path):
@@ -166,7 +166,12 @@ def test_our_carla_recipe_is_grafs(tmp_path):
 def test_the_official_fixture():
     config = load_config(FIXTURE)
     assert (config.data.imsize, config.data.fov, config.data.near, config.data.far) == (24, 30, 7.5, 12.5)
-    assert (config.nerf.N_samples, config.nerf.netwidth, config.nerf.use_viewdirs, config.nerf.chunk) == (24, 32, True, 32768)
+    assert (config.nerf.samples_per_ray, config.nerf.netwidth, config.nerf.use_viewdirs, config.nerf.chunk) == (
+        24,
+        32,
+        True,
+        32768,
+    )
     assert (config.z_dist.dim, config.z_dist.dim_appearance) == (16, 8)
     assert (config.discriminator.ndf, config.patch_size, config.training.reg_type) == (8, 32, "r1")
     assert config.training.lr_anneal_every == (50_000, 100_000, 200_000)

@@ -334,11 +334,11 @@ def test_enlarged_images_are_counted_and_named(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"data.imsize": 32, "ray_sampler.N_samples": 256}, None),
-        ({"data.imsize": 64, "ray_sampler.N_samples": 256}, "leaves details out; set ray_sampler.N_samples=1024, or "),
-        ({"data.imsize": 16, "ray_sampler.N_samples": 256}, "have no more; set ray_sampler.N_samples=64, or data.imsize=32"),
-        ({"data.imsize": 256, "ray_sampler.N_samples": 1024}, "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
-        ({"data.imsize": 64, "ray_sampler.N_samples": 256, "ray_sampler.min_scale": 0.5}, None),
+        ({"data.imsize": 32, "ray_sampler.rays_per_patch": 256}, None),
+        ({"data.imsize": 64, "ray_sampler.rays_per_patch": 256}, "leaves details out; set ray_sampler.rays_per_patch=1024, or "),
+        ({"data.imsize": 16, "ray_sampler.rays_per_patch": 256}, "have no more; set ray_sampler.rays_per_patch=64, or data.imsize=32"),
+        ({"data.imsize": 256, "ray_sampler.rays_per_patch": 1024}, "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
+        ({"data.imsize": 64, "ray_sampler.rays_per_patch": 256, "ray_sampler.min_scale": 0.5}, None),
     ],
 )  # fmt: skip
 def test_a_patch_of_other_pixels_than_the_image_is_warned_of(tmp_path, caplog, settings, said):

@@ -60,7 +60,7 @@ def test_broken_yaml(refused, tmp_path):
 
 
 def test_patch_that_is_no_square(refused):
-    assert "N_samples" in refused("train.py", "--set", "ray_sampler.N_samples=1000")
+    assert "rays_per_patch" in refused("train.py", "--set", "ray_sampler.rays_per_patch=1000")
 
 
 def test_unknown_flag(refused):

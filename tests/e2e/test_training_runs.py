@@ -109,7 +109,7 @@ def test_sweep_of_chosen_angles(folder):
 
 def test_every_cadence_does_what_it_says(folder, tmp_path):
     every = ["training.save_best=kid"] + [
-        f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every_steps")
+        f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every")
     ]
     extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
     said = run(

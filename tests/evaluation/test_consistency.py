@@ -292,7 +292,7 @@ def keys(*names):
 
 @pytest.mark.parametrize("mode", ["none", "consistency", "refine"])
 def test_fog_of_the_first_weights_is_no_object(refine, smoke, mode, capsys):
-    config = refine() if mode == "refine" else smoke(f"ccsr.mode={mode}", "ray_sampler.N_samples=256")
+    config = refine() if mode == "refine" else smoke(f"ccsr.mode={mode}", "ray_sampler.rays_per_patch=256")
     result = multi_view_consistency(Generator(config), n_objects=3, seed=0, batch_size=2)
     assert "2/2" in capsys.readouterr().err  # batches, on the progress bar
     assert set(result) == (keys("nerf", "refined") if mode == "refine" else keys("nerf"))
@@ -308,7 +308,7 @@ def ball_generator(config):
     return generator
 
 
-SOLID = ("nerf.density_activation=relu", "nerf.N_samples_render=128")
+SOLID = ("nerf.density_activation=relu", "nerf.render_samples_per_ray=128")
 
 
 def test_a_generators_ball_is_one_object_whatever_the_batch(refine):

@@ -22,7 +22,7 @@ from PIL import Image
 def evaluation(smoke, tmp_path):
     """Three objects of seed 0, their latents scaled by 0.7."""
     args = program.parser().parse_args(["--n_objects", "3", "--truncation", "0.7"])
-    generator, out = Generator(smoke("memory.max_metric_rows=123")).eval(), tmp_path / "out"
+    generator, out = Generator(smoke("reporting.max_metric_rows=123")).eval(), tmp_path / "out"
     results = ResultFile(out, tmp_path / "model.pt", "0a", 5, True, generator.config)
     return Evaluation(args, generator, 5, tmp_path / "run", out, results)
 

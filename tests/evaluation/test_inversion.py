@@ -192,7 +192,7 @@ def test_the_class_is_found_too(refine, posed):
 
 
 def test_a_model_without_refinement_is_searched_too(smoke):
-    generator = with_balls(smoke("nerf.N_samples=16"))
+    generator = with_balls(smoke("nerf.samples_per_ray=16"))
     photographs = photograph(generator, latents_of(generator), cameras(160.0))
     found = invert(generator, photographs, settings=QUICK)
     assert angle_between(found.azimuth_deg, 160.0).item() < 8
@@ -251,7 +251,7 @@ def test_pooling_comes_near_the_size_and_suits_the_refinement():
 
 def test_pooled_pictures_are_of_the_same_frame(smoke):
     """A small picture is that of the large one's blocks, without a shift: what is drawn through the pooled grid agrees."""
-    generator = with_balls(smoke("nerf.N_samples=64"))
+    generator = with_balls(smoke("nerf.samples_per_ray=64"))
     poses = cameras(30.0)
     large = photograph(generator, torch.zeros(1, 8), poses)
     to = likeness_to(generator, large, poses, QUICK, 8, None)

@@ -54,7 +54,7 @@ def show(smoke):
     """A generator of the field; densities are the raw ones above 0, unless told otherwise."""
 
     def show(field, *overrides):
-        generator = Generator(smoke("nerf.density_activation=relu", "nerf.N_samples=48", *overrides))
+        generator = Generator(smoke("nerf.density_activation=relu", "nerf.samples_per_ray=48", *overrides))
         generator.field = field
         return generator
 
@@ -89,7 +89,7 @@ def test_a_soft_ball_is_as_large_as_it_looks(show):
     order in h: log 2 at h = 0.028, where the density is 2.8."""
     h = (math.log(2) / (100 * 4 / 3 * math.sqrt(1.2))) ** (2 / 3)
     centre = (0.13, -0.07, 0.04)  # or all cameras would see the same outline through the same few rays
-    generator = show(Radial(lambda distance: 100 * (0.6 - distance), centre=centre), "nerf.N_samples=100")
+    generator = show(Radial(lambda distance: 100 * (0.6 - distance), centre=centre), "nerf.samples_per_ray=100")
     with torch.inference_mode():
         assert silhouette_level(generator, LATENTS) == pytest.approx(100 * h, rel=0.1)
     assert_ball(extract_mesh(generator, LATENTS, NO_CLASS, 48), 0.6 - h, centre=centre)
@@ -194,7 +194,7 @@ def test_density_is_what_rendering_composites(request, network):
     generator, labels = Generator(config), Labels.of_poses(poses_at(torch.tensor([30.0]), torch.tensor([0.3]), 3.6))
     rays_o, rays_d = camera_rays(labels.pose_c2w, full_grid(4), 4, config.data)
     near, far = depth_bounds(labels.pose_c2w, config.data)
-    depths = stratified_depths(near[:, None], far[:, None], config.nerf.N_samples, None).expand(1, 16, -1)
+    depths = stratified_depths(near[:, None], far[:, None], config.nerf.samples_per_ray, None).expand(1, 16, -1)
     points = rays_o[:, :, None] + rays_d[:, :, None] * depths[..., None]
     with torch.inference_mode():
         latents = torch.randn(1, 8)
@@ -206,7 +206,7 @@ def test_density_is_what_rendering_composites(request, network):
 
 
 def test_density_is_that_of_the_fine_field(smoke):
-    generator, points, latents = Generator(smoke("nerf.N_importance=4")), torch.randn(5, 3), torch.randn(1, 8)
+    generator, points, latents = Generator(smoke("nerf.importance_samples_per_ray=4")), torch.randn(5, 3), torch.randn(1, 8)
     with torch.inference_mode():
         fine = density(generator, points, latents)
         generator.field, generator.field_fine = generator.field_fine, None

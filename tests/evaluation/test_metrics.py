@@ -442,7 +442,7 @@ def test_the_protocol_says_how_the_samples_were_made(smoke, tmp_path):
     assert [result["truncation"] for result in results] == [1.0, 1.0, 0.1]
     plain, again, truncated = (result["values"][f"kid_{LITE}"] for result in results)
     assert plain == again != truncated
-    finer = Generator(smoke(*FEW, "nerf.N_samples_render=16")).eval()
+    finer = Generator(smoke(*FEW, "nerf.render_samples_per_ray=16")).eval()
     finer.load_state_dict(generator.state_dict())
     finer = measure_generator(finer, dataset, ["kid"], 0, tmp_path)
     assert finer["generator_sha256"] == results[0]["generator_sha256"]

@@ -68,7 +68,7 @@ def test_a_damaged_file_says_nothing(results, damaged):
 
 
 def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(results):
-    of_run, other = results(), results("nerf.N_samples_render=9")
+    of_run, other = results(), results("nerf.render_samples_per_ray=9")
     of_run.keep({"values": {}} | {name: {"error": 1.0} | of_run.drawn_by for name in OF_IMAGES})
     assert all(of_run.kept()[name]["error"] == 1.0 for name in OF_IMAGES)
     other.keep({"sweep": {"error": 2.0} | other.drawn_by})

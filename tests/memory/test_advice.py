@@ -5,15 +5,15 @@ from graf.memory.advice import smallest_edits
 from graf.memory.planner import estimate_step
 
 WIDE = (
-    *("nerf.netwidth=256", "nerf.netdepth=8", "nerf.N_samples=64", "ray_sampler.N_samples=4096", "data.imsize=128"),
+    *("nerf.netwidth=256", "nerf.netdepth=8", "nerf.samples_per_ray=64", "ray_sampler.rays_per_patch=4096", "data.imsize=128"),
     *("training.micro_batch=1", "training.use_amp=true"),
 )
 
 
 def test_fewer_rays_at_a_time_than_those_advised_stay_so():
     config = load_config(None, [*WIDE, "nerf.checkpoint_rays=128"])
-    budget = estimate_step(override(config, ["nerf.N_samples=32"])).total_bytes
-    assert smallest_edits(config, budget) == ("nerf.N_samples=32",)
+    budget = estimate_step(override(config, ["nerf.samples_per_ray=32"])).total_bytes
+    assert smallest_edits(config, budget) == ("nerf.samples_per_ray=32",)
 
 
 def test_rays_are_advised_where_all_are_held():

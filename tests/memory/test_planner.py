@@ -18,20 +18,20 @@ import torch
 
 TOLERANCE = 0.15
 RESTORED = (
-    *("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.N_samples=256"),
-    *("nerf.N_samples=2", "nerf.netdepth=2", "ccsr.width=128", "ccsr.depth=4"),
+    *("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256"),
+    *("nerf.samples_per_ray=2", "nerf.netdepth=2", "ccsr.light.width=128", "ccsr.light.depth=4"),
 )
 OTHERS = {  # what no shipped config does, or seldom
-    "fine network": ("nerf.N_importance=8",),
+    "fine network": ("nerf.importance_samples_per_ray=8",),
     "mixed precision": ("training.use_amp=true",),
     "view directions": ("nerf.use_viewdirs=true",),
-    "heavy backbone": ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=2", "ccsr.nf=16", "ccsr.gc=8"),
-    "consistency": ("ccsr.mode=consistency", "ray_sampler.N_samples=256"),
+    "heavy backbone": ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=2", "ccsr.rrdb.nf=16", "ccsr.rrdb.gc=8"),
+    "consistency": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"),
     "restored twice": (*RESTORED, "ccsr.detach=nerf"),
-    "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.N_importance=2"),
+    "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.importance_samples_per_ray=2"),
     "instance norm": ("discriminator.norm=instance", "discriminator.spectral_norm=true"),
     "no penalty": ("training.reg_type=none",),
-    "few samples": ("nerf.N_samples=2", "ccsr.width=32"),
+    "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),
     "computed anew": ("nerf.checkpoint_rays=256", "nerf.netwidth=128"),
 }
@@ -70,7 +70,7 @@ def test_estimate_is_near_the_peak_of_other_settings(overrides, refine):
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 @pytest.mark.parametrize("conditioning", ["film", "concat"])
 def test_estimate_knows_that_rays_go_through_the_field_in_pieces(conditioning, refine, monkeypatch):
-    config = refine("training.batch_size=16", f"nerf.conditioning={conditioning}", "nerf.N_samples=64")
+    config = refine("training.batch_size=16", f"nerf.conditioning={conditioning}", "nerf.samples_per_ray=64")
     whole = counted_peak(config)
     monkeypatch.setattr(generator, "SAMPLES_AT_ONCE", 8192)  # of 16 * 64 * 64
     in_pieces = counted_peak(config)
@@ -109,8 +109,14 @@ def test_persistent_parts_are_counted_by_hand(refine):
 
 
 def test_a_frozen_backbone_has_neither_gradients_nor_optimizer(refine):
-    rrdb = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4", "ccsr.pretrained_path=x2.pth")
-    learning, frozen = (estimate_step(refine(*rrdb, f"ccsr.freeze_backbone={x}")).parts for x in ("false", "true"))
+    rrdb = (
+        "ccsr.backbone=rrdb",
+        "ccsr.rrdb.num_blocks=1",
+        "ccsr.rrdb.nf=8",
+        "ccsr.rrdb.gc=4",
+        "ccsr.rrdb.pretrained_path=x2.pth",
+    )
+    learning, frozen = (estimate_step(refine(*rrdb, f"ccsr.rrdb.freeze={x}")).parts for x in ("false", "true"))
     network = TrainState(refine(*rrdb), torch.device("cpu")).generator.refinement.backbone.network
     size = 4 * sum(p.numel() for p in network.parameters())
     assert learning["gradients"] - frozen["gradients"] == size
@@ -123,7 +129,7 @@ def test_field_grows_in_proportion_to_rays_and_samples(smoke):
         config = smoke("nerf.conditioning=concat", "nerf.netwidth=64", "training.batch_size=8", *overrides)
         return estimate_step(config).parts["rays and field"]
 
-    assert field("nerf.N_samples=16") == 2 * field()
+    assert field("nerf.samples_per_ray=16") == 2 * field()
     assert field("training.batch_size=16") == 2 * field()
 
 

@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional as F
 
 SCALES = (2, 3, 4, 8)
-FROZEN = ("ccsr.freeze_backbone=true", "ccsr.pretrained_path=weights.pth")
-RRDB = ("ccsr.backbone=rrdb", "ccsr.num_rrdb_blocks=1", "ccsr.nf=8", "ccsr.gc=4")
+FROZEN = ("ccsr.rrdb.freeze=true", "ccsr.rrdb.pretrained_path=weights.pth")
+RRDB = ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=1", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4")
 PATCH = ("data.imsize=32", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true", "ray_sampler.random_shift=true")
 
 
@@ -211,13 +211,13 @@ def test_rays_of_a_rendering_pass_the_centres_of_its_pixels():
     torch.testing.assert_close(centres[:, 0, 1], torch.tensor([1.5, 5.5]))
 
 
-@pytest.mark.parametrize("overrides", [(), ("discriminator.dual=true",), PATCH, ("nerf.N_importance=4",)])
+@pytest.mark.parametrize("overrides", [(), ("discriminator.dual=true",), PATCH, ("nerf.importance_samples_per_ray=4",)])
 @pytest.mark.parametrize("mode", ["refine", "consistency"])
 def test_gradients_reach_field_backbone_and_codes(refine, labels, mode, overrides):
     if mode == "consistency":
         if "discriminator.dual=true" in overrides:
             pytest.skip("no low-resolution rendering to show")
-        overrides = (*overrides, "ray_sampler.N_samples=256")
+        overrides = (*overrides, "ray_sampler.rays_per_patch=256")
     config = refine(f"ccsr.mode={mode}", *overrides)
     state = state_of(config)
     discriminator_step(state, photographs(4, config.data.imsize), labels, labels)
@@ -248,7 +248,7 @@ def test_frozen_stays_frozen_and_the_rest_learns(refine, labels):
 
 
 def test_pretrained_weights_start_the_backbone_and_its_average(refine, tmp_path):
-    other = RRDBNet(2, num_rrdb_blocks=1, nf=8, gc=4)
+    other = RRDBNet(2, num_blocks=1, nf=8, gc=4)
     torch.save(other.state_dict(), tmp_path / "esrgan.pth")
     state = state_of(refine(*RRDB))
     state.load_pretrained_backbone(str(tmp_path / "esrgan.pth"))
@@ -259,12 +259,14 @@ def test_pretrained_weights_start_the_backbone_and_its_average(refine, tmp_path)
 
 def test_frozen_weights_must_come_from_the_file(refine, tmp_path):
     """The first convolution of x2 weights has 12 channels, that of scale 4 has 3, and would stay as it was drawn."""
-    torch.save(RRDBNet(2, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x2.pth")
-    torch.save(RRDBNet(4, num_rrdb_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x4.pth")
-    scale = ("ccsr.scale_factor=4", "data.imsize=32", "ray_sampler.N_samples=16")
+    torch.save(RRDBNet(2, num_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x2.pth")
+    torch.save(RRDBNet(4, num_blocks=1, nf=8, gc=4).state_dict(), tmp_path / "x4.pth")
+    scale = ("ccsr.scale_factor=4", "data.imsize=32", "ray_sampler.rays_per_patch=16")
     frozen = state_of(refine(*RRDB, *scale, *FROZEN))
     before = frozen.generator.refinement.backbone.network.conv_last.weight.clone()
-    with pytest.raises(CheckpointError, match=r"x2\.pth.*leaves conv_first\.weight as drawn at random.*freeze_backbone: false"):
+    with pytest.raises(
+        CheckpointError, match=r"x2\.pth.*leaves conv_first\.weight as drawn at random.*ccsr.rrdb.freeze: false"
+    ):
         frozen.load_pretrained_backbone(str(tmp_path / "x2.pth"))
     assert torch.equal(frozen.generator.refinement.backbone.network.conv_last.weight, before)
     frozen.load_pretrained_backbone(str(tmp_path / "x4.pth"))
@@ -272,7 +274,7 @@ def test_frozen_weights_must_come_from_the_file(refine, tmp_path):
 
 
 def test_consistency_renders_at_full_resolution_and_restores_exactly(refine, labels):
-    config = refine("ccsr.mode=consistency", "ray_sampler.N_samples=256")
+    config = refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256")
     generator = Generator(config)
     latents, grid = generator.sample_latents(4), full_grid(16)
     rendered = generator(latents, labels, grid).images
@@ -294,7 +296,7 @@ def test_detach_names_who_does_not_learn(detach, learns):
 @pytest.mark.parametrize("judge", ["rendered", "restored"])
 @pytest.mark.parametrize(("detach", "learns"), [("none", (True, True)), ("nerf", (False, True)), ("ccsr", (True, False))])
 def test_the_consistency_loss_teaches_field_and_refinement_as_detach_says(refine, labels, detach, learns, judge):
-    config = refine("ccsr.mode=consistency", "ray_sampler.N_samples=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
+    config = refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
     state = state_of(config)
     _, stats = _generator_loss(state, draw(state, labels))
     networks = state.generator.field, state.generator.refinement
@@ -316,7 +318,7 @@ def test_consistency_weight_halves_at_its_half_life(refine):
 @pytest.mark.parametrize(("step", "weight"), [(0, 2000.0), (30, 2000 * math.exp(-0.3))])
 def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, labels, step, weight):
     alpha = ("ccsr.alpha_init=2000", "ccsr.alpha_decay=0.01")
-    state = state_of(refine("ccsr.mode=consistency", "ray_sampler.N_samples=256", *alpha))
+    state = state_of(refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", *alpha))
     state.step = step
     loss, stats = _generator_loss(state, draw(state, labels))
     torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["loss_ccsr"])

@@ -72,7 +72,7 @@ def test_nothing_shows_the_background(smoke, labels, latents, activation, backgr
 @pytest.mark.parametrize("raw", [-3.0, -10.0])
 def test_thin_softplus_haze_lets_the_background_through(smoke, labels, latents, raw):
     """Along near..far the haze absorbs 1 - exp(-softplus(raw) * length), length = far - near on the axis: 9% and 0.01%."""
-    config = smoke("nerf.density_activation=softplus", "nerf.N_samples=32")
+    config = smoke("nerf.density_activation=softplus", "nerf.samples_per_ray=32")
     opacity = with_field(config, Slab(raw))(latents, labels).opacity
     absorbed = 1 - math.exp(-math.log1p(math.exp(raw)) * (config.data.far - config.data.near) * 1.1)  # 1.1: oblique rays
     assert opacity.max() < 1.1 * absorbed
@@ -91,7 +91,7 @@ def test_a_wall_is_at_its_depth(smoke, labels, latents):
 
 def test_haze_absorbs_by_beers_law(smoke, labels, latents):
     """Haze that ends short of the last sample: samples 0.1 apart in depth, each 0.1 |d| long."""
-    config = smoke("nerf.density_activation=relu", "nerf.N_samples=21")
+    config = smoke("nerf.density_activation=relu", "nerf.samples_per_ray=21")
     sigma = 0.7
 
     class Front(Slab):
@@ -117,7 +117,9 @@ def test_up_in_the_world_is_up_in_the_picture(smoke, latents):
 @pytest.mark.parametrize("kind", ["smoke", "concat"])
 @pytest.mark.parametrize("importance", [0, 5])
 def test_chunks_make_no_difference(kind, importance, request, build, labels, latents):
-    config = request.getfixturevalue(kind)("nerf.chunk=37", f"nerf.N_importance={importance}")  # 256 = 6 * 37 + 34 rays
+    config = request.getfixturevalue(kind)(
+        "nerf.chunk=37", f"nerf.importance_samples_per_ray={importance}"
+    )  # 256 = 6 * 37 + 34 rays
     generator = build(config)
     with torch.no_grad():
         whole = generator(latents, labels)
@@ -153,7 +155,7 @@ def test_resolution_keeps_the_field_of_view(concat, build, labels, latents):
 
 
 def test_pictures_for_people_have_no_randomness(concat, build, labels, latents):
-    config = concat("nerf.raw_noise_std=1", "nerf.perturb=true", "nerf.N_importance=4")
+    config = concat("nerf.raw_noise_std=1", "nerf.perturb=true", "nerf.importance_samples_per_ray=4")
     generator = build(config).train()
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -193,7 +195,7 @@ def test_density_noise_falls_to_zero_over_5000_steps(smoke, build, step, std):
 
 
 def test_density_noise_that_does_not_decrease_stays(smoke, build):
-    config = smoke("nerf.raw_noise_std=2", "nerf.decrease_noise=false", "nerf.N_importance=3")
+    config = smoke("nerf.raw_noise_std=2", "nerf.decrease_noise=false", "nerf.importance_samples_per_ray=3")
     noise = noise_of(build(config), step=10**6)
     assert noise.disturbance.shape == (4, 256, 8)
     assert noise.fine_disturbance.shape == (4, 256, 8 + 3)
@@ -202,7 +204,7 @@ def test_density_noise_that_does_not_decrease_stays(smoke, build):
 
 @pytest.mark.parametrize("rays_at_once", [37, 400, 10_000])
 def test_rays_in_chunks_give_the_same_picture_and_gradient(concat, build, labels, latents, rays_at_once):
-    config = concat("nerf.raw_noise_std=1", "nerf.N_importance=4")
+    config = concat("nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4")
 
     def gradients(chunk):
         generator = build(config)
@@ -218,7 +220,7 @@ def test_rays_in_chunks_give_the_same_picture_and_gradient(concat, build, labels
 
 def test_computing_activations_anew_changes_no_bit(concat, build, labels, latents, monkeypatch):
     def gradients():
-        generator = build(concat("nerf.raw_noise_std=1", "nerf.N_importance=4"))
+        generator = build(concat("nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4"))
         rendering = generator(latents, labels, noise=noise_of(generator), rays_at_once=200)
         (rendering.images.square().mean() + rendering.coarse_images.mean()).backward()
         return [p.grad for p in generator.parameters()]
@@ -230,7 +232,7 @@ def test_computing_activations_anew_changes_no_bit(concat, build, labels, latent
 
 
 def test_the_fine_network_sees_all_samples_in_order_between_the_bounds(smoke, labels, latents):
-    config = smoke("nerf.N_importance=5", "data.radius=[3, 4]", "nerf.density_activation=relu")
+    config = smoke("nerf.importance_samples_per_ray=5", "data.radius=[3, 4]", "nerf.density_activation=relu")
     generator = Generator(config)
     generator.field, generator.field_fine = Slab(5.0, low=-0.2, high=0.2), Slab(1.0)
     generator(latents, labels, noise=noise_of(generator))
@@ -246,13 +248,13 @@ def test_the_fine_network_sees_all_samples_in_order_between_the_bounds(smoke, la
 
 
 def test_the_picture_is_the_fine_networks(smoke, labels, latents):
-    generator = Generator(smoke("nerf.N_importance=3", "nerf.density_activation=relu"))
+    generator = Generator(smoke("nerf.importance_samples_per_ray=3", "nerf.density_activation=relu"))
     generator.field, generator.field_fine = Slab(1e6, colour=(9.0, 9.0, 9.0)), Slab(1e6, colour=(0.0, 0.0, 0.0))
     assert generator(latents, labels).images.abs().max() < 1e-6
 
 
 def test_the_coarse_picture_is_the_coarse_networks_and_there_only_with_a_fine_one(smoke, labels, latents):
-    generator = Generator(smoke("nerf.N_importance=3", "nerf.density_activation=relu"))
+    generator = Generator(smoke("nerf.importance_samples_per_ray=3", "nerf.density_activation=relu"))
     generator.field, generator.field_fine = Slab(1e6, colour=(99.0, -99.0, 0.0)), Slab(1e6)
     coarse = generator(latents, labels).coarse_images
     torch.testing.assert_close(coarse, torch.tensor([1.0, -1.0, 0.0]).view(1, 3, 1, 1).expand(4, 3, 16, 16))
@@ -260,12 +262,12 @@ def test_the_coarse_picture_is_the_coarse_networks_and_there_only_with_a_fine_on
 
 
 def test_pictures_for_people_may_take_more_samples(smoke, labels, latents):
-    generator = with_field(smoke("nerf.N_samples=8", "nerf.N_samples_render=13"), Slab(1.0))
+    generator = with_field(smoke("nerf.samples_per_ray=8", "nerf.render_samples_per_ray=13"), Slab(1.0))
     generator.render(latents, labels.pose_c2w)
     assert generator.field.points.shape[-2] == 13
     generator(latents, labels, noise=noise_of(generator))
     assert generator.field.points.shape[-2] == 8
-    same = with_field(smoke("nerf.N_samples=8", "nerf.N_samples_render=0"), Slab(1.0))
+    same = with_field(smoke("nerf.samples_per_ray=8", "nerf.render_samples_per_ray=0"), Slab(1.0))
     same.render(latents, labels.pose_c2w)
     assert same.field.points.shape[-2] == 8
 

@@ -13,7 +13,7 @@ def seed():
 
 
 def small_net(scale_factor=4, **sizes):
-    return RRDBNet(scale_factor, **({"num_rrdb_blocks": 2, "nf": 8, "gc": 4} | sizes))
+    return RRDBNet(scale_factor, **({"num_blocks": 2, "nf": 8, "gc": 4} | sizes))
 
 
 def test_the_published_size():

@@ -32,7 +32,7 @@ import torch.multiprocessing as mp
 
 N_STEPS = 20
 FEW_STEPS = 8  # of the run that is short of memory
-UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256", "nerf.N_samples=4")
+UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_per_ray=4")
 RUNS = {
     "refine, r1, accumulation": ("training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
     "spectral norm, hflip": (
@@ -139,7 +139,7 @@ def short_of_memory(processes):
 def measured_while_training(processes, folder):
     """The steps at which a run measures itself, as each process calls for it, and what the run warns of."""
     few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4", "training.monitoring=none")
-    cadences = ("training.max_steps=4", "training.fid_every=2", "training.sample_every=0", "training.save_every_steps=0")
+    cadences = ("training.max_steps=4", "training.fid_every=2", "training.sample_every=0", "training.save_every=0")
     state, dataset = build((*UNREFINED, *few, *cadences, f"training.outdir={folder}", "memory.interval_s=0"), processes)
     called, said, real = [], io.StringIO(), keeping.evaluate
     handler = logging.StreamHandler(said)

@@ -26,19 +26,20 @@ ERRORS = [
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     MemoryError(),
 ]
-UNREFINED = ("ccsr.mode=none", "ray_sampler.N_samples=256")
+UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 VARIANTS = {
     "r1": UNREFINED,
     "wgan_gp": (*UNREFINED, "training.reg_type=wgan_gp", "training.gan_type=wgan"),
     "fine network, noise, hflip": (
-        *UNREFINED, "nerf.N_importance=4", "nerf.raw_noise_std=1", "discriminator.hflip=true", "discriminator.condition=class",
+        *UNREFINED, "nerf.importance_samples_per_ray=4", "nerf.raw_noise_std=1",
+        "discriminator.hflip=true", "discriminator.condition=class",
     ),
     "spectral norm": (*UNREFINED, "discriminator.spectral_norm=true", "discriminator.norm=instance"),
     "label loss": (*UNREFINED, "discriminator.label_loss=MCE"),
     "refine": (),
     "refine, dual": ("discriminator.dual=true",),
-    "consistency": ("ccsr.mode=consistency", "ray_sampler.N_samples=256"),
-    "consistency, restored": ("ccsr.mode=consistency", "ray_sampler.N_samples=256", "ccsr.judge=restored"),
+    "consistency": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"),
+    "consistency, restored": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", "ccsr.judge=restored"),
 }  # fmt: skip
 
 

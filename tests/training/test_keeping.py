@@ -24,7 +24,7 @@ MADE = {  # between steps: its phase, and what of graf.training.keeping makes it
     "video": ("video", "write_rotation"),
 }
 CADENCES = ("training.max_steps=3", "training.print_every=1", "training.monitoring=none", "memory.interval_s=0") + tuple(
-    f"training.{name}" for name in ("save_every_steps=2", "backup_every=2", "sample_every=8", "video_every=2", "fid_every=2")
+    f"training.{name}" for name in ("save_every=2", "backup_every=2", "sample_every=8", "video_every=2", "fid_every=2")
 )  # samples come four times as often in the beginning
 
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, 
 
 def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(build, monkeypatch):
     """As a single overflow in float16 is."""
-    state = build("training.max_steps=7", "training.save_every_steps=3")
+    state = build("training.max_steps=7", "training.save_every=3")
     calls = failing(monkeypatch, "save_newest", 0)
 
     def overflowing(state, *_):
@@ -151,7 +151,7 @@ def test_live_scales_of_the_gradients_are_in_the_rows(build):
 
 
 def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
-    state = build("training.save_every_steps=0")
+    state = build("training.save_every=0")
     failing(monkeypatch, "save_newest", 2)
     with pytest.raises(OutOfMemory, match="step 3: no memory for a checkpoint"):
         train(state, Grey(), Interruption())
@@ -159,7 +159,7 @@ def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), MemoryError()], ids=lambda e: type(e).__name__)
 def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeypatch, error):
-    state, real = build("training.save_every_steps=0"), keeping.Keeper._print
+    state, real = build("training.save_every=0"), keeping.Keeper._print
 
     def fails(keeper, stats):
         if state.step == 2:
@@ -206,7 +206,7 @@ def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(
 
 def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatch):
     """Where another one ran out of memory amid the metrics, the first one may see anything."""
-    state = build("training.save_every_steps=0")
+    state = build("training.save_every=0")
     with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
         state.step = 2
         monkeypatch.setattr(type(state.processes), "alone", False)
@@ -223,7 +223,7 @@ def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatc
 )
 def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, caplog, error, bad_steps, saves):
     """On a disk where it cannot be written either; nor is it tried twice, nor worth anything amid bad steps."""
-    state = build("training.save_every_steps=0")
+    state = build("training.save_every=0")
     calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
     failing(monkeypatch, "evaluate", 1, error)
     with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:

@@ -46,8 +46,8 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         ("nerf.use_viewdirs=false",),
         ("nerf.use_viewdirs=true",),
         ("z_dist.dim_appearance=0",),
-        ("nerf.N_importance=4",),
-        (*CONCAT, "nerf.use_viewdirs=true", "nerf.N_importance=4"),
+        ("nerf.importance_samples_per_ray=4",),
+        (*CONCAT, "nerf.use_viewdirs=true", "nerf.importance_samples_per_ray=4"),
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
     ],
@@ -259,11 +259,11 @@ def test_a_discriminator_learns_to_tell_white_from_what_is_drawn(build, labels, 
 
 
 @pytest.mark.parametrize("judge", ["rendered", "restored"])
-@pytest.mark.parametrize("fine", ["nerf.N_importance=0", "nerf.N_importance=4"])
+@pytest.mark.parametrize("fine", ["nerf.importance_samples_per_ray=0", "nerf.importance_samples_per_ray=4"])
 @pytest.mark.parametrize("posed", [True, False])
 def test_the_discriminator_sees_both_kinds_restored_or_neither(refine, photographs, labels, monkeypatch, judge, fine, posed):
     condition = "class_and_pose" if posed else "none"
-    consistency = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", f"discriminator.condition={condition}")
+    consistency = ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", f"discriminator.condition={condition}")
     state = TrainState(refine(*consistency, f"ccsr.judge={judge}", fine), torch.device("cpu"), 2, 3)
     seen, mark = [], 7.0
     restore = state.generator.restore
@@ -278,7 +278,7 @@ def test_the_discriminator_sees_both_kinds_restored_or_neither(refine, photograp
 
 def test_the_perceptual_term_is_part_of_the_consistency_loss(refine, labels):
     def loss(weight):
-        overrides = ("ccsr.mode=consistency", "ray_sampler.N_samples=256", "discriminator.condition=none")
+        overrides = ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", "discriminator.condition=none")
         state = TrainState(refine(*overrides, f"ccsr.perceptual_weight={weight}"), torch.device("cpu"))
         assert (state.perception is None) == (weight == 0)
         return generator_step(state, labels)["loss_ccsr"].item()

@@ -19,7 +19,7 @@ from graf.checkpoints.foreign.field_shapes import (
     numbered,
 )
 from graf.checkpoints.foreign.recognition import ForeignCheckpoint, Weights
-from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, load_config, merge
+from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, flat, load_config, merge, nested
 from graf.config.checks import PATCH_SIZES
 from graf.errors import CheckpointError, ConfigError
 from graf.models.ccsr import prime_factors
@@ -49,11 +49,10 @@ def read_architecture(parts: dict[str, Weights], prior: Config) -> Findings:
 
 def differences(findings: Findings, config: Config) -> Iterator[tuple[str, Any, Finding]]:
     """(key, the config's value, what was found) of every key in which they differ."""
-    raw = config_to_dict(config)
+    values = flat(config_to_dict(config))
     for name, finding in findings.items():
-        section, key = name.split(".")
-        if raw[section][key] != finding.value:
-            yield name, raw[section][key], finding
+        if values[name] != finding.value:
+            yield name, values[name], finding
 
 
 def infer_config(found: ForeignCheckpoint, path: Path | str) -> Config:
@@ -71,9 +70,8 @@ def infer_config(found: ForeignCheckpoint, path: Path | str) -> Config:
         )
     raw = config_to_dict(prior)
     for name, finding in findings.items():
-        section, key = name.split(".")
-        raw = merge(raw, {section: {key: finding.value}}, str(path))
-    rays = math.isqrt(raw["ray_sampler"]["N_samples"])
+        raw = merge(raw, nested(name, finding.value), str(path))
+    rays = math.isqrt(raw["ray_sampler"]["rays_per_patch"])
     raw["data"]["imsize"] = max(raw["data"]["imsize"], rays)  # no smaller than the patches that were cut of it
     try:
         config = config_from_dict(raw, str(path))
@@ -105,8 +103,9 @@ def _refinement(generator: Weights, prior: Config) -> Findings:
     if blocks := numbered(generator, f"{backbone}network.body.", 4, ".rdb1.conv1.weight"):
         first, growth = f"{backbone}network.conv_first.weight", generator[blocks[0]]
         unshuffle = round((generator[first].shape[1] / 3) ** 0.5) if first in generator else 1
-        told = {"num_rrdb_blocks": len(blocks), "nf": growth.shape[1], "gc": growth.shape[0], "scale_factor": 4 // unshuffle}
-        findings |= {f"ccsr.{key}": Finding(value, blocks[-1]) for key, value in {"backbone": "rrdb", **told}.items()}
+        told = {"rrdb.num_blocks": len(blocks), "rrdb.nf": growth.shape[1], "rrdb.gc": growth.shape[0]}
+        told |= {"backbone": "rrdb", "scale_factor": 4 // unshuffle}
+        findings |= {f"ccsr.{key}": Finding(value, blocks[-1]) for key, value in told.items()}
         latent = dimension_of(generator, f"{backbone}latent_shift.weight", 1)
     else:
         findings |= _light_backbone(generator, backbone, prior)
@@ -125,9 +124,9 @@ def _light_backbone(generator: Weights, backbone: str, prior: Config) -> Finding
         scale = SCALE_FACTORS.get(len(upsampled), scale)
     return {
         "ccsr.backbone": Finding("light", convs[0]),
-        "ccsr.width": Finding(len(generator[convs[0]]), convs[0]),
-        "ccsr.depth": Finding(len(convs), convs[-1]),
-        "ccsr.width_upsampled": narrowing,
+        "ccsr.light.width": Finding(len(generator[convs[0]]), convs[0]),
+        "ccsr.light.depth": Finding(len(convs), convs[-1]),
+        "ccsr.light.width_upsampled": narrowing,
         "ccsr.scale_factor": Finding(scale, upsampled[-1], len(upsampled) == 3),
     }
 
@@ -152,6 +151,6 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
         "discriminator.condition": Finding(condition, pose if pose in weights else embedding),
         "discriminator.dual": Finding(dual, first),
         "discriminator.label_loss": Finding("MCE" if label_head in weights else "none", label_head),
-        "ray_sampler.N_samples": Finding(side**2, last, mode == "none" and "ccsr.mode" in findings),
+        "ray_sampler.rays_per_patch": Finding(side**2, last, mode == "none" and "ccsr.mode" in findings),
     }
     return told | ({"ccsr.mode": Finding(mode, first)} if dual else {})

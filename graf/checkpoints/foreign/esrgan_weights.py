@@ -58,7 +58,7 @@ def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
     if frozen:
         raise CheckpointError(
             f"{path}: of another scale factor, which leaves {', '.join(frozen)} as drawn at random, and frozen; take weights "
-            "of this scale factor, or set ccsr.freeze_backbone: false"
+            "of this scale factor, or set ccsr.rrdb.freeze: false"
         )
     network.load_state_dict(taken, strict=False)
     log.info("%s: took %d of %d tensors%s", path, len(taken), len(weights), folded)
@@ -149,14 +149,12 @@ def _from_old_architecture(weights: Weights, path: Path | str) -> Weights:
 
 def _mismatch(path: Path | str, weights: Weights, own: Weights, left: list[str]) -> str:
     message = f"{path}: another network than the config's; {len(left)} tensors do not match, as {', '.join(left[:3])}"
-    found, expected = (
-        "num_rrdb_blocks {}, nf {}, gc {}".format(*(n or "?" for n in network_size(some))) for some in (weights, own)
-    )
+    found, expected = ("num_blocks {}, nf {}, gc {}".format(*(n or "?" for n in network_size(some))) for some in (weights, own))
     return f"{message}. The file has {found}, the config {expected}"
 
 
 def network_size(weights: Weights) -> tuple[int, int, int]:
-    """The values of num_rrdb_blocks, nf and gc that weights under BasicSR's names are of; 0 for what they do not tell."""
+    """The values of num_blocks, nf and gc that weights under BasicSR's names are of; 0 for what they do not tell."""
     blocks = {name.split(".")[1] for name in weights if name.startswith("body.")}
     growth = weights.get("body.0.rdb1.conv1.weight")
     gc, nf = growth.shape[:2] if growth is not None and growth.ndim == 4 else (0, 0)

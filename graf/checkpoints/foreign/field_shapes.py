@@ -110,13 +110,13 @@ def _film_widths(generator: Weights, first: Tensor, source: str, prior: Config, 
 
 
 def fine_field_architecture(generator: Weights, prior: Config) -> Findings:
-    """What the fine network tells; of nerf.N_importance only whether it is above 0."""
+    """What the fine network tells; of nerf.importance_samples_per_ray only whether it is above 0."""
     names = numbered(generator, "field_fine.pts_linears.", 2) or numbered(generator, "field_fine.layers.", 2)
     if not names:
-        return {"nerf.N_importance": Finding(0, "no field_fine")}
-    n_samples = prior.nerf.N_importance or prior.nerf.N_samples
+        return {"nerf.importance_samples_per_ray": Finding(0, "no field_fine")}
+    n_samples = prior.nerf.importance_samples_per_ray or prior.nerf.samples_per_ray
     return {
-        "nerf.N_importance": Finding(n_samples, names[0], prior.nerf.N_importance > 0),
+        "nerf.importance_samples_per_ray": Finding(n_samples, names[0], prior.nerf.importance_samples_per_ray > 0),
         "nerf.netdepth_fine": Finding(len(names), names[-1]),
         "nerf.netwidth_fine": Finding(len(generator[names[0]]), names[0]),
     }

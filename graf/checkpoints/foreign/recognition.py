@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, load_config, merge
-from graf.config.foreign import is_graf_format, translate_ccsr, translate_graf
+from graf.config.foreign import translate
 from graf.errors import CheckpointError, ConfigError
 
 from torch import Tensor
@@ -114,11 +114,9 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
     if found.config is None:
         return None
     try:
-        raw, base = translate_ccsr(found.config, str(path)), None
-        if is_graf_format(raw):
-            raw, base = translate_graf(raw, str(path)), CONFIG_DIR / "graf.yaml"
-        default = config_to_dict(load_config(base))  # also for keys that came after the checkpoint
-        return config_from_dict(merge(default, raw, str(path)), str(path))
+        raw, is_graf = translate(found.config, str(path))
+        default = load_config(CONFIG_DIR / "graf.yaml") if is_graf else Config()  # also for keys that the checkpoint lacks
+        return config_from_dict(merge(config_to_dict(default), raw, str(path)), str(path))
     except ConfigError as error:
         if found.kind == "ours":
             raise
