@@ -43,7 +43,12 @@ log = logging.getLogger("graf")
 
 
 def parser() -> argparse.ArgumentParser:
-    p = Parser(__doc__, EXIT_STATUSES, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = Parser(
+        __doc__,
+        EXIT_STATUSES,
+        usage="%(prog)s [FLAGS]; --help lists them",  # all of them would bury an error's message
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     p.add_argument(
         "--config",
         type=Path,

@@ -54,7 +54,7 @@ def main() -> None:
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
     fit_to_data(config, dataset.knowledge)
-    log.info("no faults")
+    log.info("nothing else that training would stop at" if config.data.on_bad_file == "skip" else "no faults")
 
 
 def own_folder(config: Config) -> Path:

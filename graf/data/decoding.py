@@ -42,7 +42,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
     """
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # a pipe would be waited for
-        raise ValueError(f"is not a file that can be read; {cure}")
+        raise ValueError(f"is missing, or not a file that can be read; {cure}")
     try:
         with Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -105,7 +105,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path, refine):
     cut.write_bytes(cut.read_bytes()[:60])
     small = put(tmp_path / "small.png", size=(40, 15))
     for name, message in (
-        ("missing.png", "is not a file that can be read"),
+        ("missing.png", "is missing, or not a file that can be read"),
         ("text.png", "not an image, or damaged"),
         ("cut.png", "cannot be read"),
         (small.name, "15 pixels a side, the model's images have 16; give a larger photograph"),

@@ -109,3 +109,11 @@ def test_a_run_on_plain_photographs_resumes_as_what_it_is(program, tmp_path):
         status, said = program("train", *config, "--device", "cpu", "--max_steps", str(step + 1))
         assert status == 0 and f"from step {step}" in said
         assert "data has changed" not in said and "discriminator.condition changed" not in said
+
+
+def test_faults_that_are_left_out_are_not_denied(program, tmp_path):
+    flags = photographs(tmp_path / "photos")
+    (tmp_path / "photos" / "IMG_0.jpg").write_text("damaged")
+    status, said = program("validate_data", *SMOKE, *flags, "data.on_bad_file=skip")
+    assert status == 0 and said.endswith("nothing else that training would stop at")
+    assert "left out 1 faulty images" in said and "no faults" not in said
