@@ -27,7 +27,7 @@ from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import run_script
 from graf.runtime.device import choose_device
-from graf.runtime.files import whole_file
+from graf.runtime.files import write_text
 from graf.runtime.limits import GB, MB
 from graf.runtime.precision import AmpSettings
 from measure_training import CCSR, NOT_REFINED, variant_config
@@ -63,8 +63,7 @@ def main() -> int:
     }
     rows = tables[args.what](args)
     if args.json:
-        with whole_file(args.json) as path:
-            path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps(rows, indent=1))
     return 0
 
 

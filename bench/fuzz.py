@@ -33,7 +33,7 @@ import train
 from graf.config import CONFIG_DIR, Config, config_to_dict, flat, load_config
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import progress, run_script
-from graf.runtime.files import whole_file
+from graf.runtime.files import write_text
 from mutations import make_data, mutate_config, mutate_data
 
 import torch
@@ -110,8 +110,7 @@ def main() -> int:
         faults += wrong
     report(rows)
     if args.json:
-        with whole_file(args.json) as temporary:
-            temporary.write_text(json.dumps({"seed": args.seed, "counts": rows, "faults": faults}, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps({"seed": args.seed, "counts": rows, "faults": faults}, indent=1))
     return 1 if faults else 0
 
 

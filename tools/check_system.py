@@ -23,10 +23,9 @@ from graf.data.loader import MAX_WORKERS
 from graf.data.workers import available_cores
 from graf.errors import GrafError
 from graf.evaluation.extractors import INCEPTION, choose_extractor
-from graf.memory.advice import smallest_edits
 from graf.memory.budget import budget_bytes
 from graf.memory.leaks import duration
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from graf.memory.supervision import WatchSettings, watch_command, watch_pid
+from graf.memory.watch import WatchSettings, watch_command, watch_pid
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.limits import MB

@@ -17,7 +17,7 @@ from activations.files import CachedActivations
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
 from graf.runtime.console import progress, run_script
-from graf.runtime.files import whole_file
+from graf.runtime.files import whole_file, write_text
 from graf.runtime.interruption import Interruption
 
 import torch
@@ -274,8 +274,7 @@ def write(stem: Path, result: dict, weights: dict[str, Tensor]) -> Path:
     weights_path, path = (stem.with_name(stem.name + suffix) for suffix in (".safetensors", ".json"))
     with whole_file(weights_path) as temporary:
         temporary.write_bytes(save(weights))  # save_file would let nobody else read it
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    write_text(path, json.dumps(result, indent=1))
     return path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graf.config import load_config
 from graf.errors import GrafError
-from graf.memory.supervision import WatchSettings, watch_command
+from graf.memory.watch import WatchSettings, watch_command
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script
 from memory_leak_detector import self_test

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from graf.runtime.files import file_sha256, whole_file
+from graf.runtime.files import file_sha256, write_text
 from graf.runtime.guard import is_out_of_memory
 from graf.version import __version__
 
@@ -78,8 +78,7 @@ def record_path(checkpoint: Path) -> Path:
 
 
 def write_record(checkpoint: Path, record: Record) -> None:
-    with whole_file(record_path(checkpoint)) as temporary:
-        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1), encoding="utf-8")
+    write_text(record_path(checkpoint), json.dumps(dataclasses.asdict(record), indent=1))
 
 
 def read_record(checkpoint: Path) -> Record | None:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from graf.runtime.files import whole_file
+from graf.runtime.files import whole_file, write_text
 from graf.runtime.limits import MB
 
 import torch
@@ -91,8 +91,7 @@ def write_snapshot(folder: Path, step: int) -> Path:
     for group, size in census.tensor_bytes.items():
         by_device[group.device] += size
     content = {"step": step, "tensor_bytes": by_device, "tensors": tensors, "types": dict(census.types.most_common(TOP))}
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_text(path, json.dumps(content, indent=1))
     if torch.cuda.is_initialized():
         with whole_file(path.with_suffix(".pickle")) as temporary:
             torch.cuda.memory._dump_snapshot(str(temporary))

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.errors import GrafError, RunFolderError
-from graf.runtime.files import whole_file
+from graf.runtime.files import write_text
 
 import psutil
 
@@ -127,8 +127,7 @@ def _take_over(path: Path, me: Holder) -> None:
         if holder is None:
             raise GrafError(f"{path}: not a lock that can be read; delete the file if no training runs in this folder")
         _refuse_if_alive(path, holder, me)
-        with whole_file(path) as temporary:
-            temporary.write_text(json.dumps(dataclasses.asdict(me)), encoding="utf-8")
+        write_text(path, json.dumps(dataclasses.asdict(me)))
         log.warning("%s: left by process %d, which has ended; taken over", path, holder.pid)
 
 

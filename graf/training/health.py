@@ -17,8 +17,8 @@ from graf.checkpoints.checkpoint import NETWORKS
 from graf.checkpoints.run_folder import run_checkpoints, save_newest
 from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
-from graf.memory.advice import smallest_edits
 from graf.memory.budget import budget_bytes
+from graf.memory.planner import smallest_edits
 from graf.memory.sizes import with_sizes
 from graf.runtime.cleanup import clean_up
 from graf.runtime.guard import OutOfMemory

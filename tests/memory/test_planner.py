@@ -5,8 +5,7 @@ import functools
 import gc
 
 from graf.config import CONFIG_DIR, Config, load_config, override
-from graf.memory.advice import fits, smallest_edits
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, fits, smallest_edits
 from graf.models import generator
 from graf.runtime import precision
 from graf.runtime.limits import MB
@@ -17,6 +16,10 @@ import pytest
 import torch
 
 TOLERANCE = 0.15
+WIDE = (
+    *("nerf.netwidth=256", "nerf.netdepth=8", "nerf.samples_per_ray=64", "ray_sampler.rays_per_patch=4096", "data.imsize=128"),
+    *("training.micro_batch=1", "training.use_amp=true"),
+)
 RESTORED = (
     *("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256"),
     *("nerf.samples_per_ray=2", "nerf.netdepth=2", "ccsr.light.width=128", "ccsr.light.depth=4"),
@@ -170,3 +173,15 @@ def test_edits_make_it_fit_and_each_is_needed(megabytes):
     for edit in edits:
         fewer = [other for other in edits if other != edit]
         assert not fits(estimate_step(override(config, fewer)), budget)
+
+
+def test_fewer_rays_at_a_time_than_those_advised_stay_so():
+    config = load_config(None, [*WIDE, "nerf.checkpoint_rays=128"])
+    budget = estimate_step(override(config, ["nerf.samples_per_ray=32"])).total_bytes
+    assert smallest_edits(config, budget) == ("nerf.samples_per_ray=32",)
+
+
+def test_rays_are_advised_where_all_are_held():
+    config = load_config(None, [*WIDE, "nerf.checkpoint_rays=0"])
+    budget = estimate_step(override(config, ["nerf.checkpoint_rays=1024"])).total_bytes
+    assert smallest_edits(config, budget) == ("nerf.checkpoint_rays=1024",)

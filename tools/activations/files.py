@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.runtime.files import whole_file
+from graf.runtime.files import whole_file, write_text
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -157,8 +157,7 @@ class ActivationWriter:
             "labels": self._labels,
             "shards": self._shards,
         }
-        with whole_file(self.folder / MANIFEST) as temporary:
-            temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
 class CachedActivations(Dataset):

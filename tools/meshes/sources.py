@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.runtime.files import whole_file
+from graf.runtime.files import write_text
 from meshes.reading import SUFFIXES
 
 LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
@@ -81,5 +81,4 @@ def write_licences(path: Path, sources: Sequence[Source]) -> None:
             found.append(str(numbers[text]))
         licences = f"licence {', '.join(found)}" if found else "no licence text lies beside it"
         lines.append(f"{source.name}: {source.file}: {licences}")
-    with whole_file(path) as temporary:
-        temporary.write_text("\n".join(lines + texts) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines + texts) + "\n")
