@@ -17,7 +17,7 @@ log = logging.getLogger("graf")
 
 
 def build_dataset(config: Config) -> Views:
-    """The config's data set, made, found and checked. Raises DataError with every fault at once."""
+    """The config's data set, found or generated, and checked. Raises DataError with every fault at once."""
     for message in advice(config):
         log.warning("%s", message)
     if config.data.type == "images":

@@ -12,9 +12,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
-UNREAD_EXTENSIONS = (  # of images too: they are counted, and their user told
+UNREAD_EXTENSIONS = (  # images in formats that are not read: counted in a warning
     *(".heic", ".heif", ".avif", ".gif", ".jfif", ".jp2", ".jxl", ".psd", ".exr", ".hdr", ".tga", ".svg"),
-    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # of cameras
+    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # raw files of cameras
 )
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # whatever the extension says; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
@@ -41,7 +41,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
     Raises MemoryError where memory runs out, which is not the file's fault. can_skip: data.on_bad_file is advised.
     """
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
-    if not os.path.isfile(file):  # a pipe would be waited for
+    if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
     try:
         with Image.open(file, formats=FORMATS) as image:
@@ -56,7 +56,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
 
 
 def square_side(width: int, height: int, center_crop: int) -> int:
-    """Side in pixels of the centred square that is kept of an image. Raises ValueError where center_crop does not fit."""
+    """Side in pixels of the centre square to crop from an image. Raises ValueError where center_crop does not fit."""
     largest = min(width, height)
     if center_crop > largest:
         raise ValueError(f"is {width} x {height}, smaller than data.center_crop {center_crop}; set it to {largest} or 0")

@@ -1,4 +1,4 @@
-"""Which images a config's folders hold, and the labels that are in their names: DIR/<elevation>_<azimuth>.png.
+"""The images in a config's folders, and the labels in their names: DIR/<elevation>_<azimuth>.png.
 
 Every folder that directly holds images is a class. The number before the underscore ranks the elevations of the whole set;
 the rank is the index into data.v. The number after it is the azimuth in degrees.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 TRANSFORMS = "transforms.json"
 GRAF = "https://github.com/autonomousvision/graf"
-PUBLISHED = {  # where the sets of our presets' data.datadir are to be had
+PUBLISHED = {  # where to get the data of the configs' data.datadir
     "data/carla": f"data/download_carla.sh of {GRAF}",
     "data/cats": f"https://www.kaggle.com/crawford/cat-dataset, cut by data/preprocess_cats.py of {GRAF}",
     "data/celebA": "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, its folder Img/img_align_celeba",
@@ -34,7 +34,7 @@ LABEL = re.compile(f"{NUMBER}_{NUMBER}")
 
 @dataclass(frozen=True)
 class Fault:
-    """Where (a file, a folder or a key), and what is wrong with its cure. data.on_bad_file: skip forgives those of images."""
+    """Where (a file, a folder or a key), and the problem with its cure. data.on_bad_file: skip ignores those of images."""
 
     where: str
     problem: str
@@ -56,7 +56,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Item:
-    """One image and what is known of it; focal is that of the uncropped image in units of its width, where a file tells."""
+    """One image with its labels; focal is that of the uncropped image in units of its width, where a file gives it."""
 
     file: Path
     class_index: int
@@ -66,7 +66,7 @@ class Item:
 
 
 class Found(NamedTuple):
-    """The class folders, what is wrong with them, and by suffix how many images lie there in formats that are not read."""
+    """The class folders, their faults, and the number of images in formats that are not read, by suffix."""
 
     folders: list[Folder]
     faults: list[Fault]
@@ -102,7 +102,7 @@ def find_folders(data: DataConfig) -> Found:
 
 
 def how_to_convert(unread: Counter[str]) -> str:
-    """What to say of images in formats that are not read, counted by suffix."""
+    """A message on images in formats that are not read, counted by suffix."""
     suffixes = unread.most_common()
     counts = ", ".join(f"{n:,} {suffix}" for suffix, n in suffixes)
     patterns = " ".join(f"*{suffix}" for suffix, _ in suffixes)
@@ -125,7 +125,7 @@ def _walk(
         if os.path.isdir(path):
             cure = "take the link out, or name in data.datadir the folder that it leads to"
             faults.append(Fault(str(path), f"is a link to {target}, outside the data; {cure}"))
-        else:  # in the same words for all that lead into one folder: many are counted
+        else:  # one message for all links into a folder, so that they are counted together
             cure = "put a copy of the file in its place, or name in data.datadir the folders of which all images are wanted"
             problem = f"is a link into {os.path.dirname(target)}, outside the data; {cure}"
             faults.append(Fault(str(path), problem, of_image=is_image(path.name)))
@@ -147,7 +147,7 @@ def _walk(
 
 
 def is_within(path: Path, folder: str | os.PathLike) -> bool:
-    """Whether a path, links followed, lies in a folder, or is it."""
+    """Whether a path, with links resolved, is a folder or lies in it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
@@ -156,7 +156,7 @@ def is_image(name: str) -> bool:
 
 
 def unread_suffix(name: str) -> str | None:
-    """Its suffix, as it is spelled, where a name is that of an image in a format that is not read."""
+    """The suffix of a file name, if it is that of an image format that is not read."""
     suffix = os.path.splitext(name)[1]
     return suffix if suffix.lower() in UNREAD_EXTENSIONS and not name.startswith(".") else None
 
@@ -171,18 +171,18 @@ def label_source(data: DataConfig, folders: list[Folder]) -> str:
 
 
 def elevation_prefixes(folders: list[Folder]) -> list[float]:
-    """The elevations that file names begin with, rising: their places are the indices into data.v."""
+    """The elevation prefixes of the file names in ascending order: the position is the index into data.v."""
     matches = (LABEL.fullmatch(file.stem) for folder in folders for file in folder.images)
     return sorted({float(match[1]) for match in matches if match})
 
 
 def v_cure(v: tuple[float, ...], n: int) -> str:
-    """The flag that gives data.v n values, those that it has at first."""
+    """The flag that sets data.v to its first n values."""
     return f'--set "data.v=[{",".join(f"{value:g}" for value in v[:n])}]"'
 
 
 def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images with the cameras that their names tell, at the middle of data.radius; a fault for each that tells none."""
+    """The images with the cameras given by their names, at the middle of data.radius; a fault for each name without one."""
     files = [(file, index, LABEL.fullmatch(file.stem)) for index, folder in enumerate(folders) for file in folder.images]
     prefixes = elevation_prefixes(folders)
     items, faults = [], []

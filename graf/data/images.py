@@ -1,4 +1,4 @@
-"""Folders of photographs: unposed, or with cameras from their names or from a transforms.json."""
+"""Data sets of photographs in folders: unposed, or with cameras from file names or a transforms.json."""
 
 import hashlib
 import json

@@ -28,7 +28,7 @@ def elevation_bins(data: DataConfig, label_source: str) -> int:
 
 
 def expected_knowledge(data: DataConfig) -> Knowledge:
-    """What the data set of a config tells, by the names of its folders and files alone; no image is read.
+    """The labels that a config's data set will have, from the names of folders and files alone; no image is read.
 
     Where there are none yet, file names with cameras are expected.
     """
@@ -40,8 +40,8 @@ def expected_knowledge(data: DataConfig) -> Knowledge:
 
 
 def fit_to_data(config: Config, known: Knowledge) -> Config:
-    """The config with discriminator.condition as the data knows it: without cameras the class alone, or none where there is
-    one class. The log tells a change.
+    """The config with a discriminator.condition that the data has labels for: without cameras only the class, or none with a
+    single class. A change is logged.
 
     Raises ConfigError where discriminator.label_loss has nothing to tell apart.
     """

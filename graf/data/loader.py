@@ -1,4 +1,4 @@
-"""Endless batches whose content is a function of the seed and the step alone, however many workers read them."""
+"""Endless batches whose content depends on the seed and the step only, not on the number of workers."""
 
 import logging
 import multiprocessing
@@ -17,18 +17,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 MAX_WORKERS = 4
-MOST_DEATHS = 4  # of workers over one batch, that are survived
-DYING_S = 1.0  # in which a worker whose batch broke off is seen to have died
+MOST_DEATHS = 4  # of workers that are survived per batch
+DYING_S = 1.0  # to wait for a worker's exit after its batch broke off
 MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
 
 log = logging.getLogger("graf")
 
 
 class EndlessBatches(Sampler):
-    """Lists of (index, flip), one a training step, from start_step on.
+    """Lists of (index, flip), one per training step, from start_step on.
 
-    Each epoch is a permutation of the data; the images that do not fill its last batch wait for another epoch. Of world_size
-    processes each takes its own share of every batch.
+    Each epoch is a permutation of the data; images that do not fill its last batch are dropped. Each of world_size processes
+    takes its own share of every batch.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, hflip: bool, start_step: int, rank: int = 0, world_size: int = 1):
@@ -48,15 +48,15 @@ class EndlessBatches(Sampler):
 
 
 class Read(NamedTuple):
-    """A batch as a worker hands it over: None where `problems`, of its files, end the run. As an error, they would come with
-    torch's traceback in the message."""
+    """A batch as a worker returns it: None where `problems` with its files end the run. They are not raised in the worker,
+    because torch would put its traceback into the message."""
 
     batch: dict[str, Tensor] | None
     problems: list[str]
 
 
 class BatchReader(Dataset):
-    """Reads whole batches of views; with `skip`, the next image that can be read takes the place of one that cannot."""
+    """Reads whole batches of views; with `skip`, an image that cannot be read is replaced by the next one that can."""
 
     def __init__(self, views: Views, skip: bool):
         self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
@@ -83,9 +83,9 @@ class BatchReader(Dataset):
 class Batches:
     """Iterator over (images (B, 3, H, W) in [-1, 1], their Labels) on the CPU; `close` ends its workers.
 
-    open_loader(step) gives the loader of a step's batch and those after it. Workers that die are started anew from the batch
-    in hand, and so are all where `renew_every` is not 0, as often. Raises DataError where a file cannot be read, GrafError
-    where workers keep dying.
+    open_loader(step) gives a loader of the batches from that step on. Workers that die are restarted from the current batch;
+    where `renew_every` is not 0, all are restarted after so many steps. Raises DataError where a file cannot be read,
+    GrafError where workers keep dying.
     """
 
     def __init__(self, open_loader: Callable[[int], DataLoader], start_step: int, renew_every: int = 0):
@@ -112,7 +112,7 @@ class Batches:
 
     def close(self) -> None:
         """End the worker processes; the iterator cannot be used afterwards. Deleting it does the same."""
-        for worker in self._workers:  # they only read, and one may wait for a lock that another died with
+        for worker in self._workers:  # they only read, and one may wait for a lock that a dead one held
             worker.kill()
         self._batches, self._workers = iter(()), []
 
@@ -130,7 +130,7 @@ class Batches:
             try:
                 if not dead:
                     return next(self._batches)
-            except (RuntimeError, OSError, EOFError):  # what torch makes of a worker that dies while it is waited for
+            except (RuntimeError, OSError, EOFError):  # torch's errors when a worker dies
                 dead = ended(self._workers, DYING_S) if self._workers else []
                 if not dead:
                     raise
@@ -141,7 +141,7 @@ class Batches:
                     f"step {self._step}: loader processes died {deaths} times over one batch ({how}), mostly for want of "
                     "memory or of shared memory (/dev/shm); set training.nworkers=1, or 0 to read without them"
                 )
-            log.warning("step %d: a loader process died (%s); started anew from this step's batch", self._step, how)
+            log.warning("step %d: a loader process died (%s); restarted from this step's batch", self._step, how)
             self._open()
 
 
@@ -150,7 +150,7 @@ def build_loader(
 ) -> Batches:
     """Endless training batches; start_step = k continues as if k batches had been taken.
 
-    torch's global random state is left alone. Of world_size processes each gets training.batch_size / world_size images.
+    torch's global random state is not touched. Each of world_size processes gets training.batch_size / world_size images.
     """
     data, training = config.data, config.training
     n_workers = min(training.nworkers, MAX_WORKERS, available_cores())
@@ -161,7 +161,7 @@ def build_loader(
             BatchReader(dataset, skip=data.on_bad_file == "skip"),
             batch_sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
             num_workers=n_workers,
-            prefetch_factor=data.prefetch_factor if n_workers else None,  # else nobody reads ahead, and torch refuses
+            prefetch_factor=data.prefetch_factor if n_workers else None,  # torch refuses a number without workers
             pin_memory=torch.device(device).type == "cuda",
             collate_fn=_as_read,
             worker_init_fn=leave_interrupts_to_parent,

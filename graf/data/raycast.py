@@ -45,7 +45,7 @@ def slanted_box(bottom: tuple[float, ...], top: tuple[float, ...], y: float = 0.
 
 
 def cast(solids: Solids, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What rays (R, 3) see first: colour (R, 3) in [0, 1] after shading, distance (R,) in units of rays_d, hit (R,) bool.
+    """First hits of rays (R, 3): shaded colour (R, 3) in [0, 1], distance (R,) in units of rays_d, hit (R,) bool.
 
     Colour and distance are 0 where nothing is hit.
     """
@@ -79,7 +79,7 @@ def _trace(solids: Solids, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tens
 
 
 def _nonzero(x: Tensor) -> Tensor:
-    """x, moved off zero where a division would lose the sign of what it divides."""
+    """x, moved away from zero, so that it can be divided by with the sign kept."""
     return torch.where(x.abs() < 1e-9, 1e-9, x)
 
 

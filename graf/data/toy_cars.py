@@ -1,4 +1,4 @@
-"""The embedded multi-view set: procedural toy cars, one an image, ray-cast on first use and kept in data.datadir.
+"""The built-in data set: procedural toy cars, one per image, ray-cast on first use and kept in data.datadir.
 
 World z-up; a car's bounding box has diagonal 2 and its centre at the origin; its front is towards +x. Every image has its own
 car and its own camera, drawn from the config's range, as in GRAF's carla set.
@@ -32,7 +32,7 @@ from graf.runtime.limits import GB, memory_limit
 import torch
 from torch import Tensor
 
-VERSION = 1  # of the shapes and the rendering: raise it when either changes, so that kept sets are made anew
+VERSION = 1  # of shapes and rendering: raise it when either changes, so that kept sets are made again
 SUPERSAMPLING = 3  # rays along each side of a pixel
 KEYS = (
     *("imsize", "n_images", "seed", "background"),
@@ -43,7 +43,7 @@ log = logging.getLogger("graf")
 
 
 class CarViews(NamedTuple):
-    """images (N, 3, H, W) in [-1, 1]; depth (N, H, W), planar, the mean over what was hit, 0 where nothing was; opacity
+    """images (N, 3, H, W) in [-1, 1]; depth (N, H, W), planar, the mean over rays that hit, 0 where none did; opacity
     (N, H, W) in [0, 1], the share of the pixel that the car covers."""
 
     images: Tensor
@@ -70,7 +70,7 @@ class ToyCars(Views):
 
 
 def load_toy_cars(data: DataConfig) -> ToyCars:
-    """The set of a config, from its file in data.datadir or made and kept there; unposed where data.labels is none.
+    """The data set of a config, read from its file in data.datadir or made and written there; unposed if data.labels is none.
 
     Raises DataError where it cannot be kept, or where memory has no room for it.
     """
@@ -108,7 +108,7 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
         images[index] = ((view.images[0] + 1) * 127.5).round().to(torch.uint8)
 
     n_threads = torch.get_num_threads()
-    try:  # a car a core: its operations are too small to be shared between cores
+    try:  # one car per core: its operations are too small to be shared between cores
         with ThreadPoolExecutor(available_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for _ in progress(pool.map(make, range(data.n_images)), desc="toy cars", total=data.n_images, unit="car"):
                 pass
@@ -120,7 +120,7 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
 def _room_for_images(data: DataConfig) -> Tensor:
     shape = data.n_images, 3, data.imsize, data.imsize
     size = math.prod(shape)
-    if size <= memory_limit():  # of more, the system would tell only once it is written to, by ending the process
+    if size <= memory_limit():  # the system would grant more, and kill the process once it is written to
         with contextlib.suppress(RuntimeError):
             return torch.empty(shape, dtype=torch.uint8)
     raise DataError(

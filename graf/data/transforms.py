@@ -3,8 +3,8 @@
     {"camera_angle_x": 0.56, "frames": [{"file_path": "images/0", "transform_matrix": [[...], ...]}, ...]}
 
 The horizontal field of view is camera_angle_x in radians, or fl_x and w in pixels; a frame may have its own. The matrix
-takes the camera to the world, in the project's own convention: z up, looking along -z. Every camera is a
-pinhole with square pixels; what else a file says of one is refused where it is large, and told where it is small.
+takes the camera to the world, in the project's own convention: z up, looking along -z. Cameras are pinholes
+with square pixels; a file's distortion or offset is an error where it is large, a warning where it is small.
 """
 
 import json
@@ -29,14 +29,14 @@ LARGEST_FILE = 2**28  # characters
 RADIUS_TOLERANCE = 0.05  # of data.radius
 DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
 FAINT_DISTORTION = 1e-3
-SMALL, LARGE = 0.01, 0.05  # of the image's width, or of the focal length: what is told, and what is refused
+SMALL, LARGE = 0.01, 0.05  # share of the image's width or focal length: above SMALL a warning, above LARGE an error
 LARGEST_NUMBER = 1e30
 
 log = logging.getLogger("graf")
 
 
 def items_by_transforms(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images that the folders' transforms.json name, with their cameras, and every fault of those files."""
+    """The images named in the folders' transforms.json with their cameras, and every fault of those files."""
     items, faults = [], []
     for class_index, folder in enumerate(folders):
         if not folder.has_transforms:
@@ -97,7 +97,7 @@ def _read_folder(folder: Path, class_index: int) -> tuple[list[Item], list[Fault
 
 
 def _text_of(file: Path) -> str:
-    """Raises OSError or ValueError where it is no file of a size that transforms have."""
+    """The file's text. Raises OSError or ValueError where it is no file, or too large for a transforms.json."""
     if not file.is_file():
         raise ValueError("no file")
     with open(file, encoding="utf-8") as opened:
@@ -146,7 +146,7 @@ def rigid_pose(matrix: Any) -> Tensor:
 
 
 def focal(frame: dict) -> float | None:
-    """Focal length in units of the image's width, None where nothing tells it.
+    """Focal length in units of the image's width, None where the file does not give it.
 
     Raises ValueError for what is no focal length, for pixels that are not square, and for an image far from the optical axis.
     """
@@ -165,7 +165,7 @@ def focal(frame: dict) -> float | None:
 
 
 def unheeded(frame: dict) -> set[str]:
-    """The keys that say something of the camera which nothing here reads."""
+    """The keys of a frame that describe the camera but are ignored here."""
     distorted = {key for key in DISTORTIONS if abs(_number(frame.get(key))) > FAINT_DISTORTION}
     return distorted | ({"cx", "cy"} if SMALL < _off_centre(frame) <= LARGE else set())
 
@@ -182,7 +182,7 @@ def _check_pinhole(frame: dict) -> None:
 
 
 def _off_centre(frame: dict) -> float:
-    """How far the optical axis is from the image's centre, in units of its width; 0 where the file does not tell."""
+    """Distance of the optical axis from the image's centre, in units of its width; 0 where the file does not give it."""
     width, height = _number(frame.get("w")), _number(frame.get("h"))
     if not width > 0:
         return 0.0
@@ -198,7 +198,7 @@ def _number(value: Any) -> float:
 
 
 def _depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
-    """Cameras that look away from the origin, where the object is, or whose near and far do not hold it between them."""
+    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it."""
     items = [item for item in items if item.pose_c2w is not None]
     if not items:
         return []
@@ -231,7 +231,7 @@ def _depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault
 
 
 def _warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
-    """Of data.radius, from where videos and samples look, where the photographs' cameras stand elsewhere."""
+    """Warn where data.radius, used for videos and samples, is not the distance of the photographs' cameras."""
     distances = [item.pose_c2w[:, 3].norm().item() for item in items if item.pose_c2w is not None]
     if not distances:
         return

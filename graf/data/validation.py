@@ -36,7 +36,7 @@ log = logging.getLogger("graf")
 
 @dataclass(frozen=True)
 class Survey:
-    """What the folders hold: the sound images, the folders that are classes, where the cameras come from."""
+    """The content of the folders: valid images, class folders, and the source of the cameras."""
 
     items: list[Item]
     folders: list[Folder]
@@ -74,7 +74,7 @@ def survey_images(config: Config) -> Survey:
 
 
 def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
-    """Log which polar position each elevation of the file names was given, and warn where data.v has further values."""
+    """Log the polar position given to each elevation of the file names, and warn where data.v has further values."""
     pairs = ", ".join(f"{prefix:g} -> v {value:g}" for prefix, value in zip(prefixes, v, strict=False))
     log.info("elevations: %s", pairs)
     if len(prefixes) < len(v):  # more are faults of those images
@@ -105,7 +105,7 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 
 class CheckedImage(NamedTuple):
-    """An image file, the side in pixels of the square that is cut from it, and its fault or None where it is sound."""
+    """An image file, the side in pixels of its centre square, and its fault, None where it is valid."""
 
     item: Item
     side: int
@@ -120,7 +120,7 @@ def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
 
 
 def check_image(item: Item, data: DataConfig) -> CheckedImage:
-    """What one image file holds; its side is 0 where it cannot be read."""
+    """Check one image file; its side is 0 where it cannot be read."""
     try:
         image = open_rgb(item.file, data.background, can_skip=data.on_bad_file == "error")
         side = square_side(*image.size, data.center_crop)
@@ -136,7 +136,7 @@ def check_image(item: Item, data: DataConfig) -> CheckedImage:
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:
-    """Of images that have fewer pixels than data.imsize: enlarged, they teach the generator to be blurred."""
+    """Warn of images with fewer pixels than data.imsize: enlarged, they teach the generator to blur."""
     small = sorted((image for image in images if image.side < imsize), key=lambda image: image.side)
     if not small:
         return
@@ -149,7 +149,7 @@ def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:
 
 
 def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
-    """DataError with all faults, unless data.on_bad_file forgives them: then they are logged."""
+    """Raise a DataError with all faults, or log them where data.on_bad_file allows to skip the images."""
     skipped = [fault for fault in faults if fault.of_image] if data.on_bad_file == "skip" else []
     fatal = [fault for fault in faults if fault not in skipped]
     if fatal:
@@ -161,7 +161,7 @@ def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
 
 
 def describe(faults: Sequence[Fault]) -> str:
-    """One line a fault; a problem of many files is told for the first of them and counted for the others."""
+    """One line per fault; a problem of many files is shown for the first of them and counted for the others."""
     files_of: dict[str, list[str]] = {}
     for fault in faults:
         files_of.setdefault(fault.problem, []).append(one_line(fault.where))

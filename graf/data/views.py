@@ -1,4 +1,4 @@
-"""What every data set is here: images with a class each, and with a camera each where the data is posed."""
+"""The interface of all data sets: images with a class, and with a camera where the data is posed."""
 
 import abc
 import dataclasses
@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 
 
 class Views(Dataset, abc.ABC):
-    """N images and what is known of them; a subclass says how image `index` is read.
+    """N images with their labels; a subclass implements `read`.
 
     files: a name for each, for messages. class_names: of the folders. class_index (N,) int64. labels: of all items, None where
-    the data is unposed. n_elevations: elevation bins, at least 1. fingerprint: sha256 of what the set is.
+    the data is unposed. n_elevations: elevation bins, at least 1. fingerprint: sha256 that identifies the set.
     """
 
     def __init__(
@@ -72,6 +72,6 @@ def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Gen
 
 
 def generator_of(*numbers: int) -> torch.Generator:
-    """A CPU generator that depends on these numbers alone, for example (seed, epoch); others give an unrelated stream."""
+    """A CPU generator seeded by these numbers alone, for example (seed, epoch); other numbers give an unrelated stream."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))

@@ -1,4 +1,4 @@
-"""The loader's processes: how many this machine is good for, and what is known of those that die."""
+"""Worker processes of the loader: how many this machine can run, and how dead ones ended."""
 
 import multiprocessing.connection
 import os
@@ -16,17 +16,16 @@ def available_cores() -> int:
 
 
 def leave_interrupts_to_parent(_worker: int) -> None:
-    """A signal to the whole process group must not take the workers from a parent that wants to finish its step."""
+    """Ignore signals in workers: one sent to the process group must not stop them while the parent finishes its step."""
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has no SIGUSR1
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def leave_deaths_to_reader() -> None:
-    """A worker's death is found where its batch is read, and nowhere else.
+    """Detect a worker's death where its batch is read, and nowhere else.
 
-    torch raises it from a handler of SIGCHLD too, that is in the middle of whatever the main thread does then: half a step, or
-    half a checkpoint.
+    torch also raises it from a handler of SIGCHLD, in the middle of whatever the main thread does: a step, or a checkpoint.
     """
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return
@@ -36,7 +35,7 @@ def leave_deaths_to_reader() -> None:
 
 
 def ended(workers: Sequence[BaseProcess], within_s: float = 0.0) -> list[BaseProcess]:
-    """Those of the workers that have ended; where none has, the first to do so within the time."""
+    """The workers that have ended; if none has, the first to end within the time."""
     by_sentinel = {worker.sentinel: worker for worker in workers}
     found = [by_sentinel[sentinel] for sentinel in multiprocessing.connection.wait(list(by_sentinel), within_s)]
     for worker in found:

@@ -40,8 +40,8 @@ def draw_history(history: History, out: Path) -> list[Path]:
 
 
 def figures(history: History) -> dict[str, Figure]:
-    """The figures by name: one of training, one of each protocol. Within one, names that share their first word (loss_d and
-    loss_g, kid and kid_std) share axes."""
+    """The figures by name: one of training, one per protocol. Within a figure, names with the same prefix (loss_d and loss_g,
+    kid and kid_std) share axes."""
     drawn = {}
     if history.training:
         drawn["training"] = _figure("training", history.training)
@@ -54,7 +54,7 @@ def figures(history: History) -> dict[str, Figure]:
 
 
 def protocol_title(protocol: dict) -> str:
-    """A protocol in words, all of it; hashes by their first digits."""
+    """A protocol as text, in full; hashes are cut to their first digits."""
     known = {name: "?" if value is None else value for name, value in protocol.items()}
     weights, real = (str(known[name])[:8] for name in ("weights_sha256", "real_fingerprint"))
     return (
@@ -92,5 +92,5 @@ def _plot(axes: Axes, name: str, curve: Curve) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib takes as it is: no formula between dollars, and no label that its underscore hides."""
+    """Text escaped for matplotlib: dollars would start a formula, and a leading underscore would hide a label."""
     return re.sub(r"^_", " _", text.replace("$", r"\$"))

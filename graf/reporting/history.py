@@ -12,7 +12,7 @@ from graf.evaluation.metrics import COMPARABLE
 
 import torch
 
-MAX_POINTS = 2000  # of a curve, unless said otherwise: more than a figure has pixels
+MAX_POINTS = 2000  # default for a curve: more than a figure has pixels
 LARGEST = torch.finfo(torch.float32).max  # what is more than a tensor can hold is not finite either
 NAMED_LINES = 5  # damaged ones that a warning counts out
 
@@ -20,7 +20,7 @@ log = logging.getLogger("graf")
 
 
 class Point(NamedTuple):
-    """Neighbouring rows as one: the sum of their steps, how many they are, and of the finite ones count, sum and range."""
+    """Neighbouring rows merged: sum of their steps, number of rows, and count, sum and range of their finite values."""
 
     steps: float
     rows: int
@@ -75,7 +75,7 @@ class Curve:
 
 @dataclass
 class Evaluations:
-    """The evaluations that can be compared with one another: what they share, a curve a value, and the newest result."""
+    """Evaluations that can be compared: what they share, one curve per value, and the newest result."""
 
     protocol: dict
     curves: dict[str, Curve] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def _take(line: str, history: History) -> bool:
             case _:
                 return False
         step = float(step)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # no JSON, no numbers, or numbers without end
+    except (ValueError, TypeError, OverflowError, RecursionError):  # no JSON, no numbers, too large or too deeply nested
         return False
     for name, value in numbers.items():
         curves.setdefault(name, Curve(history.max_points)).add(step, value)

@@ -1,4 +1,4 @@
-"""Pieces of an HTML page that needs nothing beside it: files as data URIs, results as tables, links to what is too large."""
+"""Pieces of a self-contained HTML page: files as data URIs, results as tables, links to files that are too large."""
 
 import base64
 import json
@@ -13,8 +13,8 @@ from graf.reporting.curves import protocol_title
 
 MB = 1_000_000
 FILE_MB = 8  # a larger file is linked
-PAGE_MB = 64  # so is what comes after so much of others
-CONSISTENCY = "consistency"  # what else an evaluation measures, beside the distance to the data
+PAGE_MB = 64  # once a page holds so much, further files are linked
+CONSISTENCY = "consistency"  # an evaluation's other measurements, beside the distance to the data
 WHOLE = 16  # characters of a value that stay on one line
 TABLE_KB = 256  # of JSON; more is data rather than a result
 MEDIA = {
@@ -115,7 +115,7 @@ def result_table(result: dict) -> str:
 
 
 def _table(rows: dict[str, str]) -> str:
-    """A table of names and HTML; what is short, as numbers are, is never broken in two."""
+    """A table of names and HTML; short values, such as numbers, are not wrapped."""
     whole = {name: ' class="whole"' if len(value) <= WHOLE else "" for name, value in rows.items()}
     cells = (f"<tr><th>{escape(name)}</th><td{whole[name]}>{value}</td></tr>\n" for name, value in rows.items())
     return "<table>\n" + "".join(cells) + "</table>\n"

@@ -1,4 +1,4 @@
-"""A run on one page: report.html, which holds its pictures, videos, curves, numbers and config, and asks no other machine."""
+"""A run on one page: report.html with its pictures, videos, curves, numbers and config, without any external resource."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
 
-PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # by any of which a folder is known as a run's
+PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # a folder with any of these is a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
 HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -66,11 +66,11 @@ li > table {{ display: inline-table; vertical-align: top; }}
 
 
 def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_points: int = MAX_POINTS) -> Path:
-    """Write a page of all that a run has to show: its newest evaluation, curves, samples, videos, earlier ones, its config.
+    """Write a page of all results of a run: its newest evaluation, curves, samples, videos, earlier ones, its config.
 
-    Curves are drawn anew, in at most max_points points, into the folder `curves` beside the page. Pictures and videos are in
-    the page itself; those that are too large, or too many, are links relative to it, and said to be. `newest`: a folder of
-    results to show before those in the run's eval/, wherever it is. Raises GrafError where run_dir is no run's folder.
+    Curves are drawn again, with at most max_points points, into the folder `curves` beside the page. Pictures and videos are
+    embedded; those that are too large, or too many, are relative links with a note. `newest`: a folder of results, anywhere,
+    to show before those in the run's eval/. Raises GrafError where run_dir is no run's folder.
     """
     folders = _evaluations(run_dir, newest)
     if not folders and not any((run_dir / part).exists() for part in PARTS):
@@ -80,7 +80,7 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
         page.write(HEAD.format(title=escape(run_dir.resolve().name)))
         page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
-        parts = (  # what comes first has the page's room
+        parts = (  # the first ones are embedded, until the page is full
             _newest_evaluation(folders[:1], embedder),
             _curves(run_dir, embedder, max_points),
             _memory(run_dir, embedder, max_points),
@@ -132,7 +132,7 @@ def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
-    """The curve of memory.jsonl, and what watched the run from outside."""
+    """The curve of memory.jsonl, and the results of memory_leak_detector.py."""
     paths = [*_draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)]
     if (run_dir / "memory_report.png").is_file():
         paths.append(run_dir / "memory_report.png")
@@ -171,7 +171,7 @@ def _newest_step(heading: str, steps: list[list[Path]], embedder: Embedder) -> I
 
 
 def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: Embedder) -> Iterator[str]:
-    """What was made in training at earlier steps, then earlier evaluations, folded away."""
+    """Samples and videos of earlier steps, then earlier evaluations, collapsed."""
     if folders or any(made.values()):
         yield "<h2>Earlier</h2>\n"
     for name, steps in made.items():
@@ -197,7 +197,7 @@ def _by_step(folder: Path) -> list[list[Path]]:
 
 
 def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
-    """Figures, then tables of JSON files, then links to what else there is: meshes, latents, logs."""
+    """Figures, then tables of JSON files, then links to all other files: meshes, latents, logs."""
     yield '<div class="files">\n'
     yield from (embedder.figure(path) for path in sorted(paths, key=colours_first) if is_shown(path))
     yield "</div>\n"
@@ -208,7 +208,7 @@ def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> 
 
 
 def _plots(paths: list[Path], embedder: Embedder) -> Iterator[str]:
-    """Figures whose labels are to stay legible on a telephone, where they are wider than the screen."""
+    """Figures that stay wider than a phone's screen, so that their labels remain legible."""
     yield '<div class="plots">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
 
 

@@ -1,4 +1,4 @@
-"""How a run is doing, by the files in its folder alone: step, speed, losses, memory, warnings, newest samples.
+"""The status of a run, read from the files in its folder: step, speed, losses, memory, warnings, newest samples.
 
 All times are seconds since 1970. A run may not have begun to write, be resumed from an earlier step, or have ended long ago.
 """
@@ -24,7 +24,7 @@ from graf.memory.leaks import LeakReport, duration
 from graf.reporting.tail import Tail
 from graf.runtime.limits import GB
 
-LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept: of metrics.jsonl and memory.jsonl
+LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept rows of metrics.jsonl and memory.jsonl
 WINDOW_S = 600.0  # over which speed is averaged, samples and evaluations included
 PATIENCE_S, PATIENCE_GAPS = 60.0, 10  # without news for both, a run is silent
 TREND_VALUES, TREND = 8, 0.5  # values that a trend takes; difference of the halves' means / standard deviation
@@ -37,7 +37,7 @@ MEMORY = {
 }
 CARD = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
 CPU = ("run_cpu_percent", "machine_cpu_percent")
-RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # by any of which a folder is known as a run's
+RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # a folder with any of these is a run's
 LATE_PACES = 12  # the newest, that are compared with all; a minute, where rows are written every 5 s
 SANITY = ("mean_opacity", "depth_spread", "depth_range", "empty_share", "full_share")
 SAMPLE = re.compile(r"(\d+)_\w+\.png")
@@ -50,7 +50,7 @@ class Limits:
     """From where on a running run gets a warning."""
 
     card_percent: float = 95.0  # of the card's memory in use, by all processes
-    slowdown: float = 2.0  # seconds of a step of late, over their median in the run
+    slowdown: float = 2.0  # recent seconds per step, over their median in the run
     hot_c: float = 87.0  # degrees Celsius of the card
 
 
@@ -67,7 +67,7 @@ class RunStatus:
     written: float | None  # when the run last wrote something
     patience_s: float  # without news for longer, it is silent
     losses: dict[str, tuple[float, ...]]  # finite values of the last rows, by name
-    memory: dict[str, tuple[float, ...]]  # bytes in the last rows, by whose they are
+    memory: dict[str, tuple[float, ...]]  # bytes in the last rows, by owner (process, workers, card)
     memory_s: float  # seconds that these rows span
     card: dict[str, float]  # newest readings of CARD
     cpu: dict[str, float]  # and of CPU
@@ -84,14 +84,14 @@ class RunStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until max_steps, at the speed of late; None where the run does not run, or its speed is not known yet."""
+        """Seconds until max_steps at the recent speed; None where the run is not running or its speed is not known yet."""
         if self.state != "running" or self.max_steps is None or not self.steps_per_s:
             return None
         return (self.max_steps - self.step) / self.steps_per_s
 
 
 class RunReader:
-    """Reads a run's folder again and again; of its logs each time only what is new, and never more than their ends."""
+    """Reads a run's folder repeatedly: each time only the new lines of its logs, and never more than their ends."""
 
     def __init__(self, run_dir: Path, limits: Limits = Limits()):
         """Raises GrafError where there is no such folder."""
@@ -147,7 +147,7 @@ class RunReader:
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Runs in the folder or in a folder of it, that which was written last first."""
+    """Runs in the folder or one of its subfolders, the most recently written first."""
     runs = []
     for child in _folders(folder):
         runs += [child] if is_run(child) else filter(is_run, _folders(child))
@@ -159,9 +159,9 @@ def is_run(folder: Path) -> bool:
 
 
 def speed(moments: Sequence[Moment]) -> float | None:
-    """Steps a second over the last WINDOW_S, or over the last step where that took longer; None where no step was taken.
+    """Steps per second over the last WINDOW_S, or over the last step where that took longer; None where no step was taken.
 
-    What lies before a return to an earlier step, from which the run was resumed, does not count.
+    Where the run was resumed from an earlier step, only rows after that count.
     """
     if not moments:
         return None
@@ -184,7 +184,7 @@ def _session_start(rows: Sequence[dict]) -> int:
 
 
 def paces(rows: Sequence[dict]) -> list[float]:
-    """Seconds of a step between each two rows of which the later knows of more steps, where the run trains in both."""
+    """Seconds per step between consecutive rows with an increasing step, where the run is training in both."""
     found, start = [], None
     for row in rows:
         if row["phase"] != "train" or (row["step"] == 0 and row is not rows[0]):
@@ -198,7 +198,7 @@ def paces(rows: Sequence[dict]) -> list[float]:
 
 
 def trend(values: Sequence[float]) -> str:
-    """`rising`, `falling` or `steady`, by the means of both halves; empty where the values are few."""
+    """`rising`, `falling` or `steady`, by the means of both halves; empty where there are too few values."""
     if len(values) < TREND_VALUES:
         return ""
     half, mean = len(values) // 2, math.fsum(values) / len(values)
@@ -224,7 +224,7 @@ def changed(path: Path) -> float:
 
 
 def _series(rows: list[dict], names: dict[str, str]) -> dict[str, tuple[float, ...]]:
-    """Finite values of the rows, under what the names stand for."""
+    """Finite values of the rows, by the label of their name."""
     found = {shown: tuple(v for row in rows if (v := _number(row.get(name))) is not None) for name, shown in names.items()}
     return {name: values for name, values in found.items() if values}
 
@@ -293,12 +293,12 @@ def _sample_sheets(folder: Path) -> list[tuple[float, int, tuple[Path, ...]]]:
 
 
 def colours_first(path: Path) -> tuple[bool, bool, Path]:
-    """The order in which pictures are shown: colours before depth and opacity, sheets before videos."""
+    """Sort key of pictures: colours before depth and opacity, sheets before videos."""
     return "_rgb" not in path.stem, path.suffix != ".png", path
 
 
 def _saved_step(record: Path, since: float) -> int:
-    """The step of the newest checkpoint, where that was written last: a run's last step may have no row. 0 where it was not."""
+    """The step of the newest checkpoint if it was written after `since`, else 0: a run's last step may have no row."""
     try:
         step = json.loads(record.read_text(encoding="utf-8"))["step"] if changed(record) >= since else 0
     except (OSError, ValueError, TypeError, KeyError):

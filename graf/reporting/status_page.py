@@ -1,4 +1,4 @@
-"""How a run is doing as words, and as a page that a small local server gives to a browser.
+"""The status of a run as text, and as a web page of a small local server.
 
 The server knows one address, `/`. The page holds its pictures itself, so that no request ever names a file.
 """
@@ -21,17 +21,17 @@ from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend
 from graf.runtime.limits import GB
 
 ADDRESS = "127.0.0.1"
-NAMES = (ADDRESS, "localhost")  # by any other, a page elsewhere has led the browser here
+NAMES = (ADDRESS, "localhost")  # hosts to answer; another one means DNS rebinding by a foreign page
 REFRESH_S = 5
 CURVE_POINTS, CURVE_HEIGHT = 200, 40
 COLUMNS = ("last", "lowest", "highest", "trend")
-FAR_S = 10 * 365 * 86400  # beyond which an end has no date
+FAR_S = 10 * 365 * 86400  # an end further away gets no date
 
 log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end, processor and card in words, as far as they are known; the last two while it runs."""
+    """State, step, speed, end, processor and card as text, as far as known; the last two only while it runs."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
@@ -40,7 +40,7 @@ def facts(status: RunStatus) -> dict[str, str]:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
         found["end"] = f"in {duration(left)}{date}"
     units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
-    if status.state != "running":  # what was measured last no longer is
+    if status.state != "running":  # the last measurements are out of date
         return found
     if len(status.cpu) == len(CPU):
         run, machine = (status.cpu[name] for name in CPU)
@@ -51,7 +51,7 @@ def facts(status: RunStatus) -> dict[str, str]:
 
 
 def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool = True) -> tuple[str, ...]:
-    """The COLUMNS of a curve, which has a trend where it `moves`."""
+    """The COLUMNS of a curve; a trend only where it `moves`."""
     return shown(values[-1]), shown(min(values)), shown(max(values)), trend(values) if moves else ""
 
 
@@ -84,7 +84,7 @@ def html(status: RunStatus) -> str:
 
 
 def make_server(reader: RunReader, port: int) -> ThreadingHTTPServer:
-    """A server of the page for this machine alone; port 0 takes any that is free. Raises GrafError where it is taken."""
+    """A server of the page for this machine only; port 0 takes any free one. Raises GrafError where the port is taken."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -141,7 +141,7 @@ def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[
 
 
 def _curve(values: Sequence[float]) -> str:
-    """A line from the left to the right, between the lowest and the highest value."""
+    """An SVG line of the values, from the lowest to the highest."""
     points = thinned(values, CURVE_POINTS)
     low, high = min(points), max(points)
     heights = [(value - low) / ((high - low) or 1) * (CURVE_HEIGHT - 2) + 1 for value in points]
@@ -154,7 +154,7 @@ def _curve(values: Sequence[float]) -> str:
 
 
 def _samples(status: RunStatus) -> Iterator[str]:
-    """The newest samples, but for those that vanish meanwhile or are too large."""
+    """The newest samples, except those that disappear meanwhile or are too large."""
     if not status.samples:
         return
     embedder = Embedder(status.run_dir, status.run_dir)

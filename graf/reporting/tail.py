@@ -13,8 +13,8 @@ TAIL_BYTES = 2**20  # read at a time, at most; what is further from the end is s
 class Tail:
     """Rows near the end of a file that another program appends to, or replaces by a shorter one.
 
-    Only what is new is read at each update, and no more than TAIL_BYTES of it. A line that is being written waits for its end;
-    one that cannot be read is left out.
+    Each update reads only new bytes, and at most TAIL_BYTES of them. A line that is still being written is read later; one
+    that cannot be parsed is left out.
     """
 
     def __init__(self, path: Path, wanted: Callable[[dict], bool], kept: int):
@@ -25,7 +25,7 @@ class Tail:
         self._offset = 0
 
     def update(self) -> None:
-        """Take what has been appended since; where the file is another one, or gone, begin anew."""
+        """Read the lines appended since the last update; start from the beginning where the file was replaced or removed."""
         try:
             with self.path.open("rb") as file:
                 block = self._new_lines(file)
@@ -42,7 +42,7 @@ class Tail:
         self._file, self._offset = file, 0
 
     def _new_lines(self, file: BinaryIO) -> bytes:
-        """Whole lines from the offset on, which moves behind them."""
+        """Complete lines from the offset on, which moves to their end."""
         stat = os.fstat(file.fileno())
         if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._offset:
             self._begin((stat.st_dev, stat.st_ino))
