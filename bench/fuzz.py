@@ -18,6 +18,7 @@ import logging
 import os
 import random
 import resource
+import runpy
 import shutil
 import signal
 import sys
@@ -27,9 +28,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
-
-import train
 from graf.config import CONFIG_DIR, Config, config_to_dict, flat, load_config
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import progress, run_script
@@ -40,6 +38,7 @@ import torch
 
 log = logging.getLogger("graf")
 
+TRAIN = runpy.run_path(str(Path(__file__).resolve().parents[1] / "train.py"))["main"]
 CPU_LIMIT_S, LIMIT_S = 60.0, 600.0  # of a mutation: the cores may be busy with other things
 LINES, CHARACTERS = 10, 4000  # a message has fewer
 TOY_CARS = "toy_cars_*.pt"
@@ -199,7 +198,7 @@ def dry_run(arguments: list[str]) -> Outcome:
     faulthandler.dump_traceback_later(2 * LIMIT_S, exit=True)  # of what does not even take a signal
     try:
         with time_limit(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            run_script(train.main)
+            run_script(TRAIN)
     except SystemExit as ended:
         status = ended.code
     except TooLong:

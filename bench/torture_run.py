@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import re
+import runpy
 import signal
 import sys
 import time
@@ -18,14 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
-
-import train
 from graf.runtime.console import run_script
 
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+TRAIN = runpy.run_path(str(ROOT / "train.py"))["main"]
 
 FORK = multiprocessing.get_context("fork")
 LONGEST_WAIT_S = 600
@@ -153,7 +152,7 @@ def _train(arguments: Sequence[str], log_file: Path, halt: Path) -> None:
     logging.getLogger("graf").handlers.clear()
     _halt_where_asked(halt)
     sys.argv = ["train.py", *arguments]
-    run_script(train.main)
+    run_script(TRAIN)
 
 
 def _halt_where_asked(halt: Path) -> None:

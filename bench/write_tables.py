@@ -7,15 +7,11 @@ import argparse
 import dataclasses
 import logging
 import re
-import sys
+import runpy
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of train.py and eval.py
-
-import eval as evaluation
-import train as training
 from graf.config import CONFIG_DIR, Config, config_rows
 from graf.config.reading import as_yaml
 from graf.errors import GrafError
@@ -36,6 +32,11 @@ HEAD = """\
 log = logging.getLogger("graf")
 
 
+def parser_of(program: str) -> argparse.ArgumentParser:
+    """The parser of train.py or eval.py."""
+    return runpy.run_path(str(ROOT / program))["parser"]()
+
+
 def flag_table(parser: argparse.ArgumentParser) -> str:
     """Markdown table of a script's flags."""
     rows = []
@@ -53,8 +54,8 @@ def key_table() -> str:
 
 
 TABLES = {
-    "train": lambda: flag_table(training.parser()),
-    "eval": lambda: flag_table(evaluation.parser()),
+    "train": lambda: flag_table(parser_of("train.py")),
+    "eval": lambda: flag_table(parser_of("eval.py")),
     "config": key_table,
 }
 

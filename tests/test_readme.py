@@ -1,11 +1,11 @@
 """README and docs tell the truth: their tables are the code's, what they name exists, and both READMEs say the same."""
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, load_config
+from write_tables import MARKS, TABLES, pages
 
 import pytest
 
@@ -30,10 +30,7 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_tables_and_the_default_config_are_those_of_the_code(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from write_tables import MARKS, TABLES, pages
-
+def test_tables_and_the_default_config_are_those_of_the_code():
     texts = pages()
     assert {mark[1] for text in texts.values() for mark in MARKS.findall(text)} == set(TABLES)
     for path, text in texts.items():

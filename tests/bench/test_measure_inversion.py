@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import sys
-from pathlib import Path
 
+import measure_inversion as measure
 from graf.camera import azimuth_and_v, poses_at
 from graf.config import load_config
 from graf.errors import GrafError
@@ -19,17 +19,7 @@ def cameras(*azimuths_deg):
     return poses_at(torch.tensor(azimuths_deg), torch.full((len(azimuths_deg),), 0.3), 3.6)
 
 
-@pytest.fixture
-def measure(monkeypatch):
-    root = Path(__file__).parents[2]
-    monkeypatch.syspath_prepend(str(root / "tools"))
-    monkeypatch.setattr(sys, "path", [str(root), *sys.path])
-    import measure_inversion
-
-    return measure_inversion
-
-
-def test_the_measured_cars_are_held_out(measure):
+def test_the_measured_cars_are_held_out():
     data = load_config().data
     assert (measure.held_out(data, 1, 3).seed, measure.held_out(data, 1, 3).n_images) == (1, 3)
     for seed, n_cars in ((0, 10), (1, 0)):
@@ -39,7 +29,7 @@ def test_the_measured_cars_are_held_out(measure):
         measure.held_out(dataclasses.replace(data, type="images"), 1, 10)
 
 
-def test_the_measure_passes_at_its_bars_and_not_below(measure):
+def test_the_measure_passes_at_its_bars_and_not_below():
     def rows(psnr, errors):
         return [{"known psnr": psnr, "azimuth error": error} for error in errors]
 
@@ -48,7 +38,7 @@ def test_the_measure_passes_at_its_bars_and_not_below(measure):
     assert measure.verdict(rows(30.0, [15.0] * 7 + [16.0] * 3)) == 1
 
 
-def test_a_measured_row_is_of_the_car_that_was_found(measure, smoke, monkeypatch):
+def test_a_measured_row_is_of_the_car_that_was_found(smoke, monkeypatch):
     """With a generator that draws nothing, whatever is found is an empty picture: every number is known beforehand."""
     generator = Generator(smoke(), 1)
     generator.field.forward = lambda points, directions, latents: (
@@ -74,14 +64,14 @@ def test_a_measured_row_is_of_the_car_that_was_found(measure, smoke, monkeypatch
     assert row["known unseen"] == row["searched unseen"] == pytest.approx(sum(expected) / 3)
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_done(measure, monkeypatch, tmp_path):
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_done(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["measure_inversion.py", "model.pt", "--json", str(tmp_path)])
     monkeypatch.setattr(measure.graf, "load_generator", lambda *_, **__: pytest.fail("began"))
     with pytest.raises(OSError):
         measure.main()
 
 
-def test_rows_are_written_into_a_new_folder(measure, smoke, monkeypatch, tmp_path):
+def test_rows_are_written_into_a_new_folder(smoke, monkeypatch, tmp_path):
     file, row = tmp_path / "new" / "rows.json", {"known psnr": 30.0, "azimuth error": 1.0}
     monkeypatch.setattr(sys, "argv", ["measure_inversion.py", "model.pt", "--n_cars", "2", "--json", str(file)])
     monkeypatch.setattr(measure.graf, "load_generator", lambda *_, **__: Generator(smoke(f"data.datadir={tmp_path}")))

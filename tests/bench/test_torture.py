@@ -22,7 +22,6 @@ import torch
 import yaml
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits other processes' files")
 if sys.platform.startswith("linux"):

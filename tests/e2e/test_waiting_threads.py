@@ -15,7 +15,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
-    for folder in (ROOT, ROOT / "tools")
+    for folder in (ROOT, ROOT / "tools", ROOT / "bench")
     for path in folder.glob("*.py")
     if "__main__" in path.read_text(encoding="utf-8")
 )
