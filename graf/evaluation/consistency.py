@@ -1,9 +1,9 @@
-"""Is it one solid 3D object? The depth-warp error between two views, popping of a turn, checkerboards, collapse of the field.
+"""Checks that views show one solid 3D object: depth-warp error, popping during a turn, checkerboards, collapse of the field.
 
 The depth-warp error lifts every pixel of view A into the world by A's planar depth, projects it into view B, and compares the
-two colours. A point behind B's surface is hidden from B and left out. A point before which B sees nothing should be in B's
-picture: it is compared too, and contradicts the views being of one object. Where a bilinear footprint straddles an edge of the
-silhouette or a jump in depth, nothing is compared.
+two colours. A point behind B's surface is hidden from B and left out. A point in front of B's surface should be visible in B:
+it is compared too, and counts as a contradiction. Where a bilinear footprint straddles an edge of the silhouette or a jump in
+depth, nothing is compared.
 
 Maps span the frame of `width` pixels, whatever their own side n: entry i is at (i + 1/2) width / n - 1/2, in pixels, where
 `graf.rays.low_resolution_grid` has it.
@@ -30,8 +30,8 @@ from torch import Tensor
 
 OPAQUE = 0.9  # opacity from which a pixel shows a surface; up to 1 - OPAQUE it shows none
 DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval of the default rendering
-STEEPEST = 3.0  # depth gained a pixel's width sideways, a slant of 72 degrees; more within a footprint is a jump
-ON_CENTRE = 1e-3  # of an entry: positions nearer to its centre are on it, for positions are rounded
+STEEPEST = 3.0  # largest change of depth per pixel width, a slant of 72 degrees; more within a footprint is a jump
+ON_CENTRE = 1e-3  # of an entry: positions nearer to its centre count as on it, as positions are rounded
 
 FRAMES_AT_ONCE = 30  # of a turn
 
@@ -39,13 +39,13 @@ EMPTY = 0.1  # opacity up to which a pixel of a sample shows nothing
 NEARLY_ALL = 0.99  # share of the pixels that makes an image empty or full
 MANY = 0.5  # share of the images that makes a warning
 FLAT = 0.02  # depth spread, as a share of the depth range, under which pictures are planes; a toy car has 0.1
-FOG_STEPS = 100  # of training, in which a field is fog, which is flat too
+FOG_STEPS = 100  # of training: until then a field is fog, whose depth is flat too
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What cameras pose_c2w (B, 3, 4) see: images (B, 3, n, n) in [-1, 1]; depth in scene units, planar, anything where the
-    opacity is low, and opacity in [0, 1], each (B, 1, m, m)."""
+    """Renderings from cameras pose_c2w (B, 3, 4): images (B, 3, n, n) in [-1, 1]; planar depth in scene units, undefined where
+    the opacity is low, and opacity in [0, 1], each (B, 1, m, m)."""
 
     images: Tensor
     depth: Tensor
@@ -54,9 +54,9 @@ class View:
 
 
 class WarpError(NamedTuple):
-    """Of each pair (B,): the mean difference, in 8-bit steps, of A's comparable pixels to B's bilinear colour (error) and to
-    the range of its footprint's four colours (excess: what resampling does not explain), nan where no pixel is comparable; the
-    comparable share of A's opaque pixels, and the share that is compared and contradicted, 0 where A has none."""
+    """For each pair (B,): error, the mean difference in 8-bit steps of A's comparable pixels to B's bilinear colour; excess,
+    that to the range of the footprint's four colours, which resampling does not explain; both nan where no pixel is comparable.
+    The comparable share of A's opaque pixels, and the share that is compared and contradicted, 0 where A has none."""
 
     depth_warp_error: Tensor
     depth_warp_excess: Tensor
@@ -165,8 +165,8 @@ def pixel_size(depth: Tensor, width: int, data: DataConfig) -> Tensor:
 
 
 class Look(NamedTuple):
-    """What views show at P positions: colour (B, 3, P), depth and opacity (B, P), bilinear; the least and greatest colour
-    (B, 3, P) of the footprint; is it on one opaque surface (B, P)? empty_until (B, P), the depth before which nothing is."""
+    """Views sampled at P positions: colour (B, 3, P), depth and opacity (B, P), bilinear; the least and greatest colour
+    (B, 3, P) of the footprint; whether it is on one opaque surface (B, P); empty_until (B, P): nothing is in front of it."""
 
     colour: Tensor
     colour_range: tuple[Tensor, Tensor]
@@ -177,7 +177,7 @@ class Look(NamedTuple):
 
 
 def look_up(view: View, position: Tensor, width: int, data: DataConfig) -> Look:
-    """What the views show at positions (B, P, 2) in pixels of the frame of `width`; of colours what a person would see."""
+    """The views sampled at positions (B, P, 2) in pixels of the frame of `width`; colours are clamped to the visible range."""
     colours, shares, inside = footprints(view.images.clamp(-1, 1), position, width)
     maps, weights, within = footprints(torch.cat([view.depth, view.opacity], dim=1), position, width)
     depth, opacity = (weights * maps).sum(-1).unbind(1)
@@ -314,9 +314,9 @@ def depth_spread(depth: Tensor, opacity: Tensor) -> Tensor:
 
 
 def collapse_warning(stats: dict[str, float | None]) -> str | None:
-    """What has collapsed, with its evidence and what may help, from the numbers of `sanity`; None where nothing has.
+    """A warning about a collapse, with its evidence and a cure, from the numbers of `sanity`; None where there is none.
 
-    Where the numbers name their `step` too, the first FOG_STEPS go without. In a log None stands for what is not finite.
+    Where the numbers include their `step`, the first FOG_STEPS give no warning. None in a log stands for a non-finite value.
     """
     if any(stats[name] is None or not math.isfinite(stats[name]) for name in ("mean_opacity", "depth_spread")):
         return "depth or opacity of the sample images is not finite: go back to an earlier checkpoint; lower training.lr_g"

@@ -1,4 +1,4 @@
-"""The networks whose features FID and KID compare, where their weights lie, and the choice between them.
+"""The feature extractors of FID and KID: their networks, the location of their weights, and the choice between them.
 
 Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 comes with the requirements and
 serves machines without a network. Distances of different networks are never comparable.
@@ -35,7 +35,7 @@ DOWNLOAD_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Extractor:
-    """A feature extractor that torch-fidelity knows by `name`, and what its numbers depend on."""
+    """A feature extractor, registered in torch-fidelity by `name`, and what its numbers depend on."""
 
     name: str
     weights: Path
@@ -113,7 +113,7 @@ def features(network: torch.nn.Module, images: Tensor) -> Tensor:
 
 @functools.cache
 def tell_once(level: int, message: str) -> None:
-    """Log what every measurement of a run would say again."""
+    """Log a message only once, although every measurement of a run leads to it."""
     log.log(level, message)
 
 
@@ -153,7 +153,7 @@ def _download(weights: Path) -> None:
         weights.parent.mkdir(parents=True, exist_ok=True)
         with _socket_timeout(DOWNLOAD_TIMEOUT_S):
             torch.hub.download_url_to_file(URL_INCEPTION_V3, str(weights), INCEPTION_SHA256, progress=False)
-    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError is torch hub's word for a wrong hash
+    except (OSError, HTTPException, RuntimeError) as error:  # torch hub raises RuntimeError for a wrong hash
         raise GrafError(f"{weights.name}: the Inception weights cannot be downloaded ({error}); {_advice()}") from None
 
 

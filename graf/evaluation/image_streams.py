@@ -46,13 +46,13 @@ class RealSubset(Dataset):
         return as_uint8(self.real[self.indices[i]]["image"])
 
     def cache_name(self, extractor: Extractor) -> str:
-        """All that the features of these images depend on; torch-fidelity adds the extractor's name."""
+        """A name of all that the features of these images depend on; torch-fidelity adds the extractor's name."""
         sources = repr((self.real.fingerprint, self.seed, extractor.sha256, extractor.resize))
         return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
 
 
 def remove_damaged(cache_dir: Path, cache_name: str) -> None:
-    """Remove those of a set's cached features and statistics that cannot be read: torch-fidelity then makes them anew."""
+    """Remove cached features and statistics that cannot be read: torch-fidelity then computes them again."""
     for file in cache_dir.glob(f"{cache_name}-*.pt"):
         try:
             with torch.serialization.safe_globals(NUMPY_ARRAYS):
@@ -60,18 +60,18 @@ def remove_damaged(cache_dir: Path, cache_name: str) -> None:
         except Exception as error:  # a damaged file can make torch.load raise nearly anything
             if is_not_the_files(error):
                 raise
-            log.warning("%s: damaged (%s); removed, to be made anew from the photographs", file, first_line(error))
+            log.warning("%s: damaged (%s); removed, to be computed again from the photographs", file, first_line(error))
             file.unlink()
 
 
 class NotFinite(GrafError):
-    """Generated images with pixels that are nan or infinite, between which and others there is no distance."""
+    """Generated images have pixels that are nan or infinite, so no distance can be computed."""
 
 
 class FakeStream(torch_fidelity.GenerativeModelBase):
-    """Batches of generated images as the model that torch-fidelity draws from: its noise only says how many come next.
+    """Batches of generated images in the form of a torch-fidelity model, whose noise only gives the next batch's size.
 
-    Raises NotFinite: rounded to 8 bits, nan would be some grey like any other.
+    Raises NotFinite: rounded to 8 bits, nan would become an ordinary grey.
     """
 
     z_size = 1

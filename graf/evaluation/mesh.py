@@ -1,8 +1,8 @@
 """The field of one object as a coloured triangle mesh: a level set of its density, in world units with z up.
 
-The colours are the field's own: CCSR refines images, which a mesh is none of.
+The colours are the field's own: CCSR refines images, not meshes.
 
-Legend: N points or vertices, R rays, S samples a ray, G grid cells along a side.
+Legend: N points or vertices, R rays, S samples per ray, G grid cells along a side.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ log = logging.getLogger("graf")
 
 
 class NoSurface(GrafError):
-    """An object whose field has no surface; others' may have one."""
+    """The field of this object has no surface; other objects may have one."""
 
 
 @torch.inference_mode()
@@ -52,7 +52,7 @@ def extract_mesh(
     level: float | None = None,
     bar: tqdm | None = None,
 ) -> trimesh.Trimesh:
-    """The surface where the density of latents (1, Z), of class_index (1,), is `level`: watertight, a colour a vertex.
+    """The surface where the density of latents (1, Z), of class_index (1,), is `level`: watertight, one colour per vertex.
 
     resolution: cells along each side of the cube around the ball that every camera sees (`visible_radius`); beyond the cube
     all is empty, so that a surface that would leave it is closed there. level in 1 / scene unit, by default that of
@@ -80,10 +80,10 @@ def extract_mesh(
 
 
 def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
-    """`stem` with .ply, .obj and .glb behind it, each whole or not at all and complete in itself.
+    """Write `stem`.ply, .obj and .glb; each is self-contained and written atomically.
 
-    PLY and OBJ keep the world as it is, z up, with sRGB vertex colours. GLB is y up, its colours linear and not to be lit
-    again, as glTF 2.0 and KHR_materials_unlit have it.
+    PLY and OBJ are z up, as the world, with sRGB vertex colours. GLB is y up, with linear colours that viewers must not light
+    again, as glTF 2.0 and KHR_materials_unlit specify.
     """
     contents = (
         mesh.export(file_type="ply"),
@@ -105,7 +105,7 @@ def remove_meshes(folder: Path) -> None:
 
 
 def object_stem(folder: Path, index: int) -> Path:
-    """What `write_mesh` is given for the object of that number."""
+    """The `stem` for `write_mesh` of the object with that number."""
     return folder / f"object_{index:02d}"
 
 
@@ -135,7 +135,7 @@ def density(generator: Generator, points: Tensor, latents: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def silhouette_level(generator: Generator, latents: Tensor) -> float:
-    """The density whose level set has the outline that cameras see, of rays that are at least half opaque.
+    """The density whose level set has the silhouette that cameras see: the rays that are at least half opaque.
 
     A ray meets the level set where its highest density exceeds the level. Of all levels it is that at which these rays and the
     half opaque ones agree best (intersection over union, from cameras of the config's range), halfway to the next lower
@@ -177,7 +177,7 @@ def _samples(nerf: NerfConfig) -> int:
 
 
 def _density_grid(generator: Generator, latents: Tensor, radius: float, resolution: int, bar: tqdm | None) -> np.ndarray:
-    """Density (G + 2, G + 2, G + 2) along x, y and z at the cells' centres, from -radius to radius, in a layer of emptiness."""
+    """Density (G + 2, G + 2, G + 2) along x, y and z at the cells' centres, from -radius to radius, padded with zeros."""
     grid = np.zeros((resolution + 2,) * 3, dtype=np.float32)
     axis = radius * ((2 * torch.arange(resolution, device=latents.device) + 1) / resolution - 1)
     for i in range(resolution):
@@ -189,7 +189,7 @@ def _density_grid(generator: Generator, latents: Tensor, radius: float, resoluti
 
 
 def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
-    """The faces of the pieces that are no specks, by their signed volume, which is below 0 for a hollow."""
+    """The faces of pieces that are large enough, by signed volume, which is negative for a hollow."""
     edges = np.concatenate([faces[:, :2], faces[:, 1:]])
     graph = coo_matrix((np.ones(len(edges), dtype=bool), edges.T), shape=(len(vertices),) * 2)
     piece = connected_components(graph, directed=False)[1][faces[:, 0]]
@@ -199,9 +199,9 @@ def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
 
 
 def _vertex_colours(generator: Generator, latents: Tensor, mesh: trimesh.Trimesh) -> np.ndarray:
-    """Colours (N, 3) uint8: what rays against the normals see from one rendering step before the surface to one behind it.
+    """Colours (N, 3) uint8 of short rays against the normals, from one rendering step in front of the surface to one behind it.
 
-    A longer way would show the inside of a soft surface, a shorter one a single point of it.
+    A longer ray would show the inside of a soft surface, a shorter one a single point of it.
     """
     data, nerf = generator.config.data, generator.config.nerf
     step = (data.far - data.near) / (_samples(nerf) - 1)
@@ -228,7 +228,7 @@ def _for_gltf(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
 
 
 def _unlit(tree: dict) -> None:
-    """Say in a glTF tree that its colours are as seen: the field's light is in them."""
+    """Mark a glTF tree's material as unlit, because the field's colours already contain the light."""
     tree["extensionsUsed"] = ["KHR_materials_unlit"]
     tree["materials"] = [{"pbrMetallicRoughness": {"metallicFactor": 0}, "extensions": {"KHR_materials_unlit": {}}}]
     for part in tree["meshes"]:

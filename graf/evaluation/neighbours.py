@@ -1,4 +1,4 @@
-"""Has the generator learned its photographs by heart? Samples beside their nearest training images, in an extractor's features.
+"""A test for memorisation: samples beside their nearest training images, in an extractor's features.
 
 Legend: M samples, N training images, D features, k neighbours.
 """

@@ -1,4 +1,4 @@
-"""Pictures and videos of renderings, written whole or not at all."""
+"""Pictures and videos of renderings, written atomically."""
 
 from pathlib import Path
 

@@ -1,14 +1,14 @@
-"""Pictures of one object with their cameras, in the formats that reconstruction programs read.
+"""Pictures of one object with their cameras, in the formats of reconstruction programs.
 
     out/images/0000.png, 0001.png, ...      RGB
     out/sparse/                             a COLMAP model as text, without points: cameras.txt, images.txt, points3D.txt
     out/transforms.json                     for nerfstudio and instant-ngp, and for this suite's data.type: images
 
-The pictures are opaque, on the background: a refined picture has no opacity of its own to part it by.
+The pictures are opaque, on the background: a refined picture has no opacity of its own to cut it out by.
 
-All three count pixels from the picture's corner, so that the centre of pixel i is at i + 1/2, while here pixel i is i - W / 2
+All three measure pixels from the picture's corner, so that the centre of pixel i is at i + 1/2, while here pixel i is i - W / 2
 off the optical axis (graf/rays.py). The principal point is therefore at W / 2 + 1/2, half a pixel beside the middle. COLMAP
-finds the points of the given cameras (its camera_params are the four numbers at the end of cameras.txt, with commas) by
+triangulates points for the given cameras (camera_params are the last four numbers of cameras.txt, with commas) by
 
     colmap feature_extractor --database_path db --image_path images --ImageReader.single_camera 1 \\
         --ImageReader.camera_model PINHOLE --ImageReader.camera_params FX,FY,CX,CY
@@ -84,7 +84,7 @@ def write_reconstruction(
 
 
 def keep_pictures_of(shown: str, out: Path) -> None:
-    """Have the folder hold no pictures but those of `made_from`'s digest. Raises GrafError where it holds what is not ours."""
+    """Remove pictures with another digest of `made_from`. Raises GrafError where the folder holds files of other programs."""
     require_ours(out)
     manifest, content = out / MANIFEST, json.dumps({"made_from": shown})
     if not manifest.exists() or manifest.read_bytes() != content.encode():

@@ -1,4 +1,4 @@
-"""metrics.json: the numbers of one checkpoint, which grow by each measurement and never mix with another's."""
+"""metrics.json: the results of one checkpoint. Each measurement adds to them; results of different checkpoints never mix."""
 
 import dataclasses
 import itertools
@@ -13,14 +13,14 @@ from graf.runtime.files import write_text
 log = logging.getLogger("graf")
 
 METRICS_FILE = "metrics.json"
-OF_IMAGES = ("consistency", "sweep")  # entries that tell by which settings their images were drawn
+OF_IMAGES = ("consistency", "sweep")  # entries that record the settings their images were drawn with
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultFile:
     """The results in `folder` of a checkpoint after `step`, drawn by `config`; averaged: its weights are a moving average.
 
-    checkpoint_sha256 is of the file as it was read: a run that goes on may have replaced or removed it since.
+    checkpoint_sha256 is of the file as it was read: a running training may have replaced or removed it since.
     """
 
     folder: Path
@@ -32,15 +32,15 @@ class ResultFile:
 
     @property
     def drawn_by(self) -> dict[str, str]:
-        """What an entry of OF_IMAGES must have, or it is of other images."""
+        """The values that an entry of OF_IMAGES must have; otherwise it is of other images."""
         return {"rendering_sha256": rendering_sha256(self.config)}
 
     def kept(self) -> dict:
-        """What the file says of this very checkpoint, as this config draws it."""
+        """The file's content, as far as it is of this checkpoint, drawn with this config."""
         return self._kept_of(self._content())
 
     def keep(self, result: dict) -> Path:
-        """Write a result beside what is kept already. Returns the file. One whose numbers would be lost is renamed before."""
+        """Add a result to the file and return its path. A file whose numbers would be lost is renamed first."""
         file = self.folder / METRICS_FILE
         identity = {
             "step": self.step,
@@ -74,7 +74,7 @@ class ResultFile:
         return isinstance(entry, dict) and entry.items() >= self.drawn_by.items()
 
     def _reason_to_part(self, found: dict, new: dict) -> str:
-        """Why not all that the file holds, `found`, can stay in the new content; empty where it can."""
+        """Why the file's content `found` cannot all be kept in the new one; empty where it can."""
         if "checkpoint_sha256" not in found:
             return "it is not a file of this program's results"
         if found["checkpoint_sha256"] != self.checkpoint_sha256:

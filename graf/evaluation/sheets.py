@@ -1,4 +1,4 @@
-"""Sheets beside the sweeps: walks between objects, truncation, classes, and fakes beside real images, each from one camera."""
+"""Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from graf.runtime.console import progress
 import torch
 from torch import Tensor
 
-MODES = ("shape", "appearance", "both")  # what changes along a walk; the other code is held still
+MODES = ("shape", "appearance", "both")  # the code that is interpolated; the other one is fixed
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
 
@@ -35,7 +35,7 @@ def interpolation_sheet(
 ) -> list[Path]:
     """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
 
-    objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, which is no code to walk along.
+    objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
     pose_c2w (3, 4). Raises GrafError for another number of objects, and as all here for
     more pictures than memory.max_test_outputs.
     """
@@ -56,7 +56,7 @@ def interpolation_video(
     n_frames: int = 72,
     resolution: int | None = None,
 ) -> list[Path]:
-    """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, without end. Arguments as for
+    """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, as a loop. Arguments as for
     `interpolation_sheet`."""
     latents, classes = _corners(objects)
     files = []
@@ -75,7 +75,7 @@ def truncation_sheet(
     columns: int = 6,
     resolution: int | None = None,
 ) -> list[Path]:
-    """out/truncation.png: an object a row, its latents scaled by psi a column, psi from 0, the mean object, to 1, itself."""
+    """out/truncation.png: one object per row; latents are scaled by psi per column, from 0, the mean object, to 1, itself."""
     latents, classes = objects
     psi = torch.linspace(0, 1, columns)
     scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
@@ -84,7 +84,7 @@ def truncation_sheet(
 
 
 def class_rows(generator: Generator, latents: Tensor, pose_c2w: Tensor, out: Path, resolution: int | None = None) -> list[Path]:
-    """out/classes.png: a class a row, the same latents (N, Z) in all rows. Raises GrafError where the model knows none."""
+    """out/classes.png: one class per row, the same latents (N, Z) in all rows. Raises GrafError for a model without classes."""
     if generator.class_embedding is None:
         raise GrafError(
             "classes: this model knows none; it learns them from data of several folders, with discriminator.condition "
@@ -111,7 +111,7 @@ def real_against_fake_grid(generator: Generator, dataset: Views, out: Path, n: i
 
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
     """Latents (columns, Z) from the first to the second of corners (2, Z), or (columns * columns, Z), row by row, between
-    four: the first two at the top. What the mode holds still is the first corner's."""
+    four: the first two at the top. The code that is fixed by the mode is the first corner's."""
     share = torch.linspace(0, 1, columns)[:, None]
     if len(corners) == 2:
         return _moving(blend(corners[0], corners[1], share, config), corners[0], mode, config)
@@ -130,12 +130,12 @@ def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Ten
 
 
 def blend(first: Tensor, second: Tensor, share: Tensor, config: LatentConfig) -> Tensor:
-    """Latents (..., Z) a share (..., 1) in [0, 1] of the way from the first to the second, the shape and the appearance code
-    each on its own way.
+    """Latents (..., Z) interpolated by a share (..., 1) in [0, 1] from the first to the second, shape and appearance code
+    separately.
 
-    Gaussian codes turn along the arc between them (slerp, Shoemake 1985): nearly all of them have a length about sqrt(dim), and
-    the straight line would cut through lengths that the generator has hardly seen. Uniform codes fill a cube, of which every
-    straight line between two of its points is a part, and an arc need not be.
+    Gaussian codes are interpolated along the arc (slerp, Shoemake 1985): nearly all of them have a length of about sqrt(dim),
+    and a straight line would pass through lengths that the generator has hardly seen. Uniform codes fill a cube, which contains
+    every straight line between two of its points, but not every arc.
     """
     sizes = (config.dim - config.dim_appearance, config.dim_appearance)
     mix = _arc if config.type == "gauss" else _line
@@ -157,7 +157,7 @@ def _arc(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
 
 
 def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> Tensor:
-    """The latents (N, Z) with the code that the mode holds still taken from `still` (Z,)."""
+    """The latents (N, Z) with the code that is fixed by the mode taken from `still` (Z,)."""
     n_shape, still = config.dim - config.dim_appearance, still.expand_as(latents)
     shape = (still if mode == "appearance" else latents)[:, :n_shape]
     appearance = (still if mode == "shape" else latents)[:, n_shape:]
@@ -175,7 +175,7 @@ def _corners(objects: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Tensor, resolution: int | None) -> Tensor:
-    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or a camera each (N, 3, 4).
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or one camera each (N, 3, 4).
 
     Raises GrafError where they are more than memory.max_test_outputs.
     """
@@ -195,6 +195,6 @@ def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Ten
 
 
 def _in_columns(rows: list[Tensor]) -> Tensor:
-    """The pictures of the rows one after another, a last row that is shorter filled up with white."""
+    """The pictures of the rows one after another; a shorter last row is padded with white."""
     width = len(rows[0])
     return torch.cat([torch.cat([row, row.new_full((width - len(row), *row.shape[1:]), 255)]) for row in rows])

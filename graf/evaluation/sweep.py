@@ -1,7 +1,7 @@
-"""Angle sheets and videos of objects, frame by frame, so that a stopped sweep goes on where it was.
+"""Angle sheets and videos of objects, written frame by frame, so that an interrupted sweep continues where it stopped.
 
-Frames lie in `frames/<trajectory>/<kind>_<number>.png` of the results' folder, the objects beside each other; `made_from.json`
-beside them says what they show. Frames of something else are replaced; files that are not ours never are.
+Frames are `frames/<trajectory>/<kind>_<number>.png` in the results' folder, with the objects side by side; `made_from.json`
+beside them records what they show. Frames of something else are replaced; files of other programs never are.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class Frames:
         """Write the missing frames. Returns the largest `low_resolution_errors` of all that the folder holds."""
         errors = self._start()
         missing = self.missing()
-        for start in range(0, len(missing), VIEWS_AT_ONCE):  # between two of which a sweep can be stopped without loss
+        for start in range(0, len(missing), VIEWS_AT_ONCE):  # a sweep can be stopped between two of these without loss
             some = missing[start : start + VIEWS_AT_ONCE]
             rendering = render_views(self.generator, self.objects, self.poses[some], self.resolution, bar)
             errors = largest(errors, low_resolution_errors(self.generator, rendering))
@@ -109,7 +109,7 @@ class Frames:
         return errors
 
     def missing(self) -> list[int]:
-        """The frames that are to be rendered: all of them where the folder's cannot be kept."""
+        """The frames to be rendered: all of them where those in the folder cannot be kept."""
         can_stay = self._can_stay(self._read_manifest())
         files = [[self.path(kind, i) for kind in self.kinds] for i in range(len(self.poses))]
         return [i for i, kinds in enumerate(files) if not (can_stay and all(file.exists() for file in kinds))]
@@ -123,7 +123,7 @@ class Frames:
         return self.folder / f"{kind}_{index:05d}.png"
 
     def _start(self) -> Errors:
-        """The errors of the frames that can be kept, once those of other objects or cameras are away."""
+        """Remove frames of other objects or cameras. Returns the errors of the frames that are kept."""
         require_ours(self.folder)
         if self.manifest.exists():
             found = self._read_manifest()
@@ -141,7 +141,7 @@ class Frames:
         return manifest.get("made_from") == self.made_from and manifest.keys() >= NO_ERRORS.keys()
 
     def _read_manifest(self) -> dict:
-        """{} where there is none, or a damaged one: what it says are other frames than these."""
+        """The manifest, {} where there is none or a damaged one."""
         try:
             found = json.loads(self.manifest.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -168,7 +168,7 @@ def sweep_frames(
 
 
 def require_ours(folder: Path) -> None:
-    """Raises GrafError where the folder holds anything, but not the manifest by which its pictures are known as ours."""
+    """Raises GrafError where the folder is not empty but has no manifest, which marks its pictures as ours."""
     if folder.is_dir() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
         raise GrafError(
             f"{folder}: pictures would be written here, but it holds files that were not made by this program (it has no "
@@ -197,7 +197,7 @@ def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
 
 
 def made_from(generator: Generator, objects: Objects, poses: Tensor, resolution: int | None) -> str:
-    """A digest of all that pictures depend on: they can be kept where it is the same."""
+    """A digest of all that pictures depend on: pictures with the same digest can be kept."""
     digest = hashlib.sha256(weights_hash(generator).encode())
     digest.update(repr((generator.config.data, generator.config.nerf, generator.config.ccsr, resolution)).encode())
     for tensor in (*objects, poses):

@@ -1,7 +1,7 @@
-"""The latents and the camera of photographs: what the generator must be told to draw them (GAN inversion, Zhu et al. 2016).
+"""GAN inversion (Zhu et al. 2016): find the latents and cameras with which the generator reproduces photographs of an object.
 
-Latents and camera are optimised together. Where the camera is not known that starts from all around the object: from the wrong
-side it fits worse than from the right one, but no gradient leads there.
+Latents and camera are optimised together. An unknown camera is searched for all around the object first, because no gradient
+leads from the wrong side of the object to the right one.
 """
 
 import logging
@@ -31,7 +31,7 @@ def invert_files(
     seed: int,
     bar: tqdm | None = None,
 ) -> list[Path]:
-    """Find the object of photographs (N, 3, W, W), whose files are `paths`, and write what `write_inversion` does."""
+    """Invert photographs (N, 3, W, W), whose files are `paths`, and write the results with `write_inversion`."""
     inversion = invert(generator, photographs, poses, InversionSettings(seed=seed), bar)
     for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
         log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)

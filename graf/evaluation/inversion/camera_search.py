@@ -1,4 +1,4 @@
-"""First guesses of the object and of its cameras, from which `Likeness.fit` finds the way.
+"""Initial guesses of the object and its cameras, which `Likeness.fit` then optimises.
 
 Legend: H hypotheses, N photographs of one object, Z latents, C classes, O objects, A azimuths, V heights.
 """
@@ -32,10 +32,10 @@ def mean_objects(generator: Generator) -> tuple[Tensor, Tensor]:
 
 
 def search_cameras(to: Likeness, bar: tqdm | None) -> Hypotheses:
-    """The objects and cameras that look most like the photographs, none improved on all of them yet.
+    """The objects and cameras that look most like the photographs, before they are optimised on all of them together.
 
-    Each photograph alone proposes a few; the others' cameras are then those from which that object looks most like them. As
-    objects often look alike from in front and behind, or from both sides, each proposal is there from the opposite side too.
+    Each photograph proposes a few; the cameras of the others are then those from which that object looks most like them. As
+    objects often look alike from front and back, or from both sides, each proposal is repeated from the opposite side.
     """
     proposals = []
     for n in range(len(to.photographs)):
@@ -49,7 +49,7 @@ def search_cameras(to: Likeness, bar: tqdm | None) -> Hypotheses:
 
 
 def first_guesses(to: Likeness) -> Hypotheses:
-    """At every azimuth the mean object, from its best height; of the two classes that fit best, where there are more."""
+    """The mean object from its best height at every azimuth, for the two classes that fit best."""
     latents, class_index = mean_objects(to.generator)
     losses, azimuth_deg, v = on_camera_grid(to, latents, class_index)
     heights = losses[..., 0].min(dim=2)  # (C, A)
@@ -61,7 +61,7 @@ def first_guesses(to: Likeness) -> Hypotheses:
 
 
 def with_other_cameras(to: Likeness, h: Hypotheses, n: int) -> Hypotheses:
-    """Hypotheses about photograph n alone (one camera each) as ones about all N: the others' cameras are from the grid."""
+    """Extend hypotheses for photograph n (one camera each) to all N: the other cameras are the best of the grid."""
     if len(to.photographs) == 1:
         return h
     losses, azimuth_deg, v = on_camera_grid(to, h.latents, h.class_index)

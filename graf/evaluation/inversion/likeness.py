@@ -1,4 +1,4 @@
-"""How unlike photographs an object is from its cameras, and what makes it less so: latents and cameras, optimised together.
+"""The inversion loss: the difference between photographs and an object from its cameras, and its optimisation over both.
 
 Legend: H hypotheses, N photographs of one object, P pairs of both, Z latents, w side of the pictures that are compared.
 """
@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default field
-POLE = 1e-3  # v keeps so far from 0 and 1, where azimuth has no gradient
+POLE = 1e-3  # distance of v from 0 and 1, where azimuth has no gradient
 
 
 @dataclasses.dataclass(frozen=True)
 class InversionSettings:
-    """How thoroughly an object is looked for, and what counts.
+    """Settings of the search and of the loss.
 
     azimuths, heights: first guesses of the camera over the config's range; search_size, fit_size: about how many pixels a side
     are compared; rates: Adam's, in standard deviations of the latents, degrees, and v. The loss is the mean square of pixel
@@ -68,7 +68,7 @@ class Hypotheses:
 
 @dataclasses.dataclass(frozen=True)
 class Likeness:
-    """How unlike photographs (N, 3, w, w) an object is from its cameras, drawn through the grid (1, w, w, 2).
+    """The loss between photographs (N, 3, w, w) and an object from its cameras, rendered through the grid (1, w, w, 2).
 
     Cameras are those of the hypotheses unless poses (N, 3, 4) are known. Without a network, pixels alone are compared.
     """
@@ -82,7 +82,7 @@ class Likeness:
     features: list[Tensor]
 
     def of_one(self, n: int) -> "Likeness":
-        """To photograph n alone, by its pixels."""
+        """The likeness to photograph n alone, by pixels only."""
         return dataclasses.replace(self, photographs=self.photographs[n : n + 1], network=None, features=[])
 
     def poses_of(self, h: Hypotheses) -> Tensor:
@@ -92,7 +92,7 @@ class Likeness:
         return poses_at(h.azimuth_deg, h.v, sum(self.generator.config.data.radius) / 2)
 
     def draw(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Images (P, 3, w, w); with a generator of fewer samples a ray, jittered, as in training."""
+        """Images (P, 3, w, w); with `rng`, fewer samples per ray and jittered, as in training."""
         labels = Labels(pose_c2w, class_index, torch.zeros_like(class_index))
         config, noise = self.generator.config, None
         if rng is not None:
@@ -115,7 +115,7 @@ class Likeness:
         return torch.cat([self.losses(h, *pairs) for pairs in self._pairs(h)]).view(len(h), -1).mean(dim=1)
 
     def fit(self, h: Hypotheses, steps: int, bar: tqdm | None) -> tuple[Hypotheses, Tensor]:
-        """The hypotheses, each improved for itself, with its loss (H,). Known cameras stay."""
+        """The hypotheses, each optimised independently, and their losses (H,). Known cameras are kept."""
         rates = {"latents": self.settings.latent_rate}
         if self.poses is None:
             rates |= {"azimuth_deg": self.settings.azimuth_rate, "v": self.settings.v_rate}
@@ -171,7 +171,7 @@ def pooling(width: int, size: int, scale: int) -> int:
 
 @torch.no_grad()
 def keep_in_range(h: Hypotheses, config: Config) -> None:
-    """Cameras in the config's range and off the poles, uniform latents in theirs; in place."""
+    """Clamp cameras to the config's range and off the poles, and uniform latents to their range; in place."""
     data = config.data
     h.v.clamp_(max(data.vmin, POLE), min(data.vmax, 1 - POLE))
     if data.umax - data.umin < 1:

@@ -1,4 +1,4 @@
-"""Photographs that are looked for in a generator: their pixels, and the cameras that their labels tell."""
+"""Photographs to be inverted: their pixels, and the cameras given by their labels."""
 
 import logging
 import math
@@ -17,11 +17,11 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
-FOCAL_TOLERANCE = 0.01  # of a photograph's focal length, whose camera is taken as it stands
+FOCAL_TOLERANCE = 0.01  # relative difference in focal length up to which a photograph's camera is used
 
 
 def photograph_files(paths: Sequence[Path | str]) -> list[Path]:
-    """The files that are named, a folder's images by name in its place. Raises GrafError for a folder without any."""
+    """The named files; a folder is replaced by its images, sorted by name. Raises GrafError for a folder without any."""
     files: list[Path] = []
     for path in map(Path, paths):
         inside = sorted(file for file in path.iterdir() if is_image(file.name)) if path.is_dir() else [path]

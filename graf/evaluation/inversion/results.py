@@ -1,4 +1,4 @@
-"""What an inversion found: the numbers, and the pictures, videos and JSON that show them."""
+"""Results of an inversion: numbers, and the pictures, videos and JSON that show them."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:
 def write_inversion(
     generator: Generator, inversion: Inversion, photographs: Tensor, out: Path, names: Sequence[str]
 ) -> list[Path]:
-    """The photographs (N, 3, W, W), each beside its fit; the object from around, as sheet and videos; all numbers as JSON."""
+    """Write photographs (N, 3, W, W) beside their fits, the object from all sides as sheet and videos, and numbers as JSON."""
     data = generator.config.data
     pairs = torch.stack([photographs.cpu(), inversion.images], dim=1).flatten(0, 1)
     files = [write_grid(out / "fit.png", as_uint8(pairs), columns=2)]
