@@ -1,5 +1,6 @@
 """What bench/benchmark.py measures of memory: steps of GRAF's network against their bars, and house rules, kept and broken."""
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from itertools import islice
 from unittest import mock
 
 from graf.camera import Labels, rotation_poses, sample_poses
-from graf.config import CONFIG_DIR, Config, load_config, override
+from graf.config import CONFIG_DIR, Config, load_config
 from graf.models.generator import Generator
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
@@ -178,7 +179,8 @@ def expected_bytes(rows: list[dict], variant: str, rays: int) -> float:
 def measure_rules(config: Config, n_steps: int, device: torch.device) -> list[dict]:
     """Rows of a rule's name, its values kept and broken, and their unit: peak `bytes` of tensors, or `seconds`, the median of
     n_steps steps."""
-    generator = Generator(override(config, ["nerf.render_samples_per_ray=0"])).to(device)  # as many samples in both ways
+    as_many_samples = dataclasses.replace(config, nerf=dataclasses.replace(config.nerf, render_samples_per_ray=0))
+    generator = Generator(as_many_samples).to(device)  # rendering takes as many samples as training
     usual, zero_grad = step_peak(config, device), torch.optim.Optimizer.zero_grad
     with mock.patch.object(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: zero_grad(self, False)):
         zeroed = step_peak(config, device)

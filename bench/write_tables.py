@@ -1,6 +1,7 @@
 """Write configs/default.yaml and the tables of flags and keys in README.md and docs/: python bench/write_tables.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, eval (flags) or config (keys).
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, eval (flags), config (keys)
+or older (names of keys).
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, config_rows
+from graf.config.foreign import OLDER_NAMES
 from graf.config.reading import as_yaml
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
@@ -57,6 +59,7 @@ TABLES = {
     "train": lambda: flag_table(parser_of("train.py")),
     "eval": lambda: flag_table(parser_of("eval.py")),
     "config": key_table,
+    "older": lambda: _table(("older name", "name"), [(f"`{old}`", f"`{new}`") for old, new in OLDER_NAMES.items()]),
 }
 
 

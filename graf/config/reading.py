@@ -1,7 +1,7 @@
 """YAML to `Config` and back: a file over the files that it inherits from, `section.key=value` overrides over both.
 
-A file says only what differs from `Config()`, the default run. Reading is strict:
-an unknown key, a wrong type and a value out of range are each one clear ConfigError that names the file and the key.
+A file says only what differs from `Config()`, the default run. Reading is strict: a ConfigError
+names the file, and every key that is unknown, of a wrong type or out of range.
 """
 
 import dataclasses
@@ -193,9 +193,9 @@ def config_rows() -> list[tuple[str, str, str]]:
     return list(rows(Config, ""))
 
 
-def as_yaml(value: Any, words: Mapping[str, Any]) -> str:
+def as_yaml(value: Any, words: Mapping[str, Any] | None = None) -> str:
     """A key's value on one line of YAML, by its name where `words` has one, two equal numbers of a range as one."""
-    value = next((word for word, meant in words.items() if meant == value), value)
+    value = next((word for word, meant in (words or {}).items() if meant == value), value)
     if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
         value = value[0]
     return yaml.safe_dump(_plain(value), default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()

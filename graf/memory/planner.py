@@ -14,9 +14,12 @@ Legend: B images of a part of the step, R rays an image, S samples a ray, K side
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from graf.config import Config, override
+from graf.config import Config
+from graf.config.checks import FEWEST_RAYS, check_config
+from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
 from graf.models.discriminator import Discriminator
@@ -243,6 +246,22 @@ def _discriminator_step(config: Config, discriminator: Discriminator, batch: int
     return int(scored + penalty + copies * weights)
 
 
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """Another value of one key."""
+
+    section: str
+    key: str
+    value: Any
+
+    def applied(self, config: Config) -> Config:
+        section = dataclasses.replace(getattr(config, self.section), **{self.key: self.value})
+        return dataclasses.replace(config, **{self.section: section})
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.key}={as_yaml(self.value)}"
+
+
 def fits(estimate: Estimate, budget_bytes: int) -> bool:
     """Whether a process with this estimate stays within the budget, both with what the process takes without tensors."""
     return estimate.total_bytes <= budget_bytes
@@ -256,12 +275,17 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
     enough.
     """
 
-    def enough(edits: tuple[str, ...]) -> bool:
-        return fits(estimate_step(override(config, edits), device_type), budget_bytes)
+    def enough(edits: tuple[Edit, ...]) -> bool:
+        edited = config
+        for edit in edits:
+            edited = edit.applied(edited)
+        if edits:
+            check_config(edited, ", ".join(map(str, edits)))
+        return fits(estimate_step(edited, device_type), budget_bytes)
 
-    taken: tuple[str, ...] = ()
+    taken: tuple[Edit, ...] = ()
     if enough(taken):
-        return taken
+        return ()
     for steps in _ladders(config):
         before = taken
         for edit in steps:
@@ -271,11 +295,11 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
                 continue
             taken = (*before, edit)
             if ends:
-                return _needed(taken, enough)
+                return tuple(map(str, _needed(taken, enough)))
     return None
 
 
-def _needed(edits: tuple[str, ...], enough: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+def _needed(edits: tuple[Edit, ...], enough: Callable[[tuple[Edit, ...]], bool]) -> tuple[Edit, ...]:
     for edit in edits[:-1]:
         fewer = tuple(other for other in edits if other != edit)
         if enough(fewer):
@@ -283,24 +307,30 @@ def _needed(edits: tuple[str, ...], enough: Callable[[tuple[str, ...]], bool]) -
     return edits
 
 
-def _ladders(config: Config) -> Iterator[list[str]]:
+def _ladders(config: Config) -> Iterator[list[Edit]]:
     """For each setting its edits, milder ones first."""
-    training, nerf = config.training, config.nerf
+    training, nerf, rays = config.training, config.nerf, config.ray_sampler.rays_per_patch
+
+    def edits(section: str, key: str, values: Iterable[Any]) -> list[Edit]:
+        return [Edit(section, key, value) for value in values]
+
     if not training.use_amp:
-        yield ["training.use_amp=true"]
+        yield edits("training", "use_amp", [True])
     if training.micro_batch == "auto":  # the same gradient, image by image at the end
-        yield [f"training.accumulation_steps={n}" for n in _doublings(2 * training.accumulation_steps, training.batch_size)]
+        parts = _doublings(2 * training.accumulation_steps, training.batch_size)
+        yield edits("training", "accumulation_steps", parts)
     else:
-        yield [f"training.micro_batch={n}" for n in _halvings(training.micro_batch, 1)]
+        yield edits("training", "micro_batch", _halvings(training.micro_batch, 1))
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
-    yield [f"nerf.checkpoint_rays={n}" for n in RAYS_AT_ONCE if n < held]
-    yield [f"nerf.samples_per_ray={n}" for n in _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES)]
+    yield edits("nerf", "checkpoint_rays", (n for n in RAYS_AT_ONCE if n < held))
+    yield edits("nerf", "samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES))
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
-        yield ["ccsr.backbone=light"]
-    yield [f"nerf.netwidth={n}" for n in _halvings(nerf.netwidth, SMALLEST_WIDTH)]
+        yield edits("ccsr", "backbone", ["light"])
+    yield edits("nerf", "netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH))
     if nerf.importance_samples_per_ray > 0:
-        yield ["nerf.importance_samples_per_ray=0"]
-    yield [f"ray_sampler.rays_per_patch={config.ray_sampler.rays_per_patch // 4}"]
+        yield edits("nerf", "importance_samples_per_ray", [0])
+    if rays // 4 >= FEWEST_RAYS:
+        yield edits("ray_sampler", "rays_per_patch", [rays // 4])
 
 
 def _doublings(first: int, last: int) -> list[int]:

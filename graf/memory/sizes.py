@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from graf.config import Config, override
+from graf.config import Config
 from graf.memory.planner import estimate_step
 from graf.runtime.guard import SMALLEST_CHUNK
 from graf.runtime.processes import Processes
@@ -106,11 +106,8 @@ def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classe
 
 def with_sizes(config: Config, sizes: StepSizes) -> Config:
     """The config of a run that takes its steps in these sizes."""
-    return override(
+    return dataclasses.replace(
         config,
-        (
-            "training.accumulation_steps=1",
-            f"training.micro_batch={sizes.images}",
-            f"nerf.checkpoint_rays={sizes.rays}",
-        ),
+        training=dataclasses.replace(config.training, accumulation_steps=1, micro_batch=sizes.images),
+        nerf=dataclasses.replace(config.nerf, checkpoint_rays=sizes.rays),
     )
