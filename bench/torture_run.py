@@ -6,7 +6,6 @@ nothing of what is tested happens in them. Linux only.
 
 import contextlib
 import itertools
-import json
 import logging
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graf.runtime.console import run_script
+from graf.runtime.files import json_rows
 
 import torch
 
@@ -122,15 +122,13 @@ class Subject:
 
     def rows(self) -> dict[int, dict]:
         """What it told of each step, by metrics.jsonl."""
-        rows = [json.loads(line) for line in self._rows.read_text(encoding="utf-8").splitlines()]
-        return {row["step"]: row for row in rows}
+        return {row["step"]: row for row in json_rows(self._rows.read_text(encoding="utf-8").splitlines())}
 
     def step(self) -> int:
         """The last step that it told of, 0 for none."""
         with contextlib.suppress(OSError):
-            for row in reversed(self._rows.read_text(encoding="utf-8").splitlines()):
-                with contextlib.suppress(ValueError):  # a row that is being written
-                    return json.loads(row)["step"]
+            last_first = reversed(self._rows.read_text(encoding="utf-8").splitlines())  # it may be writing the last
+            return next((row["step"] for row in json_rows(last_first)), 0)
         return 0
 
     @property

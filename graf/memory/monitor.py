@@ -14,6 +14,7 @@ from pathlib import Path
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.readings import Card, CpuLoad, ProcessTree, read_allocator
 from graf.memory.snapshot import Census, take_census
+from graf.runtime.files import json_rows
 from graf.runtime.limits import GB, memory_available
 
 import torch
@@ -187,11 +188,10 @@ class MemoryMonitor:
 
 def read_rows(path: Path) -> Iterator[dict]:
     """The rows that a monitor wrote to `path`, if any; reports of leaks, and lines that a crash cut short, are left out."""
-    for line in path.open(encoding="utf-8", errors="replace") if path.is_file() else ():
-        with contextlib.suppress(ValueError):
-            match json.loads(line):
-                case {"time": int() | float(), "phase": str()} as row:
-                    yield row
+    for row in json_rows(path.open(encoding="utf-8", errors="replace") if path.is_file() else ()):
+        match row:
+            case {"time": int() | float(), "phase": str()}:
+                yield row
 
 
 def pause(interval_s: float, spent_s: float) -> float:

@@ -14,7 +14,7 @@ from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.readings import ProcessTree
 from graf.runtime.cleanup import request_clean_up
-from graf.runtime.files import whole_file, write_text
+from graf.runtime.files import json_rows, whole_file, write_text
 from graf.runtime.limits import GB, MB, memory_limit
 
 import psutil
@@ -126,11 +126,7 @@ class NewRows:
         except OSError:
             return []
         self._offset += len(whole) + len(newline)
-        rows = []
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
-                rows.append(json.loads(line))
-        return rows
+        return list(json_rows(whole.splitlines()))
 
 
 def find_worker(pid: int) -> ProcessTree:

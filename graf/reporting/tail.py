@@ -1,11 +1,12 @@
 """The last rows of a JSON-lines file that grows, read in bounded memory."""
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from graf.runtime.files import json_rows
 
 TAIL_BYTES = 2**20  # read at a time, at most; what is further from the end is skipped
 
@@ -32,10 +33,8 @@ class Tail:
         except OSError:
             self._begin(None)
             return
-        for line in block.splitlines():
-            row = _row(line)
-            if row is not None and self.wanted(row):
-                self.rows.append(row)
+        rows = (row for row in json_rows(block.splitlines()) if isinstance(row.get("step"), int))
+        self.rows.extend(row for row in rows if self.wanted(row))
 
     def _begin(self, file: tuple[int, int] | None) -> None:
         self.rows.clear()
@@ -54,11 +53,3 @@ class Tail:
         lines = lines[: lines.rfind(b"\n") + 1]
         self._offset = start + len(cut) + len(lines)
         return lines
-
-
-def _row(line: bytes) -> dict | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

@@ -1,11 +1,12 @@
-"""Files that are written completely or not at all, and warnings about those that cannot be written."""
+"""Files that are written completely or not at all, warnings about those that cannot be written, and rows of JSON lines."""
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +43,18 @@ def write_text(path: Path | str, text: str) -> None:
     """The text, in UTF-8, as a whole file."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:
+    """The rows of a file of JSON lines, such as metrics.jsonl. A line that a crash cut short, or a disk damaged, is left
+    out."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def check_writable(file: Path | str) -> None:
