@@ -15,7 +15,7 @@ from graf.config import Config, load_config, override
 from graf.errors import GrafError
 from graf.evaluation import jobs
 from graf.evaluation.jobs import Evaluation, Flag, Job
-from graf.evaluation.result_file import ResultFile
+from graf.evaluation.results import ResultFile
 from graf.reporting.report import write_report
 from graf.runtime.command_line import Parser
 from graf.runtime.console import run_script

@@ -13,7 +13,7 @@ from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
 from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.errors import CheckpointError, RunFolderError
-from graf.evaluation.metrics import summary
+from graf.evaluation.results import summary
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves

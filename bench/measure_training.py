@@ -20,7 +20,7 @@ from graf.camera import rotation_poses
 from graf.config import Config, load_config
 from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.evaluation.consistency import multi_view_consistency, sanity
-from graf.evaluation.metrics import measure_generator
+from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sweep import low_resolution_error
 from graf.runtime.command_line import Parser
@@ -157,7 +157,7 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
 def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
     """What the moving average is worth now."""
     generator, config = state.generator_ema, state.config
-    result = measure_generator(generator, dataset, ("fid", "kid"), config.training.seed, cache)
+    result = measure_generator(generator, dataset, MeasureSettings(("fid", "kid"), config.training.seed), cache)
     warp = multi_view_consistency(generator, WARPED_OBJECTS, config.training.seed)
     rendering = render_views(generator, sample_objects(generator, 4, config.training.seed), rotation_poses(4, config.data))
     return {

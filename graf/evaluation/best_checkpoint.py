@@ -2,7 +2,7 @@
 
 import math
 
-from graf.evaluation.metrics import comparable
+from graf.evaluation.results import comparable
 
 
 def new_best(result: dict, best: dict | None, metric: str, step: int) -> dict | None:

@@ -22,10 +22,10 @@ from graf.evaluation.consistency import multi_view_consistency, nyquist_against_
 from graf.evaluation.inversion import invert_files
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
-from graf.evaluation.metrics import measure_generator, merged, summary
+from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
-from graf.evaluation.result_file import ResultFile
+from graf.evaluation.results import ResultFile, merged, summary
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sheets import (
     class_rows,
@@ -173,17 +173,9 @@ class Evaluation:
         """Distances to the data, in metrics.json, with their protocol."""
         flags, config = self.flags, self.generator.config
         dump = Path(flags.dump_samples) if flags.dump_samples else None
+        settings = MeasureSettings(flags.metrics, flags.seed, flags.truncation, dump=dump)
         with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
-            result = measure_generator(
-                self.generator,
-                self.dataset,
-                flags.metrics,
-                flags.seed,
-                self.run_dir / "cache",
-                dump,
-                bar,
-                truncation=flags.truncation,
-            )
+            result = measure_generator(self.generator, self.dataset, settings, self.run_dir / "cache", bar)
         log.info("%s", summary(result))
         return [self.results.keep(merged(self.results.kept(), result))]
 

@@ -8,35 +8,36 @@ numbers are those of `torch_fidelity.calculate_metrics` on such folders.
 import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 
-from graf.config import Config, MetricsConfig
+from graf.checkpoints.record import is_not_the_files
+from graf.config import MetricsConfig
 from graf.data import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor, tell_once
-from graf.evaluation.image_streams import FakeStream, NotFinite, RealSubset, new_folder, remove_damaged, written
+from graf.evaluation.outputs import as_uint8
+from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.models.generator import Generator, weights_hash
-from graf.runtime.guard import is_out_of_memory, retry_smaller
+from graf.runtime.guard import first_line, halving, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
 
+import imageio.v2 as imageio
+import numpy as np
 import torch
 import torch_fidelity
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+log = logging.getLogger("graf")
+
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100
 KID_SUBSET_SIZE = 1000
-COMPARABLE = (
-    *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
-    *("kid_subsets", "kid_subset_size", "seed"),
-)
-SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
 FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # prc looks at the third neighbour
 KEYS = {
     torch_fidelity.KEY_METRIC_FID: "fid",
@@ -46,80 +47,85 @@ KEYS = {
     torch_fidelity.KEY_METRIC_RECALL: "recall",
     torch_fidelity.KEY_METRIC_F_SCORE: "f_score",
 }
+NUMPY_ARRAYS = [  # of which cached statistics are made
+    np._core.multiarray._reconstruct,
+    np.ndarray,
+    np.dtype,
+    type(np.dtype("float32")),
+    type(np.dtype("float64")),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureSettings:
+    """What is measured of a generator: `names` of fid, kid and prc, of samples drawn by `seed`, their latents scaled by
+    `truncation` as in `sample_objects`.
+
+    options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder,
+    where the generated images are written as PNGs, and the real ones that they are compared with in its folder `real`.
+    """
+
+    names: Sequence[str]
+    seed: int
+    truncation: float = 1.0
+    options: MetricsConfig | None = None
+    dump: Path | None = None
 
 
 def measure_generator(
     generator: Generator,
     dataset: Views,
-    names: Sequence[str],
-    seed: int,
+    settings: MeasureSettings,
     cache_dir: Path,
-    dump: Path | None = None,
     bar: tqdm | None = None,
     processes: Processes = ALONE,
-    truncation: float = 1.0,
-    options: MetricsConfig | None = None,
 ) -> dict:
-    """`measure` of a generator, by its config's metrics section or `options`, at cameras and classes drawn from the data's own.
+    """`measure` of samples of a generator at cameras and classes drawn from the data's own, with what they depend on.
 
-    The same seed gives the same samples; truncation scales their latents, as in `sample_objects`. With `dump`, a new folder,
-    the generated images are written there as PNGs and the real ones that they are compared with into its folder `real`. The
-    result also says what was measured.
-
-    Of the processes of a run all render, and the first measures; the others return {}. The numbers are those of one process.
-    Raises GrafError as `measure` does.
+    All processes of a run render and the first measures; the others return {}. The numbers are those of one process. Raises
+    GrafError as `measure` does.
     """
-    config, options = generator.config, options or generator.config.metrics
-    n_fake, draw_labels = options.counts[1], labels_of(dataset, config.data)
-    dump_folder = new_folder(dump) if dump is not None else None
-    batch_size = options.batch_size
-    faults: list[OSError | NotFinite] = []  # such as of the cache: raised when all processes are through
+    config, options = generator.config, settings.options or generator.config.metrics
+    draw_labels, n_fake = labels_of(dataset, config.data), options.counts[1]
+    dump = None if settings.dump is None else new_folder(settings.dump)
+    cuda = generator.background.device.type == "cuda"
 
-    def work() -> dict:
-        faults.clear()
+    def sample_and_measure(batch_size: int) -> dict | OSError | NotFinite:
+        """The result, or the error that is raised once all processes are through, such as one of the cache."""
         if bar is not None:
             bar.reset()
-        samples = fresh_samples(generator, draw_labels, n_fake, batch_size, seed, bar, processes.map, truncation)
+        samples = fresh_samples(
+            generator, draw_labels, n_fake, batch_size, settings.seed, bar, processes.map, settings.truncation
+        )
+        at_once = dataclasses.replace(options, batch_size=batch_size)
         with contextlib.closing(samples):
             if not processes.first:
-                return dict.fromkeys(samples)  # none: the first process is given them all
-            fakes = samples if dump_folder is None else written(samples, dump_folder)
-            cuda = generator.background.device.type == "cuda"
+                return dict.fromkeys(samples)  # {}: the first process is given all samples
             try:
-                return measure(fakes, dataset, dataclasses.replace(options, batch_size=batch_size), cache_dir, cuda, names)
+                fakes = samples if dump is None else written(samples, dump)
+                return measure(fakes, dataset, at_once, cache_dir, cuda, settings.names)
             except Exception as error:
-                if not processes.alone:  # the others wait for the first one's samples, before they can hear that all is over
+                if not processes.alone:  # the others wait for the first samples before they can learn that all is over
                     next(samples, None)
                 if not isinstance(error, OSError | NotFinite) or is_out_of_memory(error):
                     raise
-                faults.append(error)
-                return {}
+                return error
 
-    def shrink() -> bool:
-        nonlocal batch_size
-        batch_size //= 2
-        return batch_size > 0
-
-    result = retry_smaller(work, shrink, "metrics", agree=processes.any)
+    result = halving(sample_and_measure, options.batch_size, "metrics", agree=processes.any)
+    if isinstance(result, Exception):
+        raise result
     if not processes.first:
         return {}
-    if faults:
-        raise faults[0]
     if dump is not None:
         subset = RealSubset(dataset, result["n_real"], SEED)
-        for _ in written((subset.real[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
+        for _ in written((dataset[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
             pass
     return result | {
-        "sample_seed": seed,
-        "truncation": truncation,
+        "sample_seed": settings.seed,
+        "truncation": settings.truncation,
         "generator_sha256": weights_hash(generator),
         "rendering_sha256": rendering_sha256(config),
     }
-
-
-def rendering_sha256(config: Config) -> str:
-    """A digest of the settings that the images of given weights depend on."""
-    return hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest()
 
 
 def measure(
@@ -140,24 +146,10 @@ def measure(
     missing or the images too few, NotFinite where generated images are not finite.
     """
     extractor = choose_extractor(config)
-    wanted, n_fake = config.counts
-    n_real = min(wanted or len(real), len(real))
-    fewest = max(FEWEST_IMAGES[name] for name in names)
-    if min(n_real, n_fake) < fewest:
-        raise GrafError(
-            f"metrics: {', '.join(names)} need at least {fewest} images of each kind, found {n_real} real and {n_fake} "
-            "generated; raise metrics.n_real and metrics.n_fake, or add photographs"
-        )
+    n_real, n_fake = _counts(config, len(real), names)
     subset = RealSubset(real, n_real, SEED)
-    subset_size = min(KID_SUBSET_SIZE, n_real, n_fake)
-    warnings = _warnings(names, extractor, n_real, n_fake, subset_size)
-    if config.protocol != "counts" and n_real < wanted:
-        warnings.append(f"protocol {config.protocol} asks for {wanted} real images, the data has {n_real}")
-    untold = "kid_std" if subset_size == n_real == n_fake else None  # of subsets that are one and the same
-    for warning in warnings:
-        tell_once(logging.WARNING, f"metrics: {warning}")
-    if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
-        warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
+    terms = _terms(config, extractor, subset, n_fake)
+    warnings = _warnings(names, config, extractor, terms)
     cache_name = subset.cache_name(extractor)
     remove_damaged(cache_dir, cache_name)
 
@@ -173,7 +165,7 @@ def measure(
             kid="kid" in names,
             prc="prc" in names,
             kid_subsets=KID_SUBSETS,
-            kid_subset_size=subset_size,
+            kid_subset_size=terms["kid_subset_size"],
             rng_seed=SEED,
             feature_extractor=extractor.name,
             feature_extractor_weights_path=str(extractor.weights),
@@ -182,64 +174,51 @@ def measure(
             save_cpu_ram=True,  # no loader processes
             verbose=False,
         )
+    values = {key: float(raw[name]) for name, key in KEYS.items() if name in raw}
+    if _subsets_are_whole(terms):
+        values.pop("kid_std", None)
+    return {"values": {f"{key}_{extractor.name}": value for key, value in values.items()}} | terms | {"warnings": warnings}
+
+
+def _counts(config: MetricsConfig, n_images: int, names: Sequence[str]) -> tuple[int, int]:
+    """How many real and generated images are compared. Raises GrafError where they are too few."""
+    wanted, n_fake = config.counts
+    n_real = min(wanted or n_images, n_images)
+    fewest = max(FEWEST_IMAGES[name] for name in names)
+    if min(n_real, n_fake) < fewest:
+        raise GrafError(
+            f"metrics: {', '.join(names)} need at least {fewest} images of each kind, found {n_real} real and {n_fake} "
+            "generated; raise metrics.n_real and metrics.n_fake, or add photographs"
+        )
+    return n_real, n_fake
+
+
+def _terms(config: MetricsConfig, extractor: Extractor, subset: "RealSubset", n_fake: int) -> dict:
+    """The protocol: all that the values depend on beside the generated images."""
     return {
-        "values": {f"{key}_{extractor.name}": float(raw[name]) for name, key in KEYS.items() if name in raw and key != untold},
         "protocol": config.protocol,
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,
         "resize": extractor.resize,
         "resolution": subset.resolution,
-        "n_real": n_real,
+        "n_real": len(subset),
         "n_fake": n_fake,
-        "real_fingerprint": real.fingerprint,
+        "real_fingerprint": subset.real.fingerprint,
         "kid_subsets": KID_SUBSETS,
-        "kid_subset_size": subset_size,
+        "kid_subset_size": min(KID_SUBSET_SIZE, len(subset), n_fake),
         "seed": SEED,
         "versions": {"torch": torch.__version__, "torch-fidelity": torch_fidelity.__version__},
-        "warnings": warnings,
     }
 
 
-def comparable(result: dict) -> dict:
-    """What two results of `measure` must share for their values to be compared."""
-    return {name: result[name] for name in COMPARABLE}
+def _subsets_are_whole(terms: dict) -> bool:
+    """Whether each of KID's subsets is one and the same, so that their standard deviation says nothing."""
+    return terms["kid_subset_size"] == terms["n_real"] == terms["n_fake"]
 
 
-def same_protocol(earlier: dict, result: dict) -> bool:
-    """Whether the values of two results of `measure_generator` may stand beside each other."""
-    return all(earlier.get(name) == result.get(name) for name in (*COMPARABLE, *SAMPLES))
-
-
-def merged(earlier: dict, result: dict) -> dict:
-    """A result of `measure_generator` with the values that an earlier one under the same protocol has besides."""
-    if "values" not in earlier or not same_protocol(earlier, result):
-        return result
-    return result | {
-        "values": earlier["values"] | result["values"],
-        "warnings": list(dict.fromkeys([*earlier["warnings"], *result["warnings"]])),
-    }
-
-
-def series_name(key: str, result: dict) -> str:
-    """The name under which the value `key` of a result is plotted, the same for comparable results only."""
-    digest = hashlib.sha256(json.dumps(comparable(result), sort_keys=True).encode()).hexdigest()[:6]
-    return f"{key}/{result['n_fake']}_of_{result['n_real']}_at_{result['resolution']}px_{digest}"
-
-
-def summary(result: dict) -> str:
-    """One line for people: "FID (efficientnet-lite0) 12.34, KID (efficientnet-lite0) 0.0567; 1000 generated, ..."."""
-    values = ", ".join(f"{title(key)} {value:.4g}" for key, value in result["values"].items())
-    return f"{values}; {result['n_fake']} generated and {result['n_real']} real images at {result['resolution']} px"
-
-
-def title(key: str) -> str:
-    """The key of a value as people read it: "kid_std_efficientnet-lite0" is "KID std (efficientnet-lite0)"."""
-    name, _, extractor = key.rpartition("_")
-    name = name.replace("fid", "FID").replace("kid", "KID").replace("_", " ")
-    return f"{name} ({extractor})"
-
-
-def _warnings(names: Sequence[str], extractor: Extractor, n_real: int, n_fake: int, subset_size: int) -> list[str]:
+def _warnings(names: Sequence[str], config: MetricsConfig, extractor: Extractor, terms: dict) -> list[str]:
+    """What a reader of the values must know, which is logged too."""
+    n_real, n_fake, subset_size = terms["n_real"], terms["n_fake"], terms["kid_subset_size"]
     warnings = []
     if "fid" in names and min(n_real, n_fake) < extractor.width:
         warnings.append(
@@ -248,8 +227,98 @@ def _warnings(names: Sequence[str], extractor: Extractor, n_real: int, n_fake: i
         )
     if "kid" in names and subset_size < KID_SUBSET_SIZE:
         warnings.append(f"KID uses subsets of {subset_size} images in place of {KID_SUBSET_SIZE}")
-    if "kid" in names and subset_size == n_real == n_fake:
+    if "kid" in names and _subsets_are_whole(terms):
         warnings.append(
             "each of KID's subsets is the whole set, so that their standard deviation, which would say nothing, is left out"
         )
+    if config.protocol != "counts" and n_real < config.counts[0]:
+        warnings.append(f"protocol {config.protocol} asks for {config.counts[0]} real images, the data has {n_real}")
+    for warning in warnings:
+        tell_once(logging.WARNING, f"metrics: {warning}")
+    if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
+        warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
     return warnings
+
+
+class RealSubset(Dataset):
+    """The first n images of a seeded permutation of `real`, or all in their order, as torch-fidelity takes them: uint8."""
+
+    def __init__(self, real: Dataset, n: int, seed: int):
+        self.real, self.seed = real, seed
+        permutation = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed)).tolist()
+        self.indices = permutation[:n] if n < len(real) else range(n)
+        self.resolution = real[0]["image"].shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return as_uint8(self.real[self.indices[i]]["image"])
+
+    def cache_name(self, extractor: Extractor) -> str:
+        """A name of all that the features of these images depend on; torch-fidelity adds the extractor's name."""
+        sources = repr((self.real.fingerprint, self.seed, extractor.sha256, extractor.resize))
+        return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
+
+
+def remove_damaged(cache_dir: Path, cache_name: str) -> None:
+    """Remove cached features and statistics that cannot be read: torch-fidelity then computes them again."""
+    for file in cache_dir.glob(f"{cache_name}-*.pt"):
+        try:
+            with torch.serialization.safe_globals(NUMPY_ARRAYS):
+                torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file can make torch.load raise nearly anything
+            if is_not_the_files(error):
+                raise
+            log.warning("%s: damaged (%s); removed, to be computed again from the photographs", file, first_line(error))
+            file.unlink()
+
+
+class NotFinite(GrafError):
+    """Generated images have pixels that are nan or infinite, so no distance can be computed."""
+
+
+class FakeStream(torch_fidelity.GenerativeModelBase):
+    """Batches of generated images in the form of a torch-fidelity model, whose noise only gives the next batch's size.
+
+    Raises NotFinite: rounded to 8 bits, nan would become an ordinary grey.
+    """
+
+    z_size = 1
+    z_type = "normal"
+    num_classes = 0
+
+    def __init__(self, batches: Iterable[Tensor], resolution: int):
+        super().__init__()
+        self.images = chain.from_iterable(batches)
+        self.resolution = resolution
+
+    def forward(self, noise: Tensor) -> Tensor:
+        images = list(islice(self.images, len(noise)))
+        assert len(images) == len(noise), "the stream of generated images ended early"
+        images = torch.stack(images).to(noise.device)  # (B, 3, H, W)
+        assert images.shape[1:] == (3, self.resolution, self.resolution), f"generated images are {tuple(images.shape)}"
+        finite = images.isfinite().all(dim=(1, 2, 3))
+        if not finite.all():
+            raise NotFinite(
+                f"metrics: {int((~finite).sum())} of {len(images)} generated images have pixels that are not finite; "
+                "look at the training's losses, and measure an earlier checkpoint"
+            )
+        return as_uint8(images)
+
+
+def new_folder(folder: Path) -> Path:
+    """The folder, made if need be. Raises GrafError where it holds something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GrafError(f"{folder}: not empty; samples would be mixed with what is there, name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def written(batches: Iterable[Tensor], folder: Path) -> Iterator[Tensor]:
+    """The batches (B, 3, H, W), each image of which is also written to `folder` as 000000.png, 000001.png and so on."""
+    numbers = count()
+    for batch in batches:
+        for image in as_uint8(batch):
+            imageio.imwrite(folder / f"{next(numbers):06d}.png", image.movedim(0, -1).numpy())
+        yield batch

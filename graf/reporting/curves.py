@@ -8,7 +8,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from graf.evaluation.metrics import title
+from graf.evaluation.results import title
 from graf.reporting.history import MAX_POINTS, Curve, History, read_history
 from graf.runtime.files import whole_file
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.errors import GrafError
-from graf.evaluation.metrics import COMPARABLE
+from graf.evaluation.results import COMPARABLE
 
 import torch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from graf.evaluation.metrics import COMPARABLE, title
+from graf.evaluation.results import COMPARABLE, title
 from graf.reporting.curves import protocol_title
 
 MB = 1_000_000

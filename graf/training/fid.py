@@ -6,8 +6,8 @@ from graf.checkpoints.checkpoint import BEST
 from graf.checkpoints.run_folder import save
 from graf.data import Views
 from graf.evaluation.best_checkpoint import new_best
-from graf.evaluation.image_streams import NotFinite
-from graf.evaluation.metrics import measure_generator, summary
+from graf.evaluation.metrics import MeasureSettings, NotFinite, measure_generator
+from graf.evaluation.results import summary
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")
@@ -21,13 +21,11 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
     log says so each time.
     """
     config, processes = state.config, state.processes
-    folder, seed, options = config.run_dir / "cache", config.training.seed, config.metrics_in_training
+    settings = MeasureSettings(("fid", "kid"), config.training.seed, options=config.metrics_in_training)
     if processes.first:
-        log.info("step %d: measuring FID and KID of %d generated images", state.step, options.counts[1])
+        log.info("step %d: measuring FID and KID of %d generated images", state.step, settings.options.counts[1])
     try:
-        result = measure_generator(
-            state.generator_ema, dataset, ("fid", "kid"), seed, folder, processes=processes, options=options
-        )
+        result = measure_generator(state.generator_ema, dataset, settings, config.run_dir / "cache", processes=processes)
     except (OSError, NotFinite) as error:
         log.warning("step %d: FID and KID cannot be measured (%s); training continues", state.step, error)
         return {}

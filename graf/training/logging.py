@@ -10,7 +10,7 @@ from typing import Any
 
 from graf.config import Config, config_to_dict
 from graf.errors import ConfigError
-from graf.evaluation.metrics import series_name
+from graf.evaluation.results import series_name
 from graf.runtime.files import not_worth_a_run, whole_file
 
 from torch import Tensor

@@ -9,7 +9,7 @@ from graf.errors import GrafError
 from graf.evaluation import jobs
 from graf.evaluation.jobs import Evaluation, Job
 from graf.evaluation.mesh import NoSurface
-from graf.evaluation.result_file import ResultFile
+from graf.evaluation.results import ResultFile
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator
 

@@ -14,18 +14,8 @@ from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors, metrics
 from graf.evaluation.best_checkpoint import new_best
-from graf.evaluation.image_streams import NotFinite
-from graf.evaluation.metrics import (
-    COMPARABLE,
-    SAMPLES,
-    comparable,
-    measure,
-    measure_generator,
-    merged,
-    series_name,
-    summary,
-    title,
-)
+from graf.evaluation.metrics import MeasureSettings, NotFinite, measure, measure_generator
+from graf.evaluation.results import COMPARABLE, SAMPLES, comparable, merged, series_name, summary, title
 from graf.models.generator import Generator
 from graf.runtime.files import file_sha256
 from graf.runtime.processes import Processes
@@ -42,6 +32,7 @@ from torch.utils.data import Dataset
 
 LITE = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
+KID = MeasureSettings(["kid"], seed=0)
 FEW = (f"metrics.extractor={LITE}", "metrics.n_real=8", "metrics.n_fake=6")
 
 
@@ -438,13 +429,13 @@ def test_what_was_measured_before_stands_beside_it_under_one_protocol_only():
 
 def test_the_protocol_says_how_the_samples_were_made(smoke, tmp_path):
     generator, dataset = Generator(smoke(*FEW)).eval(), build_dataset(smoke(*FEW, f"data.datadir={tmp_path}"))
-    results = [measure_generator(generator, dataset, ["kid"], 0, tmp_path, truncation=share) for share in (1.0, 1.0, 0.1)]
+    results = [measure_generator(generator, dataset, MeasureSettings(["kid"], 0, share), tmp_path) for share in (1.0, 1.0, 0.1)]
     assert [result["truncation"] for result in results] == [1.0, 1.0, 0.1]
     plain, again, truncated = (result["values"][f"kid_{LITE}"] for result in results)
     assert plain == again != truncated
     finer = Generator(smoke(*FEW, "nerf.render_samples_per_ray=16")).eval()
     finer.load_state_dict(generator.state_dict())
-    finer = measure_generator(finer, dataset, ["kid"], 0, tmp_path)
+    finer = measure_generator(finer, dataset, KID, tmp_path)
     assert finer["generator_sha256"] == results[0]["generator_sha256"]
     assert finer["rendering_sha256"] != results[0]["rendering_sha256"]
 
@@ -521,7 +512,7 @@ def test_a_first_process_that_fails_before_the_samples_keeps_in_step(smoke, tmp_
     monkeypatch.setattr(metrics, "measure", fails)
     config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
     with pytest.raises(type(last), match=str(last)):
-        measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told(0, 2))
+        measure_generator(Generator(config), build_dataset(config), KID, tmp_path, processes=Told(0, 2))
     assert done == [said for word in words for said in ("map", "map is over", word)]
 
 
@@ -542,5 +533,5 @@ def test_an_error_of_an_attempt_that_was_repeated_is_forgotten(smoke, tmp_path, 
 
     monkeypatch.setattr(metrics, "measure", measures)
     config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=4")
-    result = measure_generator(Generator(config), build_dataset(config), ["kid"], 0, tmp_path, processes=Told(0, 2))
+    result = measure_generator(Generator(config), build_dataset(config), KID, tmp_path, processes=Told(0, 2))
     assert result["values"] == {}

@@ -5,7 +5,7 @@ import json
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, checkpoint_step, read_checkpoint
 from graf.data import Views
 from graf.errors import CheckpointWriteError
-from graf.evaluation.metrics import COMPARABLE
+from graf.evaluation.results import COMPARABLE
 from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
 from graf.training import fid, keeping, loop, samples

@@ -2,7 +2,7 @@
 
 import json
 
-from graf.evaluation.result_file import METRICS_FILE, OF_IMAGES, ResultFile
+from graf.evaluation.results import METRICS_FILE, OF_IMAGES, ResultFile
 
 import pytest
 

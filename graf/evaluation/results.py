@@ -1,19 +1,68 @@
-"""metrics.json: the results of one checkpoint. Each measurement adds to them; results of different checkpoints never mix."""
+"""Results of `metrics.measure`: which may be compared, how they are named, and metrics.json, which keeps them."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import logging
 from pathlib import Path
 
 from graf.config import Config
-from graf.evaluation.metrics import rendering_sha256, same_protocol
 from graf.runtime.files import write_text
 
 log = logging.getLogger("graf")
 
 METRICS_FILE = "metrics.json"
 OF_IMAGES = ("consistency", "sweep")  # entries that record the settings their images were drawn with
+COMPARABLE = (
+    *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
+    *("kid_subsets", "kid_subset_size", "seed"),
+)
+SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256")  # what the generated images depend on
+
+
+def rendering_sha256(config: Config) -> str:
+    """A digest of the settings that the images of given weights depend on."""
+    return hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest()
+
+
+def comparable(result: dict) -> dict:
+    """What two results of `measure` must share for their values to be compared."""
+    return {name: result[name] for name in COMPARABLE}
+
+
+def same_protocol(earlier: dict, result: dict) -> bool:
+    """Whether the values of two results of `measure_generator` may stand beside each other."""
+    return all(earlier.get(name) == result.get(name) for name in (*COMPARABLE, *SAMPLES))
+
+
+def merged(earlier: dict, result: dict) -> dict:
+    """A result of `measure_generator` with the values that an earlier one under the same protocol has besides."""
+    if "values" not in earlier or not same_protocol(earlier, result):
+        return result
+    return result | {
+        "values": earlier["values"] | result["values"],
+        "warnings": list(dict.fromkeys([*earlier["warnings"], *result["warnings"]])),
+    }
+
+
+def series_name(key: str, result: dict) -> str:
+    """The name under which the value `key` of a result is plotted, the same for comparable results only."""
+    digest = hashlib.sha256(json.dumps(comparable(result), sort_keys=True).encode()).hexdigest()[:6]
+    return f"{key}/{result['n_fake']}_of_{result['n_real']}_at_{result['resolution']}px_{digest}"
+
+
+def summary(result: dict) -> str:
+    """One line for people: "FID (efficientnet-lite0) 12.34, KID (efficientnet-lite0) 0.0567; 1000 generated, ..."."""
+    values = ", ".join(f"{title(key)} {value:.4g}" for key, value in result["values"].items())
+    return f"{values}; {result['n_fake']} generated and {result['n_real']} real images at {result['resolution']} px"
+
+
+def title(key: str) -> str:
+    """The key of a value as people read it: "kid_std_efficientnet-lite0" is "KID std (efficientnet-lite0)"."""
+    name, _, extractor = key.rpartition("_")
+    name = name.replace("fid", "FID").replace("kid", "KID").replace("_", " ")
+    return f"{name} ({extractor})"
 
 
 @dataclasses.dataclass(frozen=True)
