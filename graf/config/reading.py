@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.checks import check_config
-from graf.config.foreign import OLDER_NAMES, translate, translate_names
+from graf.config.foreign import GRAF_RECIPE, OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config
 from graf.config.strict import build, expanded, one_line, shown
 from graf.errors import ConfigError
@@ -38,6 +38,11 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
             raw = merge(raw, layer, where)
         config = config_from_dict(raw, where)
     return override(config, overrides)
+
+
+def graf_config() -> Config:
+    """The official GRAF's recipe: what its configs and weights are read as where they say nothing else."""
+    return config_from_dict(merge(config_to_dict(Config()), GRAF_RECIPE, "graf"), "graf")
 
 
 def find_config(name: str | Path, beside: Path = Path()) -> Path:
@@ -66,7 +71,7 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf:
-        return [*_layers(CONFIG_DIR / "graf.yaml"), (raw, str(path))]
+        return [(GRAF_RECIPE, "graf"), (raw, str(path))]
     parent = raw.pop("inherit_from", "default.yaml")
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")

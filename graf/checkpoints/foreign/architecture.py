@@ -19,7 +19,7 @@ from graf.checkpoints.foreign.field_shapes import (
     numbered,
 )
 from graf.checkpoints.foreign.recognition import ForeignCheckpoint, Weights
-from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, flat, load_config, merge, nested
+from graf.config import Config, config_from_dict, config_to_dict, flat, graf_config, merge, nested
 from graf.config.checks import PATCH_SIZES
 from graf.errors import CheckpointError, ConfigError
 from graf.models.ccsr import prime_factors
@@ -62,7 +62,7 @@ def infer_config(found: ForeignCheckpoint, path: Path | str) -> Config:
     """
     generator = found.parts.get("generator", {})
     base = "default.yaml" if any(name.startswith("field.layers.") for name in generator) else "graf.yaml"
-    prior = load_config(CONFIG_DIR / base)
+    prior = Config() if base == "default.yaml" else graf_config()
     findings = read_architecture(found.parts, prior)
     if generator and "nerf.netdepth" not in findings:
         raise CheckpointError(

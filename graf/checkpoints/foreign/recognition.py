@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from graf.config import CONFIG_DIR, Config, config_from_dict, config_to_dict, load_config, merge
+from graf.config import Config, config_from_dict, config_to_dict, graf_config, merge
 from graf.config.foreign import translate
 from graf.errors import CheckpointError, ConfigError
 
@@ -115,7 +115,7 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
         return None
     try:
         raw, is_graf = translate(found.config, str(path))
-        default = load_config(CONFIG_DIR / "graf.yaml") if is_graf else Config()  # also for keys that the checkpoint lacks
+        default = graf_config() if is_graf else Config()  # also for keys that the checkpoint lacks
         return config_from_dict(merge(config_to_dict(default), raw, str(path)), str(path))
     except ConfigError as error:
         if found.kind == "ours":
