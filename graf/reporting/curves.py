@@ -1,22 +1,157 @@
-"""Figures of a run's metrics.jsonl, drawn once, after training.
+"""A run's metrics.jsonl, read in bounded memory and drawn: curves of what training logged and of what evaluations measured.
 
 Distances under different protocols are never comparable: each protocol has a figure of its own, whose title states it.
 """
 
 import hashlib
+import json
+import logging
+import math
 import re
 import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from graf.evaluation.results import title
-from graf.reporting.history import MAX_POINTS, Curve, History, read_history
+from graf.errors import GrafError
+from graf.evaluation.results import COMPARABLE, title
 from graf.runtime.files import whole_file
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+MAX_POINTS = 2000  # default for a curve: more than a figure has pixels
+LARGEST = torch.finfo(torch.float32).max  # what is more than a tensor can hold is not finite either
+NAMED_LINES = 5  # damaged ones that a warning counts out
 COLUMNS = 2
 FEW = 50  # points up to which each is marked, so that one between two gaps is seen
+
+log = logging.getLogger("graf")
+
+
+class Point(NamedTuple):
+    """Neighbouring rows merged: sum of their steps, number of rows, and count, sum and range of their finite values."""
+
+    steps: float
+    rows: int
+    finite: int
+    total: float
+    low: float
+    high: float
+
+    def join(self, other: "Point") -> "Point":
+        sums = (a + b for a, b in zip(self[:4], other[:4], strict=True))
+        return Point(*sums, min(self.low, other.low), max(self.high, other.high))
+
+
+class Curve:
+    """One value over the steps, in at most max_points points: as more rows arrive, neighbours become one point."""
+
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self.max_points = max_points
+        self.points: list[Point] = []
+        self.rows_a_point = 1
+
+    def add(self, step: float, value: float | None) -> None:
+        """A row's value, None where it was not finite."""
+        point = Point(step, 1, 0, 0.0, math.inf, -math.inf) if value is None else Point(step, 1, 1, value, value, value)
+        if self.points and self.points[-1].rows < self.rows_a_point:
+            self.points[-1] = self.points[-1].join(point)
+        else:
+            self.points.append(point)
+        if len(self.points) > self.max_points:
+            pairs = (self.points[i : i + 2] for i in range(0, len(self.points), 2))
+            self.points = [pair[0].join(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+            self.rows_a_point *= 2
+
+    @property
+    def not_finite(self) -> int:
+        """How many rows had no finite value."""
+        return sum(point.rows - point.finite for point in self.points)
+
+    def steps(self) -> list[float]:
+        """Mean step of each point's rows."""
+        return [point.steps / point.rows for point in self.points]
+
+    def means(self) -> list[float]:
+        """Mean of each point's finite rows, nan (a gap) where it has none."""
+        return [point.total / point.finite if point.finite else math.nan for point in self.points]
+
+    def ranges(self) -> tuple[list[float], list[float]]:
+        """Smallest and largest finite value of each point's rows, nan where it has none."""
+        lows, highs = ([getattr(p, name) if p.finite else math.nan for p in self.points] for name in ("low", "high"))
+        return lows, highs
+
+
+@dataclass
+class Evaluations:
+    """Evaluations that can be compared: what they share, one curve per value, and the newest result."""
+
+    protocol: dict
+    curves: dict[str, Curve] = field(default_factory=dict)
+    newest: dict = field(default_factory=dict)
+    newest_step: int = 0
+
+
+@dataclass
+class History:
+    """Curves of training by name, evaluations by their protocol as JSON, and how many lines could not be read."""
+
+    max_points: int = MAX_POINTS
+    training: dict[str, Curve] = field(default_factory=dict)
+    evaluations: dict[str, Evaluations] = field(default_factory=dict)
+    damaged: int = 0
+
+
+def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
+    """The curves of a metrics.jsonl, read line by line, in at most max_points points each.
+
+    Damaged lines are left out, with a warning that counts them. Raises GrafError where there is no such file.
+    """
+    if not path.is_file():
+        raise GrafError(f"{path}: no such file; name the folder of a run that has logged steps (training.print_every above 0)")
+    history, named = History(max_points), []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not _take(line, history):
+                history.damaged += 1
+                named += [str(number)] if len(named) < NAMED_LINES else []
+    if history.damaged:
+        others = ", ..." if history.damaged > len(named) else ""
+        log.warning("%s: left out what cannot be read, %d lines (%s%s)", path, history.damaged, ", ".join(named), others)
+    return history
+
+
+def _take(line: str, history: History) -> bool:
+    """Add a line to the history; False, and nothing is added, where it cannot be read."""
+    try:
+        match json.loads(line):
+            case {"step": int(step), "evaluation": {"values": dict(values)} as result} if values:
+                numbers = _numbers(values)
+                curves = _evaluations_like(result, step, history).curves
+            case {"step": int(step), **scalars} if "evaluation" not in scalars:
+                numbers, curves = _numbers(scalars), history.training
+            case _:
+                return False
+        step = float(step)
+    except (ValueError, TypeError, OverflowError, RecursionError):  # no JSON, no numbers, too large or too deeply nested
+        return False
+    for name, value in numbers.items():
+        curves.setdefault(name, Curve(history.max_points)).add(step, value)
+    return True
+
+
+def _evaluations_like(result: dict, step: int, history: History) -> Evaluations:
+    protocol = {name: result.get(name) for name in COMPARABLE}
+    evaluations = history.evaluations.setdefault(json.dumps(protocol), Evaluations(protocol))
+    evaluations.newest, evaluations.newest_step = result, step
+    return evaluations
+
+
+def _numbers(values: dict) -> dict[str, float | None]:
+    numbers = {name: math.nan if value is None else float(value) for name, value in values.items()}
+    return {name: value if abs(value) <= LARGEST else None for name, value in numbers.items()}
 
 
 def draw_curves(run_dir: Path, out: Path, max_points: int = MAX_POINTS) -> list[Path]:

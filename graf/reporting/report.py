@@ -8,9 +8,8 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.monitor import read_rows
-from graf.reporting.curves import draw_history
-from graf.reporting.history import MAX_POINTS, read_history
-from graf.reporting.html_pieces import Embedder, is_shown, is_table, json_table, result_table
+from graf.reporting.curves import MAX_POINTS, draw_history, read_history
+from graf.reporting.html_pieces import HEAD, Embedder, is_shown, is_table, json_table, result_table
 from graf.reporting.run_status import MEMORY, colours_first, thinned
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
@@ -19,50 +18,6 @@ from matplotlib.figure import Figure
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # a folder with any of these is a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
-HEAD = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
-h1, h2, h3, li {{ overflow-wrap: anywhere; }}
-h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
-summary {{ cursor: pointer; }}
-.files {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
-figure {{ margin: 0; max-width: 100%; }}
-figcaption {{ font-size: 0.85rem; overflow-wrap: anywhere; }}
-img, video {{ display: block; max-width: 100%; background: #fff; }}
-video {{ min-width: 16rem; }}
-table {{ border-collapse: collapse; margin: 0.5rem 0; }}
-th, td {{ text-align: left; vertical-align: top; padding: 0.15rem 0.8rem 0.15rem 0; border-bottom: 1px solid #8884; }}
-th {{ font-weight: normal; opacity: 0.75; overflow-wrap: normal; }}
-td {{ overflow-wrap: anywhere; }}
-.whole {{ overflow-wrap: normal; white-space: nowrap; }}
-.curve {{ width: 20rem; padding-right: 0; }}
-.curve svg {{ display: block; width: 100%; min-width: 3rem; }}
-pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
-li > table {{ display: inline-table; vertical-align: top; }}
-@media (max-width: 40rem) {{
-  .plots figure {{ overflow-x: auto; }}
-  .plots img {{ max-width: none; width: 56rem; }}
-  .curves, .curves tbody {{ display: block; }}
-  .curves tr {{ display: grid; grid-template-columns: 4.5rem repeat(3, 1fr) 3.5rem; font-size: 0.8rem; }}
-  .curves th, .curves td {{ padding-right: 0.3rem; border-bottom: 0; }}
-  .curves .curve {{ grid-column: 1 / -1; width: auto; }}
-  tr:has(> td > table, > td > ul) > * {{ display: block; border-bottom: 0; }}
-  ul {{ padding-left: 1.25rem; }}
-}}
-.note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
-</style>
-</head>
-<body>
-"""
 
 
 def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_points: int = MAX_POINTS) -> Path:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.leaks import duration
-from graf.reporting.html_pieces import FILE_MB, MB, Embedder
-from graf.reporting.report import HEAD
+from graf.reporting.html_pieces import FILE_MB, HEAD, MB, Embedder
 from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend
 from graf.runtime.limits import GB
 

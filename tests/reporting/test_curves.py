@@ -5,8 +5,7 @@ import logging
 import math
 
 from graf.errors import GrafError
-from graf.reporting.curves import draw_curves, figures, protocol_title
-from graf.reporting.history import Curve, read_history
+from graf.reporting.curves import Curve, draw_curves, figures, protocol_title, read_history
 
 import pytest
 import torch

@@ -16,10 +16,8 @@ from types import SimpleNamespace
 from graf.errors import GrafError
 from graf.memory.leaks import LeakReport
 from graf.memory.monitor import MemoryMonitor
-from graf.reporting import status_page
-from graf.reporting import tail as tail_module
-from graf.reporting.run_status import Limits, RunReader, RunStatus, paces, speed, thinned, trend
-from graf.reporting.tail import Tail
+from graf.reporting import run_status, status_page
+from graf.reporting.run_status import Limits, RunReader, RunStatus, Tail, paces, speed, thinned, trend
 from graf.runtime.limits import GB, MB
 from graf.training.logging import RunLog
 
@@ -113,7 +111,7 @@ def test_a_tail_begins_anew_where_the_file_is_replaced_or_gone(tmp_path):
 
 
 def test_of_a_large_file_the_end_alone_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tail_module, "TAIL_BYTES", 100)
+    monkeypatch.setattr(run_status, "TAIL_BYTES", 100)
     path = tmp_path / "rows.jsonl"
     put_rows(path, *({"step": step} for step in range(1000, 2000)))  # 15 bytes each
     tail = Tail(path, any_row, kept=1000)
