@@ -64,23 +64,30 @@ def make_car(seed: int, index: int) -> Solids:
     lamp_low, lamp_high = waist - 0.02, waist + 0.75 * (belt - waist)
     grille = (front - 0.3, front - 0.01, half - 0.06, lamp_low), (front - 0.3, front - 0.13, half - 0.09, lamp_high)
     rear_band = (rear + 0.01, rear + 0.3, half - 0.06, lamp_low), (rear + 0.06, rear + 0.3, half - 0.09, lamp_high)
-    solids += [(slanted_box(*grille), TRIM), (slanted_box(*rear_band), TRIM)]
-    for side in (-1, 1):
-        y, half_lamp = side * (half - 0.27), 0.17
-        front_lamp = (front - 0.3, front, half_lamp, lamp_low), (front - 0.3, front - 0.12, half_lamp, lamp_high)
-        rear_lamp = (rear, rear + 0.3, half_lamp, lamp_low), (rear + 0.05, rear + 0.3, half_lamp, lamp_high)
-        solids += [(slanted_box(*front_lamp, y=y), YELLOW), (slanted_box(*rear_lamp, y=y), RED)]
-
-    discs, disc_colours = [], []
-    for x in (front - 0.19 * length, rear + 0.19 * length):
-        for y in (half - 0.09, 0.09 - half):
-            discs += [[x, y, tyre_radius, tyre_radius, 0.11], [x, y, tyre_radius, 0.58 * tyre_radius, 0.125]]
-            disc_colours += [TYRE, HUB]
-
+    bands = [(slanted_box(*grille), TRIM), (slanted_box(*rear_band), TRIM)]
+    solids += bands + _lamps(front, rear, half, lamp_low, lamp_high)
+    axles, wheels = (front - 0.19 * length, rear + 0.19 * length), (half - 0.09, 0.09 - half)
+    discs = [disc for x in axles for y in wheels for disc in _wheel(x, y, tyre_radius)]
     half_size = torch.tensor([length / 2, half + 0.035, height / 2])
     scale = 1 / half_size.norm()
     faces, disc_rows = torch.tensor([faces for faces, _ in solids]), torch.tensor(discs)
     faces[..., 3] = (faces[..., 3] - faces[..., 2] * height / 2) * scale
     disc_rows[:, 2] -= height / 2
-    colours = torch.tensor([colour for _, colour in solids] + disc_colours)
+    colours = torch.tensor([colour for _, colour in solids] + [TYRE, HUB] * 4)
     return Solids(faces, disc_rows * scale, colours, half_size * scale)
+
+
+def _wheel(x: float, y: float, radius: float) -> list[list[float]]:
+    """The discs of a wheel that stands on the ground: its tyre, and the hub that looks out of it at both sides."""
+    return [[x, y, radius, radius, 0.11], [x, y, radius, 0.58 * radius, 0.125]]
+
+
+def _lamps(front: float, rear: float, half: float, lamp_low: float, lamp_high: float) -> list[tuple]:
+    """A yellow lamp in front and a red one behind at each side, as solids with their colours; half: of the car's width."""
+    lamps = []
+    for side in (-1, 1):
+        y, half_lamp = side * (half - 0.27), 0.17
+        front_lamp = (front - 0.3, front, half_lamp, lamp_low), (front - 0.3, front - 0.12, half_lamp, lamp_high)
+        rear_lamp = (rear, rear + 0.3, half_lamp, lamp_low), (rear + 0.05, rear + 0.3, half_lamp, lamp_high)
+        lamps += [(slanted_box(*front_lamp, y=y), YELLOW), (slanted_box(*rear_lamp, y=y), RED)]
+    return lamps

@@ -62,8 +62,8 @@ class LeakReport:
         """What to look for and what to set."""
         if self.source == "workers":
             return (
-                "the loader's workers grow: training.persistent_workers=false starts them anew, training.nworkers=1 makes them "
-                "fewer, and 0 shows whether it is the data set"
+                "the loader's workers grow: training.persistent_workers=false starts them again, training.nworkers=1 makes "
+                "them fewer, and 0 shows whether it is the data set"
             )
         if self.phase != "train":
             return (
@@ -110,7 +110,7 @@ class LeakDetector:
         """A reading of `resident_bytes` after `step` steps at `seconds` of any clock; `phase` is what ran since the last one.
 
         Returns a report where the reading completes the evidence of a leak; of the same leak again only when what has grown
-        since it began has tripled. A step lower than the last one starts anew.
+        since it began has tripled. A step lower than the last one starts the test again.
         """
         if self._last is not None and step < self._last.step:
             self._restart()
@@ -223,7 +223,7 @@ def _points(span: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slope(span: list[_Window]) -> float:
-    """Bytes a step."""
+    """Bytes per step."""
     return theil_sen(*_points(span))
 
 

@@ -92,7 +92,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
 
 def rays_in_flight(config: Config, rays: int) -> tuple[int, bool]:
     """Of so many rays, those that a backward pass goes through at a time, and whether the others' activations wait meanwhile:
-    they do, unless nerf.checkpoint_rays has them computed anew."""
+    they do, unless nerf.checkpoint_rays has them computed again."""
     chunk = config.nerf.checkpoint_rays
     if chunk not in ("auto", 0) and chunk < rays:
         return chunk, False
@@ -160,7 +160,7 @@ def _modulated_weights(config: Config, batch: int, size: int) -> int:
 
 
 def _field_a_sample(config: Config, depth: int, width: int, size: int) -> tuple[int, int]:
-    """As `_field`, of one sample. A layer keeps its activated output, where that is not computed anew; some more are in flight
+    """As `_field`, of one sample. A layer keeps its activated output, where that is not computed again; some more are in flight
     where the density's and the colour's gradients meet."""
     nerf = config.nerf
     inputs, layers, in_flight = 0, max(1, depth - 1), 4

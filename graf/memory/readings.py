@@ -29,7 +29,7 @@ class ProcessTree:
         return self.process.memory_info().rss
 
     def find_children(self) -> None:
-        """Look for the children anew; it reads the machine's whole process table, so seldom."""
+        """Look for the children again; this reads the machine's whole process table, so seldom."""
         self.children = self.process.children(recursive=True)
 
     def read(self) -> dict[str, int]:
