@@ -20,7 +20,7 @@ from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import not_worth_a_run, whole_file
+from graf.runtime.files import not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption, requeue_at_start
 from graf.runtime.launch import processes_of_run
 from graf.runtime.precision import log_number_format
@@ -218,8 +218,7 @@ def write_config(config: Config) -> None:
     """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
     path = config.run_dir / "config.yaml"
     try:
-        with whole_file(path) as temporary:
-            temporary.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
+        write_text(path, yaml.safe_dump(config_to_dict(config), sort_keys=False))
     except OSError as error:
         if not path.exists():
             raise RunFolderError(

@@ -19,7 +19,7 @@ from graf.config.reading import as_yaml
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
 from graf.runtime.console import run_script
-from graf.runtime.files import whole_file
+from graf.runtime.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -108,8 +108,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def main() -> int:
     Parser(__doc__).parse_args()
     for path, text in pages().items():
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(path, text)
         log.info("%s: written", path.relative_to(ROOT))
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 from graf.config import Config, config_to_dict
 from graf.errors import ConfigError
 from graf.evaluation.results import series_name
-from graf.runtime.files import not_worth_a_run, whole_file
+from graf.runtime.files import json_rows, not_worth_a_run, write_text
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -80,11 +80,10 @@ def _drop_rows_after(step: int, path: Path) -> None:
         return
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that a crash cut short, or a disk damaged
-            if json.loads(line)["step"] <= step:
+        match next(json_rows([line]), None):  # None where a crash cut it short, or a disk damaged it
+            case {"step": int(taken)} if taken <= step:
                 kept.append(line + "\n")
-    with whole_file(path) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+    write_text(path, "".join(kept))
 
 
 def _start_wandb(run_dir: Path, config: Config) -> Any:
@@ -102,6 +101,6 @@ def _run_id(run_dir: Path) -> str:
         if run_id := path.read_text(encoding="utf-8").strip():
             return run_id
     run_id = uuid.uuid4().hex
-    with not_worth_a_run("wandb_id.txt"), whole_file(path) as temporary:
-        temporary.write_text(run_id, encoding="utf-8")
+    with not_worth_a_run("wandb_id.txt"):
+        write_text(path, run_id)
     return run_id

@@ -9,7 +9,7 @@ import stat
 import time
 
 import graf.runtime.files
-from graf.runtime.files import check_writable, file_sha256, not_worth_a_run, remove_leftovers, whole_file
+from graf.runtime.files import check_writable, file_sha256, json_rows, not_worth_a_run, remove_leftovers, whole_file
 
 import pytest
 
@@ -137,3 +137,9 @@ def test_a_file_that_will_be_written_can_be_asked_for_before(tmp_path):
     assert (tmp_path / "rows.json").read_text() == "[1]"
     with pytest.raises(OSError):
         check_writable(tmp_path / "new")
+
+
+def test_lines_that_hold_no_row_are_left_out():
+    cut = ["", '{"step": 3', "[3]", b"\xff\xfe", "[" * 100_000, '{"step": ' + "9" * 5000 + "}"]
+    whole = ['{"step": 3, "loss_g": null}\n', b'{"step": 4}']
+    assert list(json_rows([whole[0], *cut, whole[1]])) == [{"step": 3, "loss_g": None}, {"step": 4}]
