@@ -13,6 +13,7 @@ from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
 from graf.data import Views, build_dataset, build_loader, fit_to_data
 from graf.errors import CheckpointError, RunFolderError
+from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
 from graf.memory.budget import keep_to
 from graf.memory.snapshot import record_history
@@ -28,8 +29,9 @@ from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
-from graf.training.loop import train, train_step
+from graf.training.loop import train
 from graf.training.state import TrainState, restore, start_from
+from graf.training.steps import train_step
 
 import torch
 import yaml
@@ -145,6 +147,8 @@ def run(
     log.info(
         "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
     )
+    if config.training.fid_every and processes.first:
+        choose_extractor(config.metrics)  # what is missing is said now, not after hours
     with interruption, checked:
         measured = train(state, dataset, interruption, args.memory_snapshot)
     if state.step < config.training.max_steps:

@@ -27,8 +27,8 @@ from graf.runtime.command_line import Parser
 from graf.runtime.console import progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.files import check_writable, write_text
-from graf.training.loop import train_step
 from graf.training.state import TrainState
+from graf.training.steps import train_step
 
 import torch
 

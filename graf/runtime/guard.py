@@ -3,12 +3,15 @@
 import contextlib
 import errno
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
 
 from graf.errors import CheckpointWriteError, GrafError
 from graf.runtime.cleanup import clean_up
+from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, RAN_OUT, OutOfMemoryElsewhere, Processes
 
 import torch
@@ -124,3 +127,119 @@ def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, a
         return size >= smallest
 
     return retry_smaller(lambda: work(size), shrink, what, agree)
+
+
+class Run(Protocol):
+    """What a Guard knows of a training run."""
+
+    step: int
+    bad_steps: int  # in a row
+    processes: Processes
+
+    def require_same_everywhere(self) -> None: ...
+
+
+class Guard:
+    """What keeps a training run alive between its steps: work that may be left out, checkpoints, and an end in time.
+
+    A context around the steps: where they end by themselves or by out of memory, the last checkpoint is saved.
+
+    save: writes the newest checkpoint. advised: an error that ends the run, with what to do about it. phase: a context for work
+    of the name it is given, such as the memory monitor's. empty_caches: whether the memory that such work took is given back
+    after it. Only the first process of a run writes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        interruption: Interruption,
+        save: Callable[[], None],
+        advised: Callable[[OutOfMemory], OutOfMemory],
+        phase: Callable[[str], contextlib.AbstractContextManager],
+        empty_caches: bool,
+    ):
+        self.run, self.interruption, self.save, self.advised = run, interruption, save, advised
+        self.phase, self.empty_caches = phase, empty_caches
+        self.first_step = run.step
+        self.go_on_after(run.step)
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Raises OutOfMemory, with advice, where the run ended by it."""
+        if error is None:
+            self.finish()
+        elif is_out_of_memory(error):
+            traceback.clear_frames(trace)  # the weights are whole, and a checkpoint needs memory
+            self.finish()
+            where = f"step {self.run.step}: out of memory ({first_line(error)})"
+            raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
+
+    def go_on_after(self, step: int) -> None:
+        """There is a checkpoint of this step, or there is none yet."""
+        self.saved_step, self.owes_checkpoint = step, False
+
+    def should_end(self) -> bool:
+        """Whether the run is to end after this step; all processes get the same answer."""
+        self.interruption.began |= self.run.step > self.first_step
+        return self.run.processes.to_end(self.interruption)
+
+    def optional(self, name: str, work: Callable[[], None]) -> bool:
+        """Do the work in the first process. Out of memory it is begun again, once, and then left: no run ends for it.
+
+        Returns whether it is done.
+        """
+        return self.run.processes.first and isinstance(self._twice(name, work, ALONE), Done)
+
+    def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
+        """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`.
+
+        An error ends the run, whose weights are whole: a checkpoint is saved first.
+        """
+        try:
+            outcome = self._twice(name, work, self.run.processes)
+        except Exception as error:  # of many processes, another one's trouble may look like anything here
+            if not self.run.bad_steps and not isinstance(error, CheckpointWriteError):
+                try:
+                    self.finish()
+                except GrafError as trouble:
+                    log.warning("%s", trouble)
+            raise
+        return outcome.result if isinstance(outcome, Done) else otherwise
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint; amid bad steps the last good one is worth more, and the next is owed until a step is good."""
+        self.owes_checkpoint = self.run.bad_steps > 0
+        if not self.owes_checkpoint:
+            self.run.require_same_everywhere()
+            self.optional("checkpoint", self._save)
+
+    def finish(self) -> None:
+        """Save the last checkpoint, unless there is one of this step. Raises OutOfMemory where memory does not suffice."""
+        if self.run.processes.first and self.saved_step != self.run.step and not self.optional("checkpoint", self._save):
+            raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the one before it is as it was")
+
+    def _save(self) -> None:
+        self.save()
+        self.saved_step = self.run.step
+
+    def _twice(self, name: str, work: Callable[[], T], processes: Processes) -> Done[T] | RanOut:
+        with self.phase(name):
+            outcome = _tried(work, processes)
+            if isinstance(outcome, RanOut):
+                clean_up()
+                outcome = _tried(work, processes)
+            if isinstance(outcome, RanOut):
+                log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.said, name)
+            if isinstance(outcome, RanOut) or self.empty_caches:
+                clean_up()
+        return outcome
+
+
+def _tried(work: Callable[[], T], processes: Processes) -> Done[T] | RanOut:
+    """What came of the work, where even the smallest pieces may have been too large."""
+    try:
+        return attempt(work, processes=processes)
+    except OutOfMemory as error:
+        return RanOut(str(error))

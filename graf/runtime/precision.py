@@ -4,10 +4,12 @@ It does where the processor has instructions for 16-bit products. On other CPUs,
 are computed one by one, so mixed precision means float32 there unless the config names bfloat16.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
 import platform
+from collections.abc import Iterator
 from types import ModuleType
 
 from graf.config import TrainingConfig
@@ -104,3 +106,25 @@ def _held_back() -> bool:
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
     allowed = any(part in limit for part in WITH_BFLOAT16)
     return not allowed or torch.backends.cpu.get_cpu_capability() in NARROW
+
+
+@contextlib.contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On the CPU, what is computed inside depends on its inputs to the last bit, not on which thread is the faster.
+
+    Gradients of indexed tensors are otherwise added up in the order in which threads come to them, once there are 32768 of
+    them (a batch of 16 with the default view codes); and MKL may choose how many threads share a product until it is told.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(torch.get_num_threads())
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a safeguard against reading it, which costs time
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled

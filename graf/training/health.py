@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from graf.checkpoints.checkpoint import NETWORKS
-from graf.checkpoints.run_folder import run_checkpoints, save_newest
+from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save_newest
 from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
 from graf.memory.budget import budget_bytes
@@ -96,6 +96,19 @@ def diagnosis(state: TrainState) -> str:
         "Look at the photographs with tools/validate_data.py; lower training.lr_g and training.lr_d, set training.grad_clip=1 "
         "or training.use_amp=false; train.py --detect_anomaly names the operation"
     )
+
+
+def roll_back_all(state: TrainState, trouble: Derailed) -> None:
+    """`roll_back` in the first process; then the others load what it went back to and saved."""
+
+    def go_back() -> None:
+        if state.processes.first:
+            roll_back(state, trouble)
+        else:
+            restore(newest_checkpoint(state.config.run_dir), state)
+
+    state.processes.in_turn(go_back)
+    state.require_same_everywhere()
 
 
 def roll_back(state: TrainState, trouble: Derailed) -> None:
@@ -219,6 +232,9 @@ class CollapseWatch:
 
     def look(self, numbers: Mapping[str, float], step: int) -> None:
         """Add a row of metrics.jsonl, and warn where its window shows a collapse."""
+        if self._rows and step <= self._rows[-1][0]:  # the run was rolled back
+            self._rows.clear()
+            self._told.clear()
         self._rows.append((step, numbers))
         while len(self._rows) > WINDOW_ROWS and self._rows[1][0] <= step - WINDOW_STEPS:
             self._rows.popleft()

@@ -20,16 +20,24 @@ from torch.utils.tensorboard import SummaryWriter
 class RunLog:
     """Appends scalars of a run as they come; drops rows of steps that a resumed run will repeat."""
 
-    def __init__(self, run_dir: Path, config: Config, step: int):
-        self.path = run_dir / "metrics.jsonl"
+    def __init__(self, run_dir: Path, config: Config, step: int, writes: bool = True):
+        """writes: false in the processes of a run that are not the first."""
+        self.run_dir, self.config, self.writes, self.path = run_dir, config, writes, run_dir / "metrics.jsonl"
+        self.tensorboard = self.wandb = None
+        self.go_on_after(step)
+
+    def go_on_after(self, step: int) -> None:
+        """Write what comes after this step, to which the run may have been rolled back."""
+        self.close()
+        if not self.writes:
+            return
         with not_worth_a_run("rows of metrics.jsonl"):
             _drop_rows_after(step, self.path)
-        self.tensorboard = self.wandb = None
-        if config.training.monitoring == "tensorboard":
+        if self.config.training.monitoring == "tensorboard":
             with not_worth_a_run("TensorBoard's events"):
-                self.tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1)
-        elif config.training.monitoring == "wandb":
-            self.wandb = _start_wandb(run_dir, config)
+                self.tensorboard = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=step + 1)
+        elif self.config.training.monitoring == "wandb":
+            self.wandb = _start_wandb(self.run_dir, self.config)
 
     def scalars(self, values: dict[str, Tensor | float], step: int) -> dict[str, float]:
         """Write one row: the only place where a step's tensors are read. Returns them as numbers."""
@@ -55,6 +63,8 @@ class RunLog:
             self.wandb.finish()
 
     def _append(self, row: dict) -> None:
+        if not self.writes:
+            return
         with not_worth_a_run("rows of metrics.jsonl"), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 

@@ -1,4 +1,4 @@
-"""The training loop: a step, and what is to be kept of it, until the end."""
+"""The training loop: take a step, then do what is due after a step of its number, until the run ends."""
 
 import contextlib
 import logging
@@ -8,133 +8,131 @@ from functools import partial
 from pathlib import Path
 
 from graf.camera import Labels
-from graf.checkpoints.run_folder import newest_checkpoint
-from graf.data import Views, build_loader, sample_labels
-from graf.evaluation.extractors import choose_extractor
+from graf.checkpoints.checkpoint import backup_name
+from graf.checkpoints.run_folder import save, save_newest
+from graf.data import Views, build_loader
 from graf.memory.budget import watched_budgets
 from graf.memory.monitor import MemoryMonitor
-from graf.runtime.cleanup import install_signal_handler
-from graf.runtime.guard import FAILURES, OutOfMemory, all_or_none, first_line, is_out_of_memory
+from graf.memory.snapshot import write_snapshot
+from graf.runtime.cleanup import clean_up, install_signal_handler
+from graf.runtime.console import progress
+from graf.runtime.files import not_worth_a_run
+from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
-from graf.training.health import Derailed, HalfUpdated, check_numbers, roll_back, with_advice
-from graf.training.keeping import Keeper
-from graf.training.state import TrainState, restore
-from graf.training.steps import discriminator_step, generator_step
+from graf.runtime.precision import repeatable
+from graf.training.fid import evaluate
+from graf.training.health import CollapseWatch, Derailed, roll_back_all, with_advice
+from graf.training.logging import RunLog
+from graf.training.samples import sample_due, write_rotation, write_samples
+from graf.training.state import TrainState
+from graf.training.steps import train_step
 
-import torch
 from torch import Tensor
 
 log = logging.getLogger("graf")
+
+MEMORY_LINE_EVERY = 100  # steps
 
 
 def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
     """Train until training.max_steps or an interruption, and leave a checkpoint either way.
 
-    Returns what the run measured of itself after its last step, {} where it did not.
-
-    With `memory_snapshot`, what memory holds is written beside each checkpoint. After training.max_bad_steps steps in a row
-    that were not finite the run is rolled back, once. Raises Derailed where that was no help, OutOfMemory where the smallest
-    part of a step is too large, or memory ran out where nothing is there to be made smaller.
+    Returns what the run measured of itself after its last step, {} where it did not. With `memory_snapshot`, what memory holds
+    is written beside each checkpoint. After training.max_bad_steps steps in a row that were not finite the run is rolled back,
+    once. Raises Derailed where that was no help, OutOfMemory where memory ran out and nothing can be made smaller.
     """
-    if state.config.training.fid_every and state.processes.first:
-        choose_extractor(state.config.metrics)  # what is missing is said now, not after hours
+    config, training, first = state.config, state.config.training, state.processes.first
     install_signal_handler()
-    with repeatable(state.device):
-        while True:
-            try:
-                return _train_on(state, dataset, interruption, memory_snapshot)
-            except Derailed as error:
-                state.processes.in_turn(partial(_go_back, state, error))
-
-
-@contextlib.contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
-    """On the CPU, what is computed inside depends on its inputs to the last bit, not on which thread is the faster.
-
-    Gradients of indexed tensors are otherwise added up in the order in which threads come to them, once there are 32768 of
-    them (a batch of 16 with the default view codes); and MKL may choose how many threads share a product until it is told.
-    """
-    if device.type != "cpu":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
-    torch.set_num_threads(torch.get_num_threads())
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a safeguard against reading it, which costs time
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = filled
-
-
-def _go_back(state: TrainState, trouble: Derailed) -> None:
-    """Roll back; the other processes read what the first one went back to and saved."""
-    if state.processes.first:
-        roll_back(state, trouble)
-    else:
-        restore(newest_checkpoint(state.config.run_dir), state)
-
-
-def _train_on(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool) -> dict:
-    """Train from the state's step on, and return as `train` does. Of a run's processes only the first writes anything."""
-    config, processes = state.config, state.processes
     state.require_same_everywhere()
-    batches = build_loader(dataset, config, state.device, state.step, processes.rank, processes.world_size)
-    rows, interval_s = (config.run_dir / "memory.jsonl", config.memory.interval_s) if processes.first else (Path(os.devnull), 0)
-    no_room = None
+    numbers, measured, watch, monitor = {}, {}, CollapseWatch(), _monitor_of(state)
+    guard = Guard(
+        state,
+        interruption,
+        save=lambda: _save(state, numbers, memory_snapshot),
+        advised=partial(with_advice, state=state),
+        phase=monitor.phase,
+        empty_caches=config.memory.empty_cache == "phases",
+    )
     with (
-        MemoryMonitor(rows, interval_s, state.device, *watched_budgets(config.memory, state.device)) as monitor,
-        Keeper(state, dataset, monitor, memory_snapshot) as keeper,
+        repeatable(state.device),
+        monitor,
+        contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as rows,
+        progress(total=training.max_steps, initial=state.step, desc=config.expname, unit="step", disable=not first) as bar,
+        guard,
+        contextlib.closing(_batches(state, dataset)) as batches,
     ):
-        try:
-            while state.step < config.training.max_steps and not processes.to_end(interruption):
-                keeper.keep(train_step(state, dataset, *next(batches)))
-                interruption.began = True
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            where = f"step {state.step}: out of memory ({first_line(error)})"  # the weights are whole: they are saved
-            no_room = error if isinstance(error, OutOfMemory) else OutOfMemory(where)
-        finally:
-            batches.close()
-        keeper.finish()
-    if no_room is not None:
-        raise with_advice(no_room, state)
-    return keeper.measured
+        while state.step < training.max_steps and not guard.should_end():
+            images, labels = next(batches)
+            try:
+                stats = train_step(state, dataset, images, labels)
+            except Derailed as trouble:
+                roll_back_all(state, trouble)  # raises it the second time
+                guard.go_on_after(state.step)
+                rows.go_on_after(state.step)
+                continue
+            monitor.step_done(state.step)
+            bar.update(state.step - bar.n)
+            if due(state.step, training.print_every):
+                numbers = rows.scalars(stats | state.gradient_scales(), state.step)
+                rows.memory(monitor.latest(), state.step)
+                state.note_losses(numbers)
+                watch.look(numbers, state.step)
+                bar.set_postfix({name: f"{numbers[name]:.3f}" for name in ("loss_d", "loss_g", "opacity")}, refresh=False)
+            measured = {}
+            if due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps):
+                measured = guard.optional_together("metrics", partial(_measure, state, dataset, rows), otherwise={})
+            if due(state.step, MEMORY_LINE_EVERY):
+                log.info("step %d: %s", state.step, monitor.line())
+            if due(state.step, training.save_every) or guard.owes_checkpoint:
+                guard.checkpoint()
+            if due(state.step, training.backup_every):
+                guard.optional("checkpoint", partial(_save_backup, state, numbers))
+            if sample_due(state.step, training.sample_every):
+                guard.optional("sample", lambda: rows.scalars(write_samples(state), state.step))
+            if due(state.step, training.video_every):
+                guard.optional("video", partial(write_rotation, state))
+            if isinstance(config.memory.empty_cache, int) and due(state.step, config.memory.empty_cache):
+                clean_up()
+    return measured
 
 
-def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> dict[str, Tensor]:
-    """One step of both networks on one batch from the loader. Returns the step's scalars.
+def due(step: int, every: int) -> bool:
+    """Whether something done every so many steps is to be done now; never where `every` is 0."""
+    return every > 0 and step % every == 0
 
-    Raises Derailed where training cannot go on from here, OutOfMemory where the smallest part of the step is too large.
-    """
-    config = state.config
 
-    def draw_labels() -> Labels:
-        n = len(images) * state.processes.world_size
-        return sample_labels(dataset, n, config.data, state.draws).to(state.device)
+def _batches(state: TrainState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
+    """Photographs and labels for the step that the state is at, also where it was rolled back to an earlier one."""
+    processes = state.processes
+    while True:
+        step = state.step
+        loader = build_loader(dataset, state.config, state.device, step, processes.rank, processes.world_size)
+        with contextlib.closing(loader):
+            while state.step == step:
+                yield next(loader)
+                step += 1
 
-    images = images.to(state.device, non_blocking=True)
-    labels = labels.to(state.device)
-    sizes = str(state.sizes)
-    ran_out = ""
-    try:
-        with all_or_none(state.processes):
-            stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
-    except FAILURES as error:
-        if not is_out_of_memory(error):
-            raise
-        ran_out = first_line(error)
-    if ran_out:
-        where = f"step {state.step + 1}: out of memory ({ran_out})"
-        raise HalfUpdated(f"{where} while weights were changed, which may be half done")
-    stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
-    state.advance()
-    if str(state.sizes) != sizes:
-        log.warning("step %d: it took out-of-memory to find that %s is too much; now %s", state.step, sizes, state.sizes)
-    if state.sizes.step_done():
-        log.info("step %d: memory sufficed for long enough to try %s again", state.step, state.sizes)
-    check_numbers(state, stats, images)
-    return stats
+
+def _monitor_of(state: TrainState) -> MemoryMonitor:
+    """The memory monitor, which writes rows in the first process alone."""
+    memory, first = state.config.memory, state.processes.first
+    path, interval_s = (state.config.run_dir / "memory.jsonl", memory.interval_s) if first else (Path(os.devnull), 0)
+    return MemoryMonitor(path, interval_s, state.device, *watched_budgets(memory, state.device))
+
+
+def _save(state: TrainState, numbers: dict[str, float], memory_snapshot: bool) -> None:
+    save_newest(state.checkpoint(), numbers)
+    if memory_snapshot:
+        with not_worth_a_run("memory snapshots"):
+            log.info("memory snapshot: %s", write_snapshot(state.config.run_dir / "memory", state.step))
+
+
+def _save_backup(state: TrainState, numbers: dict[str, float]) -> None:
+    save(state.config.run_dir / backup_name(state.step), state.checkpoint(), numbers)
+
+
+def _measure(state: TrainState, dataset: Views, rows: RunLog) -> dict:
+    measured = evaluate(state, dataset)
+    if measured:
+        rows.evaluation(measured, state.step)
+    return measured

@@ -1,4 +1,4 @@
-"""The two halves of a training step: mathematics only, no files, no printing.
+"""A training step and its two halves, the discriminator's and the generator's: no files, no printing.
 
 Everything random in a step is drawn for the whole batch before any of it is computed. So a step gives the same gradients in
 however many parts it is taken, and can be taken again in smaller ones where memory runs out.
@@ -8,17 +8,19 @@ Legend: B images a step, or a part of one, K side of a patch, W side of an image
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from graf.camera import Labels
+from graf.data import Views, sample_labels
 from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, sample_patch_grid
 from graf.rendering import RayNoise
-from graf.runtime.guard import retry_smaller
+from graf.runtime.guard import FAILURES, all_or_none, first_line, is_out_of_memory, retry_smaller
 from graf.runtime.processes import Processes
-from graf.training.health import accuracy, colour_deviation, colour_moments
+from graf.training.health import HalfUpdated, accuracy, check_numbers, colour_deviation, colour_moments
 from graf.training.losses import (
     consistency_loss,
     consistency_weight,
@@ -33,6 +35,8 @@ from graf.training.state import TrainState
 
 import torch
 from torch import Tensor, nn
+
+log = logging.getLogger("graf")
 
 Stats = dict[str, Tensor]
 
@@ -68,6 +72,41 @@ def draw(state: TrainState, labels: Labels, rendered: bool = True) -> Draws:
         share=share.to(state.device, non_blocking=True),
         noise=state.generator.draw_noise(n, state.step, state.noise) if rendered else RayNoise(),
     )
+
+
+def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> Stats:
+    """One step of both networks on one batch from the loader. Returns the step's scalars.
+
+    Raises Derailed where training cannot go on from here, OutOfMemory where the smallest part of the step is too large.
+    """
+    config = state.config
+
+    def draw_labels() -> Labels:
+        n = len(images) * state.processes.world_size
+        return sample_labels(dataset, n, config.data, state.draws).to(state.device)
+
+    images = images.to(state.device, non_blocking=True)
+    labels = labels.to(state.device)
+    sizes = str(state.sizes)
+    ran_out = ""
+    try:
+        with all_or_none(state.processes):
+            stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
+    except FAILURES as error:
+        if not is_out_of_memory(error):
+            raise
+        ran_out = first_line(error)
+    if ran_out:
+        where = f"step {state.step + 1}: out of memory ({ran_out})"
+        raise HalfUpdated(f"{where} while weights were changed, which may be half done")
+    stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
+    state.advance()
+    if str(state.sizes) != sizes:
+        log.warning("step %d: it took out-of-memory to find that %s is too much; now %s", state.step, sizes, state.sizes)
+    if state.sizes.step_done():
+        log.info("step %d: memory sufficed for long enough to try %s again", state.step, state.sizes)
+    check_numbers(state, stats, images)
+    return stats
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:

@@ -154,11 +154,12 @@ def test_a_config_that_changes_meanwhile_does_not_change_the_run(tmp_path):
     assert set(yaml.safe_load(kept.read_text())["training"]) == {f.name for f in dataclasses.fields(config.training)}
 
 
-def test_a_training_on_the_cpu_adds_up_in_one_order(smoke, monkeypatch):
+def test_a_training_on_the_cpu_adds_up_in_one_order(smoke, tmp_path, monkeypatch):
     """Gradients of indexed maps, which threads otherwise add up as they come."""
     asked = []
-    monkeypatch.setattr(loop, "_train_on", lambda *_: asked.append(torch.are_deterministic_algorithms_enabled()))
-    loop.train(TrainState(smoke("training.fid_every=0"), torch.device("cpu")), [], Interruption())
+    monkeypatch.setattr(loop.Guard, "should_end", lambda _: asked.append(torch.are_deterministic_algorithms_enabled()) or True)
+    config = smoke(f"training.outdir={tmp_path}", "training.monitoring=none", "memory.interval_s=0")
+    loop.train(TrainState(config, torch.device("cpu")), [], Interruption())
     assert asked == [True] and not torch.are_deterministic_algorithms_enabled()
 
 

@@ -25,7 +25,7 @@ from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, Dama
 from graf.runtime.console import run_script
 from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
-from graf.training import fid, keeping, loop
+from graf.training import fid, loop
 from graf.training.state import TrainState
 
 import pytest
@@ -526,7 +526,7 @@ def test_metrics_that_fail_lose_no_step(train, tmp_path, monkeypatch):
     def fails(*_):
         raise GrafError("too few")
 
-    monkeypatch.setattr(keeping, "evaluate", fails)
+    monkeypatch.setattr(loop, "evaluate", fails)
     status, _ = train(2, "training.fid_every=1", "metrics.extractor=efficientnet-lite0")
     assert status == 2
     assert step_of(tmp_path / "results" / "smoke" / NEWEST) == 1

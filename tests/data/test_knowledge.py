@@ -12,7 +12,7 @@ from graf.config import load_config
 from graf.data import build_dataset, build_loader
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
 from graf.errors import ConfigError
-from graf.training.loop import train_step
+from graf.training.steps import train_step
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step
 

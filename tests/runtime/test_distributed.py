@@ -21,9 +21,10 @@ from graf.runtime import launch
 from graf.runtime.guard import RanOut, attempt, retry_smaller
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
-from graf.training import keeping, steps
-from graf.training.loop import train, train_step
+from graf.training import loop, steps
+from graf.training.loop import train
 from graf.training.state import TrainState, restore
+from graf.training.steps import train_step
 
 import pytest
 import torch
@@ -141,14 +142,14 @@ def measured_while_training(processes, folder):
     few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4", "training.monitoring=none")
     cadences = ("training.max_steps=4", "training.fid_every=2", "training.sample_every=0", "training.save_every=0")
     state, dataset = build((*UNREFINED, *few, *cadences, f"training.outdir={folder}", "memory.interval_s=0"), processes)
-    called, said, real = [], io.StringIO(), keeping.evaluate
+    called, said, real = [], io.StringIO(), loop.evaluate
     handler = logging.StreamHandler(said)
     handler.setLevel(logging.WARNING)
     logging.getLogger("graf").addHandler(handler)
-    keeping.evaluate = lambda state, *rest: called.append(state.step) or real(state, *rest)
+    loop.evaluate = lambda state, *rest: called.append(state.step) or real(state, *rest)
     state.config.run_dir.mkdir(exist_ok=True)
     train(state, dataset, Interruption())
-    keeping.evaluate = real
+    loop.evaluate = real
     logging.getLogger("graf").removeHandler(handler)
     return called, said.getvalue()
 

@@ -23,8 +23,9 @@ from graf.training.health import (
     colour_moments,
     roll_back,
 )
-from graf.training.loop import train, train_step
+from graf.training.loop import train
 from graf.training.state import TrainState, restore
+from graf.training.steps import train_step
 
 import pytest
 import torch

@@ -6,9 +6,10 @@ from graf.checkpoints.checkpoint import NEWEST, Checkpoint, checkpoint_step, rea
 from graf.data import Views
 from graf.errors import CheckpointWriteError
 from graf.evaluation.results import COMPARABLE
+from graf.memory.monitor import MemoryMonitor
 from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
-from graf.training import fid, keeping, loop, samples
+from graf.training import fid, loop, samples
 from graf.training.loop import train
 from graf.training.state import TrainState
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
-MADE = {  # between steps: its phase, and what of graf.training.keeping makes it
+MADE = {  # between steps: its phase, and what of graf.training.loop makes it
     "metrics": ("metrics", "evaluate"),
     "checkpoint": ("checkpoint", "save_newest"),
     "backup": ("checkpoint", "save"),
@@ -52,16 +53,16 @@ def build(smoke, tmp_path, monkeypatch):
         return TrainState(config, torch.device("cpu"))
 
     for name in ("write_rotation", "save"):
-        monkeypatch.setattr(keeping, name, lambda *_: None)
+        monkeypatch.setattr(loop, name, lambda *_: None)
     monkeypatch.setattr(loop, "train_step", step)
-    monkeypatch.setattr(keeping, "write_samples", lambda *_: {})
-    monkeypatch.setattr(keeping, "evaluate", lambda *_: {"values": {}})
+    monkeypatch.setattr(loop, "write_samples", lambda *_: {})
+    monkeypatch.setattr(loop, "evaluate", lambda *_: {"values": {}})
     return build
 
 
 def failing(monkeypatch, name, times, error=None):
-    """What of graf.training.keeping is called `name` runs out of memory so often. Returns the steps of its calls."""
-    real, calls = getattr(keeping, name), []
+    """What of graf.training.loop is called `name` runs out of memory so often. Returns the steps of its calls."""
+    real, calls = getattr(loop, name), []
 
     def work(*given):
         calls.append(next(part.step for part in given if isinstance(part, TrainState | Checkpoint)))
@@ -69,7 +70,7 @@ def failing(monkeypatch, name, times, error=None):
             raise error or RuntimeError(CPU_ALLOCATOR)
         return real(*given)
 
-    monkeypatch.setattr(keeping, name, work)
+    monkeypatch.setattr(loop, name, work)
     return calls
 
 
@@ -101,14 +102,14 @@ def test_what_ran_out_of_memory_twice_is_left_with_a_warning(build, monkeypatch,
 @pytest.mark.parametrize(("every", "steps"), [(0, []), (1, [1, 2, 3]), (2, [2, 3]), (3, [3]), (5, [3])])
 def test_a_run_measures_itself_after_its_last_step_too_and_tells_of_that(build, monkeypatch, every, steps):
     state, measured = build(f"training.fid_every={every}"), []
-    monkeypatch.setattr(keeping, "evaluate", lambda state, _: measured.append(state.step) or {"values": {}, "step": state.step})
+    monkeypatch.setattr(loop, "evaluate", lambda state, _: measured.append(state.step) or {"values": {}, "step": state.step})
     assert train(state, Grey(), Interruption()).get("step") == (3 if every else None)
     assert measured == steps
 
 
 def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
     state = build("training.fid_every=2")
-    monkeypatch.setattr(keeping, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
+    monkeypatch.setattr(loop, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
     assert train(state, Grey(), Interruption()) == {}
 
 
@@ -159,14 +160,14 @@ def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), MemoryError()], ids=lambda e: type(e).__name__)
 def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeypatch, error):
-    state, real = build("training.save_every=0"), keeping.Keeper._print
+    state, real = build("training.save_every=0"), loop.RunLog.scalars
 
-    def fails(keeper, stats):
+    def fails(rows, *given):
         if state.step == 2:
             raise error
-        real(keeper, stats)
+        return real(rows, *given)
 
-    monkeypatch.setattr(keeping.Keeper, "_print", fails)
+    monkeypatch.setattr(loop.RunLog, "scalars", fails)
     with pytest.raises(OutOfMemory, match=r"step 2: out of memory .*tools/check_system\.py"):
         train(state, Grey(), Interruption())
     assert saved_step(state) == 2
@@ -195,8 +196,8 @@ def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
 def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
     few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
     state, rows = build("training.save_best=kid", *few), []
-    monkeypatch.setattr(keeping, "evaluate", fid.evaluate)
-    monkeypatch.setattr(keeping.RunLog, "evaluation", lambda *row: rows.append(row))
+    monkeypatch.setattr(loop, "evaluate", fid.evaluate)
+    monkeypatch.setattr(loop.RunLog, "evaluation", lambda *row: rows.append(row))
     for parameter in state.generator_ema.parameters():
         parameter.data.fill_(float("nan"))
     train(state, Grey(), Interruption())
@@ -207,13 +208,12 @@ def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(
 def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatch):
     """Where another one ran out of memory amid the metrics, the first one may see anything."""
     state = build("training.save_every=0")
-    with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
-        state.step = 2
-        monkeypatch.setattr(type(state.processes), "alone", False)
-        monkeypatch.setattr(type(state.processes), "all_reduce_status", lambda _, status: status)
-        monkeypatch.setattr(keeping, "evaluate", lambda *_: (_ for _ in ()).throw(AssertionError("the stream ended early")))
-        with pytest.raises(AssertionError):
-            keeper._measure()
+    monkeypatch.setattr(type(state.processes), "alone", False)
+    monkeypatch.setattr(type(state.processes), "all_reduce_status", lambda _, status: status)
+    monkeypatch.setattr(type(state.processes), "require_same", lambda *_: None)
+    monkeypatch.setattr(loop, "evaluate", lambda *_: (_ for _ in ()).throw(AssertionError("the stream ended early")))
+    with pytest.raises(AssertionError):
+        train(state, Grey(), Interruption())
     assert saved_step(state) == 2
 
 
@@ -226,11 +226,10 @@ def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, cap
     state = build("training.save_every=0")
     calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
     failing(monkeypatch, "evaluate", 1, error)
-    with keeping.Keeper(state, Grey(), monitor_of(state), memory_snapshot=False) as keeper:
-        state.step, state.bad_steps = 2, bad_steps
-        with pytest.raises(type(error)) as caught:
-            keeper._measure()
-    assert caught.value is error
+    state.bad_steps = bad_steps
+    with pytest.raises(type(error)) as caught:
+        train(state, Grey(), Interruption())
+    assert caught.value is error and state.step == 2
     assert len(calls) == caplog.text.count("model.pt: no space left") == saves
 
 
@@ -250,4 +249,4 @@ def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
 
 
 def monitor_of(state):
-    return keeping.MemoryMonitor(state.config.run_dir / "memory.jsonl", 0, state.device)
+    return MemoryMonitor(state.config.run_dir / "memory.jsonl", 0, state.device)
