@@ -20,7 +20,7 @@ from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.limits import MB
 
-# A loop that says its step as a run's monitor does: it keeps 1 MB a step, or a cache that it drops every 40 steps.
+# A loop that says its step as a run's monitor does: it keeps 1 MB per step, or a cache that it drops every 40 steps.
 LOOP = """
 import json, sys, time
 leaks, steps, path = sys.argv[1] == "leak", int(sys.argv[2]), sys.argv[3]
@@ -73,12 +73,12 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def self_test() -> int:
     """Watch a loop that leaks and one that does not. Returns 0 where both are told for what they are, else 1."""
-    log.info("self test: a loop that keeps %g MB a step, which is to be warned of, then a clean one", RATE_MB)
+    log.info("self test: a loop that keeps %g MB per step, which must be warned of, then a clean one", RATE_MB)
     leaks, clean = (reports_of(kind) for kind in ("leak", "clean"))
     found = bool(leaks) and leaks[0]["step"] <= FOUND_BY_STEP
     found = found and abs(leaks[0]["bytes_per_step"] / MB - RATE_MB) <= RATE_TOLERANCE
-    said = f"at step {leaks[0]['step']}, {leaks[0]['bytes_per_step'] / MB:.2f} MB a step" if leaks else "not at all"
-    log.info("a planted leak of %g MB a step is found %s: %s", RATE_MB, said, "passed" if found else "FAILED")
+    said = f"at step {leaks[0]['step']}, {leaks[0]['bytes_per_step'] / MB:.2f} MB per step" if leaks else "not at all"
+    log.info("a planted leak of %g MB per step is found %s: %s", RATE_MB, said, "passed" if found else "FAILED")
     log.info("a clean loop raises %d alarms: %s", len(clean), "FAILED" if clean else "passed")
     return 0 if found and not clean else 1
 

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, read without running anything that is in them, ours and other people's."""
+"""Checkpoints: written atomically, and read without executing anything in them, ours and those of other projects."""
 
 import dataclasses
 import logging
@@ -48,7 +48,7 @@ def backup_name(step: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What is to be saved of a run: its state's `state_dict()`, and what that was trained with and under."""
+    """A checkpoint of a run: the `state_dict()` of its state, its config, and the conditions that it was trained under."""
 
     config: Config
     n_classes: int
@@ -61,7 +61,7 @@ class Checkpoint:
         return self.state["step"]
 
     def content(self) -> dict:
-        """What the file holds: tensors and plain values only, so that torch.load(weights_only=True) reads it."""
+        """The file's content: tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         return {
             "format": FORMAT,
             "config": config_to_dict(self.config),
@@ -74,10 +74,10 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
-    """Write a checkpoint whole or not at all, and its record beside it, with `scalars` as the last.
+    """Write a checkpoint atomically, and its record beside it, with `scalars` as the last ones.
 
-    after: when the newest of those before it was saved, by its record; this one's will say later, whatever the clock says.
-    Raises CheckpointWriteError where it cannot be written; what the path held before is then as it was.
+    after: the time in the record of the newest earlier checkpoint; this one's time will be later, whatever the clock says.
+    Raises CheckpointWriteError where it cannot be written; an earlier file at the path is then untouched.
     """
     content = checkpoint.content()
     try:
@@ -94,9 +94,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
 def read_checkpoint(path: Path | str) -> dict:
     """The content of a checkpoint file, on the CPU.
 
-    Raises CheckpointError for what is missing or may not be read, DamagedCheckpointError for what is damaged or unsafe: its
-    bytes must be those of the record beside it, or without one, those that its own check sums are of. Raises OSError or what
-    else is meant where the disk or memory fails, which says nothing of the file.
+    Raises CheckpointError for a file that is missing or not permitted, DamagedCheckpointError for one that is damaged or
+    unsafe: its bytes must match the record beside it, or without a record, its own checksums. Raises OSError, MemoryError and
+    the like where the disk or memory fails, which says nothing about the file.
     """
     path = Path(path)
     if path.suffix == SUFFIX:

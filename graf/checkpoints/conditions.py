@@ -1,6 +1,6 @@
-"""What a run's numbers depend on, to the last bit, beside its config, its data and its random state.
+"""The conditions, beside config, data and random state, that a run's numbers depend on bit for bit.
 
-A checkpoint holds the conditions that it was made under, so that a run that is continued under others says so.
+A checkpoint records the conditions that it was made under, so that a run that continues under others can warn.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """Those of a run in this process; what a card computes depends on neither threads nor the CPU's instructions."""
+    """The conditions of a run in this process; results of a card depend on neither threads nor the CPU's instructions."""
 
     torch: str  # its version
     source: str  # digest of graf/ and configs/
@@ -48,14 +48,14 @@ class Conditions:
         )
 
     def changes_since(self, saved: Mapping[str, object]) -> dict[str, str]:
-        """By name what differs from a checkpoint's, such as "threads 4 -> 2"; what either does not know is left out."""
+        """Differences from a checkpoint's conditions by name, such as "threads 4 -> 2"; unknown values are left out."""
         pairs = {name: (saved.get(name), value) for name, value in dataclasses.asdict(self).items()}
         changed = {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
         return {name: f"{LABELS[name]} {old} -> {new}" for name, (old, new) in changed.items()}
 
 
 def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> str:
-    """12 characters that are others when a Python file of graf/ or a file of configs/ is added, removed, renamed or changed."""
+    """12 characters that change when a Python file of graf/ or a file of configs/ is added, removed, renamed or edited."""
     digest = hashlib.sha256()
     for folder, pattern in ((package, "*.py"), (configs, "*.yaml")):
         for path in sorted(filter(Path.is_file, folder.rglob(pattern))):
@@ -66,7 +66,7 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
 
 
 def report_config_changes(saved: dict, config: Config) -> None:
-    """Tell in the log the config's values that are others than a checkpoint's."""
+    """Log the values of the config that differ from a checkpoint's."""
     before = flat(with_new_names(saved, OLDER_NAMES, "the checkpoint's config")[0])
     for name, value in flat(config_to_dict(config)).items():
         if before.get(name) != value:

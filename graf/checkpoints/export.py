@@ -1,4 +1,4 @@
-"""Generators for others to use: the moving average's weights and the config in one safetensors file, and nothing else."""
+"""Exported generators: the moving average's weights and the config in one safetensors file, and nothing else."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def write_export(path: Path | str, generator: Generator, step: int) -> Path:
     }
     try:
         with whole_file(path) as temporary:
-            temporary.write_bytes(save(weights, metadata))  # save_file would let nobody else read it
+            temporary.write_bytes(save(weights, metadata))  # save_file would make it readable by its owner only
     except (OSError, SafetensorError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error})") from error
     return Path(path)

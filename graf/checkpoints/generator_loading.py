@@ -13,7 +13,7 @@ from graf.models.generator import Generator
 
 import torch
 
-RUNS_NAMED = 5  # where a folder holds none
+RUNS_NAMED = 5  # other runs named in the error for a folder without one
 
 
 def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
@@ -33,9 +33,9 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
 
 
 def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
-    """`load_generator` of a checkpoint's content that has been read; `path` names it in messages.
+    """`load_generator` from a checkpoint's content; `path` names it in messages.
 
-    partial: take the weights that fit, if they are half of the generator's parameters, and tell the others in the log.
+    partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
     found = recognise(content, path)
     found.report_left_out(path)
@@ -49,7 +49,7 @@ def generator_of(path: Path, content: dict, config: Config, device: torch.device
 
 
 def checkpoint_config(path: Path, content: dict) -> Config:
-    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else of the weights' shapes.
+    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else one inferred from the shapes.
 
     Raises CheckpointError where the shapes are of no architecture of ours, ConfigError for a config that cannot be taken.
     """

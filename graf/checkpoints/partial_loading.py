@@ -1,4 +1,4 @@
-"""Weights into networks: all of them or a table of what differs, or as many as fit with an account of the rest."""
+"""Loading weights into networks: strictly, with a table of what differs, or partially, with a report of what is left out."""
 
 import logging
 from collections import defaultdict
@@ -22,7 +22,7 @@ Row = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class PartialReport:
-    """What became of a file's tensors and a network's, by name; share: of the network's parameters that were loaded."""
+    """Which tensors of a file and of a network were loaded or left, by name; share: of the network's parameters loaded."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
@@ -36,7 +36,7 @@ class PartialReport:
         return [f"{kind}: {_by_module(names)}" for kind, names in kinds.items() if names]
 
     def tell(self, what: str) -> None:
-        """The report in the log, in the name of `what`."""
+        """Log the report; `what` names the network."""
         log.info("%s: %d tensors loaded, %.1f%% of the parameters", what, len(self.loaded), 100 * self.share)
         for line in self.lines():
             log.warning("%s: %s", what, line)
@@ -56,14 +56,14 @@ def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], confi
         (key, str(value), str(finding.value), _source(finding.source, parts))
         for key, value, finding in differences(findings, config)
     ]
-    anew = ", or begin anew with --set expname=other" if "discriminator" in networks and len(networks) > 1 else ""  # a run
-    raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits{anew}\n{_table(keys or rows)}")
+    other = ", or start a new run with --set expname=other" if "discriminator" in networks and len(networks) > 1 else ""
+    raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits{other}\n{_table(keys or rows)}")
 
 
 def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> PartialReport:
-    """Load those of the weights whose name and shape the network has. The report names the others.
+    """Load the weights whose name and shape match the network's. The report names the others.
 
-    Raises CheckpointError where they are less than half of the network's parameters; the network then stays as it was.
+    Raises CheckpointError where they are less than half of the network's parameters; the network is then unchanged.
     """
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}

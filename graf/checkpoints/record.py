@@ -1,7 +1,7 @@
-"""A checkpoint's record: a small JSON beside it that says what was written, when and by what, and by which damage is known.
+"""A checkpoint's record: a small JSON file beside it that says what was written, when and by what, and reveals damage.
 
-It is removed before its checkpoint is replaced and written after, so that whenever a run is killed, a record is of the file
-beside it or missing. A file without one is checked by the check sums inside it.
+It is removed before its checkpoint is replaced and written afterwards: whenever a run is killed, the record is of the file
+beside it or missing. A file without a record is checked by the checksums inside it.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """saved: when, ISO 8601 in UTC, and later than those before it even where the clock was set back; metrics: the best
-    measurement and the lowest losses so far, and the last scalars."""
+    """saved: time in ISO 8601, UTC, later than those before it even if the clock was set back; metrics: the best measurement,
+    the lowest losses so far, and the last scalars."""
 
     sha256: str
     size: int  # bytes
@@ -55,17 +55,17 @@ def make_record(file: Path, sha256: str, content: dict, scalars: Mapping[str, fl
 
 
 def versions() -> dict[str, str]:
-    """What writes a checkpoint."""
+    """Versions of this package, PyTorch and Python, which a checkpoint records."""
     return {"python": platform.python_version(), "torch": str(torch.__version__), "graf_ccsr": __version__}
 
 
 def iso_utc(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601; later times sort behind earlier."""
+    """Seconds since 1970 as ISO 8601; as text, later times sort after earlier ones."""
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
 
 
 def _next(time_utc: str) -> str:
-    """A microsecond later; empty where it is no time."""
+    """The time a microsecond later; empty for what is no time."""
     try:
         return iso_utc(datetime.datetime.fromisoformat(time_utc).timestamp() + 1e-6)
     except (ValueError, OverflowError, OSError):
@@ -99,7 +99,7 @@ def save_verified(content: dict, file: Path) -> str:
         hashing = _HashingFile(stream)
         try:
             torch.save(content, hashing)
-        except RuntimeError as error:  # torch's own words for whatever befell a write
+        except RuntimeError as error:  # torch's error for any failed write
             raise error.__context__ or error from None
         stream.flush()
         os.fsync(stream.fileno())
@@ -110,9 +110,9 @@ def save_verified(content: dict, file: Path) -> str:
 
 
 def has_right_checksums(file: Path) -> bool:
-    """Whether every part of a checkpoint is as torch.save wrote it, which torch.load does not look at.
+    """Whether every part of a checkpoint is as torch.save wrote it, which torch.load does not check.
 
-    True of files without check sums, which torch wrote until 2020.
+    True for files without checksums, which torch wrote until 2020.
     """
     try:
         if not zipfile.is_zipfile(file):
@@ -126,14 +126,14 @@ def has_right_checksums(file: Path) -> bool:
 
 
 def is_not_the_files(error: Exception) -> bool:
-    """Whether reading failed for want of memory or by the disk, rather than by what the file holds."""
+    """Whether reading failed because of memory or the disk, rather than because of the file's content."""
     if isinstance(error, OSError):
         return error.errno not in (None, errno.EINVAL)  # as of an offset that a damaged file names
     return is_out_of_memory(error)
 
 
 class _HashingFile:
-    """A file for torch.save that takes the sha256 of all that passes through it."""
+    """A file for torch.save that computes the sha256 of everything written to it."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream

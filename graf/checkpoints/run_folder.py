@@ -1,4 +1,4 @@
-"""The checkpoints in a run's folder: the newest, those before it that are kept, and which to continue from.
+"""The checkpoints in a run's folder: the newest, the earlier ones that are kept, and the one to continue from.
 
 model.pt is the newest at all times; checkpoints/model_<step>.pt are those before it, training.keep_checkpoints in all. Those
 in backups/ and model_best.pt are kept for good.
@@ -26,7 +26,7 @@ Scalars = Mapping[str, float] | None
 
 
 def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and those too many are removed.
+    """Write the run's model.pt; the one before it becomes checkpoints/model_<step>.pt, and surplus ones are removed.
 
     Raises CheckpointWriteError as `save` does.
     """
@@ -39,9 +39,9 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
 
 
 def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write a checkpoint into the run's folder, trying again training.save_retries times after 1, 2, 4, ... seconds.
+    """Write a checkpoint into the run's folder, with training.save_retries retries after 1, 2, 4, ... seconds.
 
-    Raises CheckpointWriteError, which names what went wrong and what there still is.
+    Raises CheckpointWriteError, which names what went wrong and which checkpoint is left.
     """
     run_dir, retries = checkpoint.config.run_dir, checkpoint.config.training.save_retries
     remove_run_leftovers(run_dir)
@@ -63,7 +63,7 @@ def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Cal
 
 
 def run_checkpoints(run_dir: Path) -> list[Path]:
-    """All checkpoints of a run, read or unread: model.pt, then the others from the newest to the oldest by their records."""
+    """Paths of all checkpoints of a run: model.pt, then the others from newest to oldest by their records."""
     others = [path for folder in FOLDERS for path in (run_dir / folder).glob("model*.pt")]
     others += [path for path in (run_dir / BEST,) if path.exists()]
     newest = run_dir / NEWEST
@@ -71,10 +71,10 @@ def run_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
-    """The newest checkpoint of a run that is whole, None where the run has none at all. The log tells of those passed over.
+    """The newest complete checkpoint of a run, None where the run has none at all. Those passed over are logged.
 
-    set_aside: rename the damaged ones to *.damaged, for whoever will write in their place. Raises CheckpointError where there
-    are checkpoints, but all are damaged: they stay as they are, or the next start would take the folder for a new run's.
+    set_aside: rename damaged ones to *.damaged, so that they are not overwritten. Raises CheckpointError where there are
+    checkpoints but all are damaged: they are not renamed then, or the next start would take the folder for a new run's.
     """
     damaged: list[tuple[Path, DamagedCheckpointError]] = []
     for path in run_checkpoints(run_dir):
@@ -91,13 +91,13 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
     if damaged:
         raise CheckpointError(
             f"{run_dir}: none of its {len(damaged)} checkpoints can be read; the newest: {damaged[0][1]}. Put back a copy, or "
-            "begin anew in another folder with --set expname=..."
+            "start a new run with --set expname=..."
         )
     return None
 
 
 def _keep_previous(newest: Path) -> None:
-    """What model.pt is, also as checkpoints/model_<step>.pt: a second name, or a copy where the disk has no such thing."""
+    """Keep model.pt as checkpoints/model_<step>.pt: as a hard link, or a copy where the disk has no links."""
     if not newest.exists():
         return
     record = read_record(newest)
@@ -121,14 +121,14 @@ def _keep_previous(newest: Path) -> None:
 
 
 def _remove_surplus(run_dir: Path, keep: int) -> None:
-    """Leave the newest of those in checkpoints/, which with model.pt are `keep`."""
+    """Remove all but the newest of checkpoints/; with model.pt, `keep` are left."""
     older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
     for path in older[keep - 1 :]:
         _remove(path)
 
 
 def remove_run_leftovers(run_dir: Path) -> None:
-    """Remove what a killed run left half written, which may be what a full disk is full of."""
+    """Remove files that a killed run left half written, which may be what fills a full disk."""
     for folder in (run_dir, *(run_dir / name for name in FOLDERS)):
         remove_leftovers(folder, own=(".model*.pt", ".model*.json", ".config*.yaml"))  # the lock's holder writes these
 
@@ -149,7 +149,7 @@ def _set_aside(checkpoint: Path) -> Path:
 
 
 def _saved(checkpoint: Path) -> str:
-    """When it was written, by its record, which outlives copies of the folder, else by the file; "" where that is gone."""
+    """Time of writing: from the record, which survives copying the folder, else from the file; "" where that is gone."""
     record = read_record(checkpoint)
     try:
         return iso_utc(checkpoint.stat().st_mtime) if record is None else record.saved

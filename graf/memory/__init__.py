@@ -1,1 +1,1 @@
-"""Memory: what a run takes, whether it grows, what holds it, and giving it back."""
+"""Memory: how much a run needs, whether its use grows, and what holds it."""

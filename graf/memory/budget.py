@@ -1,4 +1,4 @@
-"""The memory that a run may take, and the limit that turns taking more into an error which a step survives."""
+"""The memory budget of a run, and a limit that turns exceeding it into an out-of-memory error, which a step survives."""
 
 import logging
 import os
@@ -16,8 +16,8 @@ log = logging.getLogger("graf")
 
 
 def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """What the process may hold at most on the device: memory.budget_gb, else what is free on the card, or what the machine or
-    the control group around the process has. A card is the process's own; the host's is shared by the run's processes there."""
+    """Bytes that the process may use on the device: memory.budget_gb, else what is free on the card, or what the machine or the
+    process's control group has. A card belongs to one process; host memory is shared by the run's processes on the machine."""
     asked = int(memory.budget_gb * GB)
     if device.type == "cuda":
         limit, _ = torch.cuda.mem_get_info(device)
@@ -27,23 +27,23 @@ def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
 
 
 def watched_budgets(memory: MemoryConfig, device: torch.device) -> tuple[int, int]:
-    """What memory.budget_gb leaves the process on the host and on the card, for the monitor; 0 where it names nothing."""
+    """The process's part of memory.budget_gb on the host and on the card, for the monitor; 0 where none is set."""
     budget = budget_bytes(memory, device) if memory.budget_gb else 0
     return (0, budget) if device.type == "cuda" else (budget, 0)
 
 
 def local_processes() -> int:
-    """Processes of the run on this machine, as torchrun tells."""
+    """Number of the run's processes on this machine, from torchrun's variables."""
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(told)) if told.isdecimal() else 1
 
 
 def keep_to(memory: MemoryConfig, device: torch.device) -> None:
-    """Have an allocation beyond the budget fail, before the system kills the process for it.
+    """Make allocations beyond the budget fail, before the system kills the process.
 
     On a card by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
-    below the machine's. Beside a card the host's memory is watched, not limited: how much of it CUDA itself maps and takes is
-    not ours to say. Raises GrafError where the process, idle, takes more than memory.budget_gb already.
+    below the machine's. With a card the host's memory is watched, not limited, because CUDA itself maps an unknown amount of
+    it. Raises GrafError where the idle process already uses more than memory.budget_gb.
     """
     budget = budget_bytes(memory, device)
     if device.type == "cuda":

@@ -18,20 +18,20 @@ import numpy as np
 WINDOW_STEPS = 5
 SPAN = 32  # windows that a trend is drawn through: 160 steps of the narrowest
 WIDENINGS = (1, 8, 64, 512)
-WARM_UP_WINDOWS = 4  # of each width, left out
-MIN_GROWTH = 112 * MB  # over a span: 0.7 MB a step for the narrowest, 0.0014 for the widest
+WARM_UP_WINDOWS = 4  # skipped at each width
+MIN_GROWTH = 112 * MB  # over a span: 0.7 MB per step for the narrowest, 0.0014 for the widest
 MIN_SHARE = 0.03  # ... and of what is resident
 MIN_SIGNIFICANCE = 10  # growth over a span / standard deviation about the trend
 STEADY = 0.9  # slope of the second half / slope of the first; growth that saturates has less
 HINGE = 0.7  # slope of the first half / slope of the whole; a jump late in the span has less
 CONFIRMATIONS = 2  # windows in a row
 URGENT_SPAN = 8  # windows that suffice where the limit is less than a span away
-EARLIER_WINDOWS = 4 * SPAN  # whose height a leak must exceed, or each tooth of a slow saw would be one
+EARLIER_WINDOWS = 4 * SPAN  # whose level a leak must exceed, or each tooth of a slow sawtooth would count
 
 
 @dataclass(frozen=True)
 class LeakReport:
-    """Growth that does not end by itself."""
+    """A report of growth that does not end by itself."""
 
     source: str  # host (the process itself), workers (its loader's), device (tensors on the card)
     step: int  # at which it was found
@@ -62,8 +62,8 @@ class LeakReport:
         """What to look for and what to set."""
         if self.source == "workers":
             return (
-                "the loader's workers grow: training.persistent_workers=false starts them again, training.nworkers=1 makes "
-                "them fewer, and 0 shows whether it is the data set"
+                "the loader's workers grow: training.persistent_workers=false restarts them, training.nworkers=1 makes them "
+                "fewer, and 0 shows whether it is the data set"
             )
         if self.phase != "train":
             return (
@@ -80,9 +80,9 @@ class LeakReport:
         added = ", ".join(f"{name} {grown / MB:+.0f} MB" for name, grown in self.phase_bytes.items())
         suspects = f"; more than at the start: {', '.join(self.suspects)}" if self.suspects else ""
         return (
-            f"memory leak ({self.source}) at {unit} {self.step}: {self.bytes_per_step / MB:.2f} MB a {unit}, "
-            f"{self.bytes_per_hour / GB:.2f} GB an hour; {self.resident_bytes / GB:.2f} of {self.limit_bytes / GB:.2f} GB are "
-            f"taken, the limit is {duration(self.seconds_left)} away; "
+            f"memory leak ({self.source}) at {unit} {self.step}: {self.bytes_per_step / MB:.2f} MB per {unit}, "
+            f"{self.bytes_per_hour / GB:.2f} GB per hour; {self.resident_bytes / GB:.2f} of {self.limit_bytes / GB:.2f} GB are "
+            f"used, the limit is {duration(self.seconds_left)} away; "
             f"in {self.span_steps} {unit}s: {added}{suspects}; {self.advice}"
         )
 
@@ -109,8 +109,8 @@ class LeakDetector:
     def add(self, step: int, seconds: float, resident_bytes: int, phase: str) -> LeakReport | None:
         """A reading of `resident_bytes` after `step` steps at `seconds` of any clock; `phase` is what ran since the last one.
 
-        Returns a report where the reading completes the evidence of a leak; of the same leak again only when what has grown
-        since it began has tripled. A step lower than the last one starts the test again.
+        Returns a report where the reading completes the evidence of a leak; for the same leak again only when its growth has
+        tripled. A step lower than the last one resets the detector.
         """
         if self._last is not None and step < self._last.step:
             self._restart()
@@ -223,7 +223,7 @@ def _points(span: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slope(span: list[_Window]) -> float:
-    """Bytes per step."""
+    """Slope of the trend in bytes per step."""
     return theil_sen(*_points(span))
 
 

@@ -1,4 +1,4 @@
-"""Watching a run's memory while it trains: a row every few seconds, and a warning when it grows for good."""
+"""Monitoring a run's memory while it trains: a row every few seconds, and a warning about leaks."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ log = logging.getLogger("graf")
 CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the looks between them
 UNIQUE_EVERY = 12  # rows, for what costs the kernel a walk over all pages
 MAX_REPORTS = 100  # kept in memory
-CENSUS_STEPS = 20  # after which what lives is taken for what belongs to the run
+CENSUS_STEPS = 20  # objects alive after these are taken as the run's normal ones
 SUSPECTS = 3  # groups of tensors, and types of objects, that a report names
 
 
@@ -33,7 +33,7 @@ class MemoryMonitor:
 
     A context: entering it starts a thread that writes a row of JSON every interval_s seconds, or none where that is 0. The
     loop says `step_done` after each step and wraps what else it does in `phase`, so that growth can be told apart by phase.
-    Nothing that goes wrong in here reaches the training; the first fault of a kind is logged.
+    Errors of the monitor never reach the training; the first of each kind is logged.
     """
 
     def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0, card_budget_bytes: int = 0):
@@ -73,7 +73,7 @@ class MemoryMonitor:
             self._thread.join()
 
     def step_done(self, step: int) -> None:
-        """The run has taken so many steps."""
+        """Tell the monitor that the run has done so many steps."""
         self._step = step
         self._steps_seen += 1
         if self._steps_seen == CENSUS_STEPS:
@@ -112,7 +112,7 @@ class MemoryMonitor:
         return "memory: " + (", ".join(f"{name} {n_bytes / GB:.2f} GB" for name, n_bytes in values.items()) or "unknown")
 
     def _look(self) -> None:
-        """A reading for the detectors, in the thread that trains; the next is due when this one's cost is a small share."""
+        """Take a reading for the detectors, in the training thread, so seldom that its cost is a small share."""
         began = time.thread_time()
         with self._harmless("memory cannot be read"):
             self._judge("host", self._tree.resident_bytes())
@@ -177,7 +177,7 @@ class MemoryMonitor:
 
     @contextlib.contextmanager
     def _harmless(self, what: str) -> Iterator[None]:
-        """No fault of the monitor ends a run, whichever it is: it is said once, and the block is left."""
+        """No error of the monitor ends a run: it is logged once, and the block is left."""
         try:
             yield
         except Exception as error:

@@ -39,7 +39,7 @@ COMPOSITING = 18  # floats a sample between the field and the pixel: points, dep
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
 PERCEPTION_WEIGHTS = 18 * MB
-SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # of what is still a picture
+SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
 RAYS_AT_ONCE = (16384, 4096, 1024)
 
 
@@ -268,11 +268,11 @@ def fits(estimate: Estimate, budget_bytes: int) -> bool:
 
 
 def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") -> tuple[str, ...] | None:
-    """`section.key=value` overrides with which a step stays within the budget, those that cost least; () where it does already.
+    """The `section.key=value` overrides of least cost with which a step fits into the budget; () where it does already.
 
-    Settings are tried in the order of what they cost: number format, then time alone, then the batch, then quality. Each is
-    taken as far as it needs to go, and those before it that turn out not to be needed are left out. None where nothing is
-    enough.
+    Settings are tried in the order of their cost: number format, then settings that only cost time, then the batch, then
+    quality. Each is changed as far as needed, and earlier ones that turn out to be unnecessary are left out. None where
+    nothing suffices.
     """
 
     def enough(edits: tuple[Edit, ...]) -> bool:
@@ -316,7 +316,7 @@ def _ladders(config: Config) -> Iterator[list[Edit]]:
 
     if not training.use_amp:
         yield edits("training", "use_amp", [True])
-    if training.micro_batch == "auto":  # the same gradient, image by image at the end
+    if training.micro_batch == "auto":  # the same gradient, in the end one image at a time
         parts = _doublings(2 * training.accumulation_steps, training.batch_size)
         yield edits("training", "accumulation_steps", parts)
     else:

@@ -29,7 +29,7 @@ class ProcessTree:
         return self.process.memory_info().rss
 
     def find_children(self) -> None:
-        """Look for the children again; this reads the machine's whole process table, so seldom."""
+        """Look for new children; seldom, because it reads the machine's whole process table."""
         self.children = self.process.children(recursive=True)
 
     def read(self) -> dict[str, int]:
@@ -42,9 +42,9 @@ class ProcessTree:
         return {"host_bytes": host, "workers": len(self.children), "workers_bytes": workers}
 
     def read_unique(self) -> dict[str, int]:
-        """Bytes that only the process holds, and only its children; empty where the system does not tell.
+        """Bytes held by the process alone, and by its children alone; empty where the system cannot tell.
 
-        The kernel walks every page for it: a few milliseconds a GB. Raises psutil.NoSuchProcess where it has ended.
+        The kernel walks every page for it: a few milliseconds per GB. Raises psutil.NoSuchProcess where it has ended.
         """
         try:
             host = self.process.memory_full_info().uss
@@ -77,7 +77,7 @@ class CpuLoad:
     def __init__(self, tree: ProcessTree):
         self.tree = tree
         self._before = time.monotonic(), tree.cpu_seconds()
-        psutil.cpu_percent()  # the next reading is of what comes from here on
+        psutil.cpu_percent()  # the next reading covers the time from here on
 
     def read(self) -> dict[str, float]:
         """Both in percent. Raises psutil.Error where the process has ended."""
@@ -106,7 +106,7 @@ def read_allocator(device: torch.device) -> dict[str, float]:
 
 
 class Card:
-    """A GPU as the driver sees it, all processes together. What it cannot tell is asked for once."""
+    """A GPU as the driver sees it, all processes together. Readings that fail are not tried again."""
 
     def __init__(self, device: torch.device):
         self.device = device

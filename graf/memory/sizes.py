@@ -1,4 +1,4 @@
-"""How much of a step is taken at a time: fewer images, then fewer rays, where memory does not suffice for more."""
+"""The part of a step that is computed at a time: fewer images, then fewer rays, where memory does not suffice for more."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ GOOD_STEPS = 500  # after which a step that was made smaller may grow again, onc
 
 @dataclasses.dataclass
 class StepSizes:
-    """`images` of a step's batch at a time, and `rays` of them whose activations are held, 0 for all of them.
+    """`images` of a step's batch per part, and the number of `rays` whose activations are kept, 0 for all of them.
 
     They never exceed what they started with. The gradient of a step does not depend on them.
     """
@@ -44,7 +44,7 @@ class StepSizes:
         return True
 
     def step_done(self) -> bool:
-        """A step went well. Returns whether the next one is larger again, which happens once."""
+        """Count a good step. Returns whether the next one is larger again, which happens once."""
         self.good_steps += 1
         if self.smaller_than is None or self.grown or self.good_steps < GOOD_STEPS:
             return False
@@ -57,7 +57,7 @@ class StepSizes:
         return [slice(start, min(start + self.images, n)) for start in range(0, n, self.images)]
 
     def of_batch(self, n: int) -> str:
-        """How a batch of n is taken: `batch 16 in 4 parts of 4`."""
+        """How a batch of n is split, as text: `batch 16 in 4 parts of 4`."""
         n_parts = len(self.parts(n))
         up_to = "up to " if n % self.images else ""
         return f"batch {n} in {n_parts} parts of {up_to}{self.images}" if n_parts > 1 else f"batch {n} in one part"
@@ -71,7 +71,7 @@ class StepSizes:
         return dataclasses.asdict(self)
 
     def load_state_dict(self, saved: dict) -> None:
-        """Go on with what an out-of-memory had made smaller, unless the config and this machine start with less."""
+        """Continue with sizes that an out-of-memory had made smaller, unless the config and this machine start with less."""
         self.good_steps, self.grown = saved["good_steps"], saved["grown"]
         if saved["smaller_than"] is None or saved["n_rays"] != self.n_rays:
             return
@@ -80,13 +80,13 @@ class StepSizes:
 
 
 def smallest_of_all(sizes: StepSizes, processes: Processes) -> StepSizes:
-    """The smallest sizes that any process of a run starts with, which all start with: they shrink together."""
+    """The smallest starting sizes of all processes of a run: all use them, and shrink together."""
     images, rays = processes.smallest((sizes.images, sizes.rays or math.inf))
     return dataclasses.replace(sizes, images=images, rays=0 if rays == math.inf else rays)
 
 
 def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classes: int = 1, n_elevations: int = 1) -> StepSizes:
-    """The sizes that the config names; where it leaves them open (`auto`), such as the planner finds to fit into the budget.
+    """The sizes in the config; where it says `auto`, those that fit into the budget according to the planner.
 
     `budget_bytes` is what the process may hold on the device, 0 for no limit.
     """

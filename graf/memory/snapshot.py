@@ -1,4 +1,4 @@
-"""What holds the memory: live tensors by shape, the commonest types of objects, and PyTorch's own snapshot of a card."""
+"""Snapshots of memory: live tensors by shape, the commonest types of objects, and PyTorch's own snapshot of a card."""
 
 import gc
 import json
@@ -37,7 +37,7 @@ class Census:
     types: Counter[str]  # how many objects that the garbage collector tracks, by type
 
     def grown_since(self, before: "Census", n: int) -> list[str]:
-        """The n groups of tensors that gained the most bytes, then the n types that gained the most objects, in words."""
+        """The n groups of tensors that gained the most bytes, then the n types that gained the most objects, as text."""
         gained_bytes, gained = self.tensor_bytes - before.tensor_bytes, self.tensors - before.tensors
         tensors = [
             f"{gained[group]} tensors {tuple(group.shape)} {group.dtype} on {group.device} ({grown / MB:.0f} MB)"
@@ -48,7 +48,7 @@ class Census:
 
 
 def take_census() -> Census:
-    """Count the live objects: a fraction of a second, in which Python does nothing else."""
+    """Count the live objects; blocks Python for a fraction of a second."""
     tensors, tensor_bytes, types = Counter(), Counter(), Counter()
     seen = set()
     for item in gc.get_objects():

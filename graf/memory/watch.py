@@ -1,4 +1,4 @@
-"""Watching another process from outside: the curve of its memory, the leaks in it, and their report as JSON and picture."""
+"""Watching another process from outside: its memory curve, leaks, and a report as JSON and picture."""
 
 import contextlib
 import json
@@ -26,15 +26,15 @@ CURVE_POINTS = 2000  # kept of the curve, at most
 CHILDREN_EVERY = 10  # samples between looks for new children
 WRAPPER_BYTES = 32 * MB  # a shell or make, whose only child does the work, takes less
 MAX_REPORTS = 100
-CLEAN_UP_S = 2.0  # after which what a clean-up gave back is measured
+CLEAN_UP_S = 2.0  # wait before measuring what a clean-up gave back
 
 
 class ProcessWatch:
     """Samples of a process and its children, or of those of the one below it that does the work.
 
-    Where the folder of its run is known, growth is counted by the step and phase that the rows of memory.jsonl tell, and what
-    the run's own monitor finds, which sees more, is taken over; else it is counted by sample, from warm_up_s on, in which
-    programs load what they need.
+    Where the folder of its run is known, growth is measured per step and phase of the rows of memory.jsonl, and findings of the
+    run's own monitor, which sees more, are included. Otherwise it is measured per sample, after warm_up_s, in which programs
+    load what they need.
     """
 
     def __init__(self, pid: int, run_dir: Path | None, warm_up_s: float):
@@ -55,7 +55,7 @@ class ProcessWatch:
         self._detectors = {source: LeakDetector(source, memory_limit()) for source in ("host", "workers")}
 
     def sample(self) -> list[LeakReport]:
-        """Take one. Returns the leaks that it shows. Raises psutil.NoSuchProcess where the process has ended."""
+        """Take a sample. Returns the leaks that it shows. Raises psutil.NoSuchProcess where the process has ended."""
         if self.samples % CHILDREN_EVERY == 0 or not self.tree.process.is_running():
             self.tree = find_worker(self.pid)
         values = self.tree.read()
@@ -103,7 +103,7 @@ class ProcessWatch:
         return [report for report in found if report is not None]
 
     def _keep(self, point: dict[str, float]) -> None:
-        """Append to the curve; where it is full, every second point goes, and half as many come from then on."""
+        """Append to the curve; when it is full, every second point is dropped, and from then on every second one is kept."""
         self.curve.append(point)
         if len(self.curve) > CURVE_POINTS:
             self.curve = self.curve[::2]
@@ -118,7 +118,7 @@ class NewRows:
         self._offset = path.stat().st_size if path.exists() else 0
 
     def read(self) -> list[dict]:
-        """Those since the last call. A line that is being written waits for its end; one that a crash cut short is left out."""
+        """Rows since the last call. An unfinished line is read later; one that a crash cut short is left out."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -189,7 +189,7 @@ class WatchSettings:
 
 
 def watch_command(command: list[str], settings: WatchSettings) -> int:
-    """Run the command and watch it. Returns its exit status, 128 + the signal's number where one ended it, as shells have it.
+    """Run the command and watch it. Returns its exit status, 128 + the signal's number where one ended it, as shells do.
 
     The command has a session of its own, or Ctrl-C in a terminal would reach it twice. Raises GrafError where it cannot start.
     """
@@ -239,7 +239,7 @@ def observe(process: psutil.Process, watch: ProcessWatch, settings: WatchSetting
 
 
 def force_clean_up(process: psutil.Process, watch: ProcessWatch) -> None:
-    """Have the training clean up, and say what it gave back."""
+    """Ask the training run to clean up, and log what it gave back."""
     before = watch.tree.read()["host_bytes"]
     asked = request_clean_up(process)
     if asked is None:
@@ -251,7 +251,7 @@ def force_clean_up(process: psutil.Process, watch: ProcessWatch) -> None:
 
 @contextlib.contextmanager
 def forwarded_signals(process: psutil.Process) -> Iterator[None]:
-    """Inside it, what would end this program goes to the process instead, which may have something to save."""
+    """Forward signals that would end this program to the process, which may have something to save."""
 
     def forward(number: int, _frame: object) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -357,10 +357,10 @@ def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
     wider = smoke("nerf.netwidth=16")
     with pytest.raises(CheckpointError, match="does not fit this config") as caught:
         restore(path, new_state(wider))
-    assert str(path) in str(caught.value) and "or begin anew with --set expname=other" in str(caught.value)
+    assert str(path) in str(caught.value) and "or start a new run with --set expname=other" in str(caught.value)
     with pytest.raises(CheckpointError, match="does not fit this config") as caught:
         load_generator(path, wider)
-    assert str(path) in str(caught.value) and "anew" not in str(caught.value)
+    assert str(path) in str(caught.value) and "new run" not in str(caught.value)
     assert len(str(caught.value).splitlines()) < 10
 
 

@@ -118,8 +118,8 @@ def test_rate_and_time_left_are_arithmetic():
     assert report.seconds_left == 2 * GB / (4 * MB)
     assert dataclasses.replace(report, resident_bytes=4 * GB).seconds_left == 0
     said = report.message()
-    assert "2.00 MB a step" in said
-    assert "14.06 GB an hour" in said
+    assert "2.00 MB per step" in said
+    assert "14.06 GB per hour" in said
     assert "9 min away" in said
 
 

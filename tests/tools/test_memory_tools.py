@@ -189,7 +189,7 @@ def test_a_watch_without_a_runs_folder_finds_growth_by_sample(monkeypatch):
     monkeypatch.setattr(watch_module, "find_worker", lambda pid: watch.tree)
     found = [report for _ in range(200) for report in watch.sample()]
     assert [(report.source, report.bytes_per_step) for report in found] == [("workers", MB)]
-    assert "a sample" in found[0].message(watch.unit)
+    assert "per sample" in found[0].message(watch.unit)
     assert watch.as_report()["leak"]
 
 
