@@ -31,7 +31,7 @@ for step in range(1, steps + 1):
         kept.clear()
     with open(path, "a") as file:
         file.write(json.dumps({"time": time.time(), "step": step, "phase": "train"}) + "\\n")
-    time.sleep(0.005)
+    time.sleep(0.02)
 """
 SELF_TEST_STEPS, SELF_TEST_INTERVAL_S = 250, 0.005
 FOUND_BY_STEP = 200
