@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--steps", type=positive, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or a minute's")
     p.add_argument("--rounds", type=positive, default=2, help="amp, busy: turns of each of the two (default: 2)")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="amp: training.amp_dtype (default: auto)")
-    p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays an image")
+    p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays per image")
     p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
     p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
@@ -124,7 +124,7 @@ def step_rows(args: argparse.Namespace) -> list[dict]:
 def amp_rows(args: argparse.Namespace) -> list[dict]:
     """Each turn is a process of its own; of a machine that others use, CPU seconds say more than those of the clock."""
     rows = [in_own_process({"name": name}) for _ in range(args.rounds) for name in ("float32", "amp")]
-    log.info("| variant | format | seconds a step | CPU seconds a step |\n| --- | --- | --- | --- |")
+    log.info("| variant | format | seconds per step | CPU seconds per step |\n| --- | --- | --- | --- |")
     for row in rows:
         figures = row["seconds_per_step"], row["cpu_seconds_per_step"]
         log.info("| %s | %s | %.3f | %.3f |", row["name"], row["number_format"], *figures)
@@ -207,7 +207,7 @@ def ccsr_rows(args: argparse.Namespace) -> list[dict]:
 
 def memory_rows(args: argparse.Namespace) -> list[dict]:
     rows: list[dict] = []
-    log.info("| rays an image | step | peak GB | of plain's | seconds | of default's |\n| --- | --- | --- | --- | --- | --- |")
+    log.info("| rays per image | step | peak GB | of plain's | seconds | of default's |\n| --- | --- | --- | --- | --- | --- |")
     for rays in sorted(args.rays):
         for name in args.variants:
             expected = memory.expected_bytes(rows, name, rays)

@@ -39,7 +39,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Bar:
-    """`value` of the variant's row at so many rays an image is to be `limit` at most."""
+    """The upper `limit` of `value` in the variant's row at so many rays per image."""
 
     variant: str
     value: str

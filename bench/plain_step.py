@@ -3,7 +3,7 @@
 As NeRF's and GRAF's public code has it: latents and view directions are repeated for every sample and concatenated to it, all
 rays are rendered at once, and everything that the backward pass reads is kept. Weights and pictures are the package's.
 
-Legend: B images, R rays an image, S samples a ray, N = B * R * S, C channels, Z latents.
+Legend: B images, R rays per image, S samples per ray, N = B * R * S, C channels, Z latents.
 """
 
 from graf.camera import Labels

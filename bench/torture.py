@@ -1,4 +1,4 @@
-"""Does a training survive whatever befalls it? Faults at random instants, the same command after each, and the same weights.
+"""Fault injection: faults at random moments of a training run, the same command after each, and the same weights at the end.
 
     python bench/torture.py --minutes 10 [--config FILE] [--set KEY=VALUE ...] [--seed S] [--json FILE]
 

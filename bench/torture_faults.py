@@ -1,4 +1,4 @@
-"""What can befall a training: each fault as a function of the run and of chance, which leaves the run alive or ended.
+"""The faults of torture.py: each is a function of the run and a random generator, and leaves the run alive or ended.
 
 A fault raises NotSurvived where the run does not take it as it has to: by going on, or by the right message and exit status.
 """

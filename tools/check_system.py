@@ -104,7 +104,7 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
 
 
 def number_format(training: TrainingConfig, device: torch.device) -> tuple[str, str]:
-    """What a training of the config computes in here, and what one in mixed precision would."""
+    """The number format of training with this config here, and the one of mixed precision."""
     mixed = dataclasses.replace(training, use_amp=True)
     here, with_amp = (AmpSettings.choose(settings, device).number_format for settings in (training, mixed))
     why = "" if multiplies_bfloat16(device) else ", the processor having no bfloat16 products"
@@ -169,7 +169,7 @@ def parts(estimate: Estimate) -> list[tuple[str, str]]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that a training can take on the device, this program being over."""
+    """Bytes that a training run can use on the device after this program has ended."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + PROCESS_BYTES["cuda"]
     return memory_available() + psutil.Process().memory_info().rss

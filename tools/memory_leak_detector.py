@@ -1,4 +1,4 @@
-"""Watch the memory of a training, or of any process, from outside: warn of a leak, and report with a curve at the end.
+"""Watch the memory of a training run, or of any process, from outside: warn of a leak, and report with a curve at the end.
 
     python tools/memory_leak_detector.py [--run results/default] [--clean_up] -- python train.py --config configs/default.yaml
     python tools/memory_leak_detector.py --pid 12345

@@ -182,7 +182,7 @@ def translate_ccsr(raw: dict, where: str) -> dict:
 
 
 def is_graf_format(raw: dict) -> bool:
-    """Whether a config speaks as the official GRAF's do."""
+    """Whether a config has the keys of the official GRAF."""
     return _section(raw, "data").get("type") in tuple(CENTER_CROPS) or any(key in _section(raw, name) for name, key in MARKS)
 
 

@@ -67,7 +67,7 @@ def extract_mesh(
     grid = _density_grid(generator, latents, radius, resolution, bar)
     if not 0 < level < grid.max():
         raise NoSurface(
-            f"mesh: no surface at density {level:g}, for this object's is 0 to {grid.max():.3g} in {resolution} cells a side; "
+            f"mesh: no surface at density {level:g}, this object has 0 to {grid.max():.3g} in {resolution} cells per side; "
             "set --mesh_level between these, or raise --mesh_resolution"
         )
     cell = 2 * radius / resolution

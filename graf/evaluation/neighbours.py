@@ -45,7 +45,7 @@ class Neighbours:
 def neighbour_sheet(
     generator: Generator, dataset: Views, out: Path, n_samples: int = 64, k: int = 3, n_shown: int = 8, seed: int = 0
 ) -> Neighbours:
-    """Write out/neighbours.png: of n_samples fresh ones the n_shown that are nearest to a training image, one a row, each
+    """Write out/neighbours.png: of n_samples fresh ones the n_shown that are nearest to a training image, one per row, each
     followed by its k nearest training images; and out/neighbours.json, which names those and the extractor.
 
     Raises GrafError where there are fewer than 2 training images, or where the extractor's weights are missing.
@@ -77,7 +77,7 @@ def find_neighbours(
 ) -> Neighbours:
     """The k nearest of all images of the dataset, or all where it has fewer, to samples: batches of uint8 (B, 3, H, W).
 
-    The extractor runs on `device`; features are kept on the CPU, 4 D bytes a training image. Raises GrafError where there are
+    The extractor runs on `device`; features are kept on the CPU, 4 D bytes per training image. Raises GrafError where there are
     fewer than 2 training images.
     """
     n = len(dataset)

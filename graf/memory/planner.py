@@ -9,7 +9,7 @@ A step has three moments at which most is held, and its peak is the largest of t
 The numbers of maps that a layer keeps were counted with every tensor's allocation tracked (tests/memory/test_planner.py, which
 holds the estimate against that count for all shipped configs).
 
-Legend: B images of a part of the step, R rays an image, S samples a ray, K side of a patch, C channels.
+Legend: B images of a part of the step, R rays per image, S samples per ray, K side of a patch, C channels.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from torch import nn
 FLOAT = 4  # bytes
 PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its
 GAPS = {"cpu": 0.3, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
-COMPOSITING = 18  # floats a sample between the field and the pixel: points, depths, raw and activated outputs, weights
+COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
 PERCEPTION_WEIGHTS = 18 * MB
@@ -192,7 +192,7 @@ def _refinement(config: Config, generator: Generator, batch: int, size: int) -> 
 
 
 def _light(backbone: LightBackbone, side: int) -> int:
-    """Numbers an image that the light backbone keeps: four maps a convolution (its padded input and what it was padded from,
+    """Numbers per image that the light backbone keeps: four maps per convolution (its padded input and what it was padded from,
     its output, that output modulated)."""
     width, narrow = backbone.convs[0].out_channels, backbone.last.in_channels
     kept = 4 * len(backbone.convs) * width * side**2 + narrow * side**2

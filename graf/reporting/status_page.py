@@ -34,7 +34,7 @@ def facts(status: RunStatus) -> dict[str, str]:
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
-        found["speed"] = f"{status.steps_per_s:.3g} steps a second"
+        found["speed"] = f"{status.steps_per_s:.3g} steps per second"
     if (left := status.seconds_left) is not None:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
         found["end"] = f"in {duration(left)}{date}"

@@ -106,7 +106,7 @@ class Processes:
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
         """The built-in map with the work dealt to all processes: the first is given all results, the others none.
 
-        All must have the same items. Where one leaves off early, be it the first by closing its iterator, so do the others; the
+        All must have the same items. Where one stops early, such as the first by closing its iterator, so do the others; the
         first then raises OutOfMemoryElsewhere, as its results are not all.
         """
         if self.alone:

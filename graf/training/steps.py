@@ -3,7 +3,7 @@
 Everything random in a step is drawn for the whole batch before any of it is computed. So a step gives the same gradients in
 however many parts it is taken, and can be taken again in smaller ones where memory runs out.
 
-Legend: B images a step, or a part of one, K side of a patch, W side of an image.
+Legend: B images of a step, or of a part of one, K side of a patch, W side of an image.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ Stats = dict[str, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """Of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored (B, 1, 1, 1), whether
-    the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), where between two images WGAN-GP looks; the noise of
-    their rays."""
+    """Random inputs of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored
+    (B, 1, 1, 1), whether the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), the interpolation of WGAN-GP;
+    the noise of their rays."""
 
     latents: Tensor
     labels: Labels
@@ -59,7 +59,7 @@ class Draws:
 
 
 def draw(state: TrainState, labels: Labels, rendered: bool = True) -> Draws:
-    """What a step needs for as many images as there are labels; photographs are not `rendered` and have no rays."""
+    """Random inputs of a step, one per label; photographs are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
     coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)
@@ -110,7 +110,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
-    """Teach the discriminator on photographs (B, 3, W, W) with what is known of them, and as many fakes.
+    """Train the discriminator on photographs (B, 3, W, W) with their labels, and as many fakes.
 
     In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
@@ -135,7 +135,7 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
 
 
 def generator_step(state: TrainState, labels: Labels) -> Stats:
-    """Teach the generator with B cameras, and let its moving average follow. Returns and raises as discriminator_step.
+    """Train the generator with B cameras, and update its moving average. Returns and raises as discriminator_step.
 
     Every process of a run is given the labels of all of them.
     """

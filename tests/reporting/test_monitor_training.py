@@ -340,7 +340,7 @@ def test_the_terminals_page_tells_all_in_80_columns(run, program):
     put_rows(run / "memory.jsonl", memory_row(NOW, 400, gpu_temperature_c=61, gpu_utilization_percent=98))
     put_rows(run / "metrics.jsonl", {"step": 400, "loss_g": None})
     text = text_of(program.page(RunReader(run).status()))
-    for part in ("running", "400 of 1,000 (40.0%)", "2 steps a second", "in 5 min, about ", "61 C, 98 % busy", "400_rgb.png"):
+    for part in ("running", "400 of 1,000 (40.0%)", "2 steps per second", "in 5 min, about ", "61 C, 98 % busy", "400_rgb.png"):
         assert part in text
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     assert lines["loss_d"][:4] == ["0", "0", "7", "falling"]

@@ -129,7 +129,7 @@ def cache_activations(
     warning, and so is one that cannot be read or taken: returns what was wrong with each of those. After max_failures of them,
     one more ends the work, and so does `stopped`; what there is is kept, and a writer that goes on takes the samples after
     those that it has. Raises GrafError where nothing is left, for an unknown layer, and for one whose results do not have a
-    row a sample.
+    row per sample.
     """
     check_dataset(dataset)
     left_out, silent, failures = 0, set(), []
@@ -167,7 +167,7 @@ def cache_activations(
 def _check_rows(activations: dict[str, Tensor], n: int) -> None:
     for name, x in activations.items():
         if x.ndim == 0 or len(x) != n:
-            raise GrafError(f"layer {name}: answered in shape {tuple(x.shape)} for {n} samples; it has no row a sample")
+            raise GrafError(f"layer {name}: answered in shape {tuple(x.shape)} for {n} samples; it has no row per sample")
 
 
 def _nothing(silent: set[str]) -> str:
