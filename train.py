@@ -108,10 +108,12 @@ def run(
     args: argparse.Namespace, config: Config, interruption: Interruption, device: torch.device, processes: Processes
 ) -> int:
     """Build what the config says, continue where the run is, and train. Returns the exit status."""
+    # What can be refused at once, and the memory limit
     check_monitoring(config)
     keep_to(config.memory, device)
     if args.memory_snapshot:
         record_history(device)  # from here on, so that the networks' own memory has one
+    # The checkpoint to continue from, and the data set, the same in all processes
     if processes.first and not args.dry_run:
         remove_run_leftovers(config.run_dir)
     checkpoint = processes.broadcast(
@@ -119,6 +121,7 @@ def run(
     )
     dataset = processes.in_turn(lambda: build_dataset(config))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
+    # Networks and optimizers, and the state of the checkpoint in them
     config = fit_to_data(config, dataset.knowledge)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     log_number_format(config.training, device)
@@ -129,6 +132,7 @@ def run(
         log.info("continuing %s from step %d", checkpoint, state.step)
     elif config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
         state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
+    # Train
     note_data(state, dataset)
     checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
     if args.dry_run:

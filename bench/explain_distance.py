@@ -1,4 +1,4 @@
-"""What keeps generated images from being photographs: python bench/explain_distance.py results/default
+"""Which faults of generated images make up their distance to photographs: python bench/explain_distance.py results/default
 
 Distances of photographs to other photographs, to photographs that were given one fault, to generated images, and to those
 relieved of one. "Spread" is the variance of the features, as a share of other photographs': generated images well below 1 lack

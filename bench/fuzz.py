@@ -1,4 +1,4 @@
-"""Does bad input of any kind end in one clear message? Configs and data sets with something wrong, each given to a dry run.
+"""Does all bad input end in one clear message? Runs train.py --dry_run on mutated configs and data sets.
 
     python bench/fuzz.py [--mutations 500] [--seed S] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Does a run's memory stay as it is: python bench/measure_flatness.py results/default
+"""Does the memory of a run stay flat: python bench/measure_flatness.py results/default
 
 Reads the run's memory.jsonl and compares the resident memory of its thirds, by steps, between samples, metrics and checkpoints,
 which take more for a moment. Exits with 1 where the last third is not within 2 % of the second.

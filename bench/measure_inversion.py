@@ -1,4 +1,4 @@
-"""Find photographs of cars that no training saw in a model of toy cars: python bench/measure_inversion.py results/default
+"""Measure eval.py --invert on toy cars that were not in the training set: python bench/measure_inversion.py results/default
 
 Each car is looked for twice, with its camera known and with it searched. "Unseen" is the PSNR of the found car from three other
 sides against the car itself. Exits with 1 where a bar is missed.

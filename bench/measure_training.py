@@ -1,4 +1,4 @@
-"""What minutes of training are worth, as a table in Markdown: each variant in a process of its own, one after the other.
+"""Quality after minutes of training, as a Markdown table: each variant in a process of its own, one after the other.
 
     python bench/measure_training.py progress --minutes 0 2 5 10     # one config as it trains
     python bench/measure_training.py ccsr --minutes 10               # refined at scale 2 and 4 against not refined

@@ -1,4 +1,4 @@
-"""What bench/benchmark.py measures of memory: steps of GRAF's network against their bars, and house rules, kept and broken."""
+"""The memory measurements of bench/benchmark.py: steps of GRAF's network against their limits, and rules, kept and broken."""
 
 import dataclasses
 import statistics

@@ -1,4 +1,4 @@
-"""What can be wrong with a config or a data set: the mutations of bench/fuzz.py, each a function of a random state."""
+"""The mutations of bench/fuzz.py, which break a config or a data set: each is a function of a random state."""
 
 import contextlib
 import dataclasses

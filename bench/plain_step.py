@@ -1,4 +1,4 @@
-"""A straightforward conditional radiance field and renderer, which bench/benchmark.py measures the package's against.
+"""A straightforward conditional radiance field and renderer: the baseline of bench/benchmark.py.
 
 As NeRF's and GRAF's public code has it: latents and view directions are repeated for every sample and concatenated to it, all
 rays are rendered at once, and everything that the backward pass reads is kept. Weights and pictures are the package's.

@@ -1,4 +1,4 @@
-"""What a checkpoint's state is, as a sha256 of each part, over its numbers rather than the file's bytes.
+"""Digests of a checkpoint's state: a sha256 per part, over its numbers rather than the file's bytes.
 
 python bench/state_digests.py results/default
 """

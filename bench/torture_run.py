@@ -1,4 +1,4 @@
-"""A training to be tortured: started again and again with the same arguments, watched through its log and metrics.jsonl.
+"""The training run of torture.py: restarted with the same arguments, and watched through its log and metrics.jsonl.
 
 Every start is forked from this process, which has imported the package but computed nothing: imports are most of a start, and
 nothing of what is tested happens in them. Linux only.

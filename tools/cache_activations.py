@@ -1,4 +1,4 @@
-"""Keep what layers of a trained network answer: of the discriminator to photographs, of the generator to drawn latents.
+"""Cache activations of layers of a trained network: of the discriminator on photographs, of the generator on random latents.
 
     python tools/cache_activations.py --checkpoint results/default --list
     python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
@@ -45,7 +45,7 @@ log = logging.getLogger("graf")
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A network, the samples to show it, and how a collated batch of them goes through it."""
+    """A network, its input samples, and a function that passes a collated batch of them through it."""
 
     network: nn.Module
     samples: Dataset

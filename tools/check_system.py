@@ -1,4 +1,4 @@
-"""What this machine has, what a config needs, whether it fits, and how long it takes.
+"""Check whether a config fits on this machine, and how long it takes.
 
     python tools/check_system.py --config configs/default.yaml
 
@@ -41,7 +41,7 @@ import psutil
 import torch
 
 SHARED_MEMORY = Path("/dev/shm")
-STEPS = 2  # that are measured: the first makes the optimizers' state, which the second has beside it
+STEPS = 2  # measured: the first one creates the optimizers' state, which the second one needs too
 
 
 def main() -> int:

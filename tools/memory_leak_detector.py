@@ -20,7 +20,7 @@ from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.limits import MB
 
-# A loop that says its step as a run's monitor does: it keeps 1 MB per step, or a cache that it drops every 40 steps.
+# A loop that writes its step as a run's monitor does: it leaks 1 MB per step, or fills a cache that it drops every 40 steps.
 LOOP = """
 import json, sys, time
 leaks, steps, path = sys.argv[1] == "leak", int(sys.argv[2]), sys.argv[3]

@@ -1,4 +1,4 @@
-"""Watch a run from its folder alone: step, speed, estimated end, losses, memory, CPU, card, warnings.
+"""Monitor a run by the files in its folder: step, speed, estimated end, losses, memory, CPU, card, warnings.
 
     python tools/monitor_training.py                             # the newest run in results/
     python tools/monitor_training.py results/default             # live in the terminal, until Ctrl-C

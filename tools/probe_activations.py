@@ -1,4 +1,4 @@
-"""What does a layer know? A linear probe for class or azimuth on the activations that tools/cache_activations.py kept.
+"""Train a linear probe for class or azimuth on the activations of a layer that tools/cache_activations.py cached.
 
     python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
 
@@ -33,7 +33,7 @@ WEIGHT_DECAY = 0.01
 
 
 class ClassTarget:
-    """Which of the classes a sample is of, by cross-entropy; the score is the accuracy."""
+    """The class of a sample, by cross-entropy; the score is the accuracy."""
 
     score = "accuracy"
 

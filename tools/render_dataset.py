@@ -38,7 +38,7 @@ SETTINGS = "settings.json"
 
 
 class View(NamedTuple):
-    """An image to make: its file, relative to the set, and its camera (3, 4)."""
+    """An image to render: its file, relative to the data set's folder, and its camera (3, 4)."""
 
     file: str
     pose_c2w: Tensor

@@ -1,4 +1,4 @@
-"""What single config keys cannot tell: values that do not fit each other."""
+"""Checks of several config keys together: values that do not fit each other."""
 
 import math
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def check_config(config: Config, where: str) -> None:
 
 
 def advice(config: Config) -> list[str]:
-    """What to say of a config that can be trained, but hardly as its user means it."""
+    """Warnings about a config that can be trained, but probably not as its user intends."""
     return [found for found in (_patch_advice(config), _detach_advice(config)) if found]
 
 
@@ -39,7 +39,7 @@ def _detach_advice(config: Config) -> str | None:
 
 
 def _patch_advice(config: Config) -> str | None:
-    """What to say where the discriminator always sees the whole image, but with fewer or more pixels than it has."""
+    """A warning where the discriminator always sees the whole image, but with fewer or more pixels than it has."""
     rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
     if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
         return None

@@ -72,7 +72,7 @@ def all_or_none(processes: Processes) -> Iterator[None]:
 def attempt(
     work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES, processes: Processes = ALONE
 ) -> Done[T] | RanOut:
-    """What came of the work; of many processes all get RanOut where memory ran out in one.
+    """The outcome of the work; of many processes all get RanOut where memory ran out in one.
 
     An error of another class than `failures` is raised: OutOfMemory, by default, is for a caller that cannot take smaller
     pieces.
@@ -87,7 +87,7 @@ def attempt(
 
 
 def first_line(error: BaseException) -> str:
-    """What the error says, in one line; its class where it says nothing."""
+    """The error's message, in one line; its class where it has none."""
     return str(error).split("\n")[0] or type(error).__name__
 
 
@@ -112,11 +112,11 @@ def retry_smaller(work: Callable[[], T], shrink: Callable[[], bool], what: str, 
         said = said or "in another process"
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
-        log.warning("%s: out of memory (%s); taken again in smaller pieces", what, said)
+        log.warning("%s: out of memory (%s); retried in smaller pieces", what, said)
 
 
 def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, agree: Callable[[bool], bool] = bool) -> T:
-    """The result of work(size), which takes so much at a time, or of half of it until memory suffices; as `retry_smaller`.
+    """The result of work(size), retried with half the size until memory suffices; as `retry_smaller`.
 
     Raises OutOfMemory where the half would be below `smallest`.
     """
@@ -130,7 +130,7 @@ def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, a
 
 
 class Run(Protocol):
-    """What a Guard knows of a training run."""
+    """The interface of a training run that a Guard needs."""
 
     step: int
     bad_steps: int  # in a row
@@ -177,7 +177,7 @@ class Guard:
             raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
     def go_on_after(self, step: int) -> None:
-        """There is a checkpoint of this step, or there is none yet."""
+        """Continue from this step, of which there is a checkpoint, or at the start of a run."""
         self.saved_step, self.owes_checkpoint = step, False
 
     def should_end(self) -> bool:
@@ -186,7 +186,7 @@ class Guard:
         return self.run.processes.to_end(self.interruption)
 
     def optional(self, name: str, work: Callable[[], None]) -> bool:
-        """Do the work in the first process. Out of memory it is begun again, once, and then left: no run ends for it.
+        """Do the work in the first process. When memory runs out it is retried once and then skipped: no run ends for it.
 
         Returns whether it is done.
         """

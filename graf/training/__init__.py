@@ -1,1 +1,1 @@
-"""Training: losses, steps, state, checkpoints and the loop."""
+"""Training: losses, steps, state, health, samples, logging and the loop."""

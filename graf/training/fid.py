@@ -1,4 +1,4 @@
-"""FID and KID of a run while it trains, and model_best.pt of the step where they are lowest."""
+"""FID and KID during training, and model_best.pt of the step where they are lowest."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The training loop: take a step, then do what is due after a step of its number, until the run ends."""
+"""The training loop: take a step, then whatever is due after it (logging, metrics, checkpoint, samples), until the run ends."""
 
 import contextlib
 import logging
@@ -37,9 +37,9 @@ MEMORY_LINE_EVERY = 100  # steps
 def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
     """Train until training.max_steps or an interruption, and leave a checkpoint either way.
 
-    Returns what the run measured of itself after its last step, {} where it did not. With `memory_snapshot`, what memory holds
-    is written beside each checkpoint. After training.max_bad_steps steps in a row that were not finite the run is rolled back,
-    once. Raises Derailed where that was no help, OutOfMemory where memory ran out and nothing can be made smaller.
+    Returns FID and KID measured after the last step, {} without. With `memory_snapshot`, what memory holds is written beside
+    each checkpoint. After training.max_bad_steps consecutive non-finite steps the run is rolled back, once. Raises Derailed
+    where that did not help, OutOfMemory where memory ran out and nothing can be made smaller.
     """
     config, training, first = state.config, state.config.training, state.processes.first
     install_signal_handler()
@@ -97,12 +97,12 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something done every so many steps is to be done now; never where `every` is 0."""
+    """Whether something that is done `every` so many steps is due at this step; never where `every` is 0."""
     return every > 0 and step % every == 0
 
 
 def _batches(state: TrainState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
-    """Photographs and labels for the step that the state is at, also where it was rolled back to an earlier one."""
+    """Photographs and labels for the state's current step, also after it was rolled back to an earlier one."""
     processes = state.processes
     while True:
         step = state.step
