@@ -55,7 +55,8 @@ def test_every_program_lets_waiting_threads_sleep():
 
 
 def test_ctrl_c_while_pytorch_is_loaded_ends_in_a_line(tmp_path):
-    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background jobs ignore it
+    (tmp_path / "torch.py").write_text(f"import os, signal\n{heard}\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     for program in ("train.py", "eval.py", "tools/check_system.py", "tools/validate_data.py"):
         ended = subprocess.run([sys.executable, program], cwd=ROOT, env=environment, capture_output=True, text=True)
