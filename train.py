@@ -125,15 +125,9 @@ def run(
     config = fit_to_data(config, dataset.knowledge)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     log_number_format(config.training, device)
-    if args.partial:
-        start_from(checkpoint, state)
-    elif checkpoint is not None:
-        restore(checkpoint, state)
-        log.info("continuing %s from step %d", checkpoint, state.step)
-    elif config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
-        state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
-    # Train
+    load_weights(state, checkpoint, args.partial)
     note_data(state, dataset)
+    # What ends before a first step
     checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
     if args.dry_run:
         with checked:
@@ -146,6 +140,7 @@ def run(
             state.step,
         )
         return 0
+    # Train
     if processes.first:
         write_config(config)
     log.info(
@@ -167,6 +162,17 @@ def run(
     newest = config.run_dir / NEWEST
     log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
     return 0
+
+
+def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:
+    """Fill the state from the checkpoint, if there is one: all of it, or with `partial` the weights that fit."""
+    if partial:
+        start_from(checkpoint, state)
+    elif checkpoint is not None:
+        restore(checkpoint, state)
+        log.info("continuing %s from step %d", checkpoint, state.step)
+    elif state.config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
+        state.load_pretrained_backbone(state.config.ccsr.rrdb.pretrained_path)
 
 
 def note_data(state: TrainState, dataset: Views) -> None:

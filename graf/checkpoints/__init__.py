@@ -1,0 +1,1 @@
+"""Saving, verified loading, the folder of a run, and exports; other people's files are in foreign/."""

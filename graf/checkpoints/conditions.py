@@ -1,4 +1,4 @@
-"""The conditions, beside config, data and random state, that a run's numbers depend on bit for bit.
+"""Versions, number format, threads and instructions, on which a run's numbers depend bit for bit beside its config and data.
 
 A checkpoint records the conditions that it was made under, so that a run that continues under others can warn.
 """

@@ -1,4 +1,4 @@
-"""A checkpoint's record: a small JSON file beside it that says what was written, when and by what, and reveals damage.
+"""A JSON file beside each checkpoint with its SHA-256, step, time and versions, by which damage is found.
 
 It is removed before its checkpoint is replaced and written afterwards: whenever a run is killed, the record is of the file
 beside it or missing. A file without a record is checked by the checksums inside it.

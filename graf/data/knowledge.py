@@ -1,4 +1,4 @@
-"""What a data set knows of its images (cameras, classes, elevations), and the discriminator's config fitted to that."""
+"""Which labels a data set has (cameras, classes, elevations), and the discriminator's condition reduced to those."""
 
 import dataclasses
 import logging

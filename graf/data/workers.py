@@ -1,4 +1,4 @@
-"""Worker processes of the loader: how many this machine can run, and how dead ones ended."""
+"""Worker processes of the loader: how many to start, and the cause when one dies."""
 
 import multiprocessing.connection
 import os

@@ -1,4 +1,4 @@
-"""Angle sheets and videos of objects, written frame by frame, so that an interrupted sweep continues where it stopped.
+"""Renders objects along camera paths into sheets and videos, a frame per file, so that an interrupted sweep continues.
 
 Frames are `frames/<trajectory>/<kind>_<number>.png` in the results' folder, with the objects side by side; `made_from.json`
 beside them records what they show. Frames of something else are replaced; files of other programs never are.

@@ -1,10 +1,10 @@
-"""Memory leaks: a robust trend test on resident memory, and the report of what it finds.
+"""Finds memory leaks: a trend test on the lowest resident memory of each window of steps, and the report of what it finds.
 
 The floor of memory over short windows of steps is what a leak raises: peaks within a step, caches that are dropped now and
-then, and phases that give back what they took leave it where it was. A leak is named when, over the last SPAN windows, the
-floor rises by more than MIN_GROWTH, far beyond its scatter about the trend, as fast in the second half as in the first (memory
-that is still being warmed up slows down), to a height that it has not had before, and still does one window later. The same
-test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by as much.
+then, and phases that give back what they took leave it where it was. A leak is reported when, over the last SPAN windows, the
+floor rises by more than MIN_GROWTH and far beyond its scatter about the trend, to a height that it has not had before, and
+still does one window later. It must rise as fast in the second half as in the first, for memory that is being warmed up slows
+down. The same test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by as much.
 """
 
 import dataclasses

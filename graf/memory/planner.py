@@ -1,4 +1,4 @@
-"""What a training step of a config will need, part by part, before it is run, and the smallest edits that make it fit.
+"""Estimates the memory of a training step from its config, part by part, and finds the smallest edits that make it fit.
 
 A step has three moments at which most is held, and its peak is the largest of them:
 - in the discriminator's step, both batches' features and those of the gradient penalty, with its double backward;

@@ -1,4 +1,4 @@
-"""The part of a step that is computed at a time: fewer images, then fewer rays, where memory does not suffice for more."""
+"""How many images and rays a step computes at a time: halved, images first, when memory runs out."""
 
 import dataclasses
 import math

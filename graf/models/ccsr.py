@@ -1,4 +1,6 @@
-"""Consistency-controlling super-resolution: view codes, a backbone that proposes detail, and `Refinement`, which joins them.
+"""Consistency-controlling super-resolution: enlarges a rendering by s so that, downsampled again, it is the rendering.
+
+View codes and latents modulate a backbone that proposes detail; `Refinement` joins these and the projection.
 
 The projection that makes a proposal consistent is in projection.py, the heavy backbone in rrdb.py. A backbone is any module
 with forward(low (B, 3, h, w), codes (B, C, h, w), latents (B, Z)) -> proposal (B, 3, s h, s w), images in [-1, 1].

@@ -1,0 +1,1 @@
+"""What people look at beside or after a run: curves, status page, report."""

@@ -1,4 +1,4 @@
-"""Joining the process group that torchrun or a batch system describes, and leaving it so that all processes end together."""
+"""Joins and leaves the process group of torchrun or a batch system; when one process fails, all end."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Whether training goes well: non-finite steps, out of memory during a weight update, and collapse of the GAN.
+"""Detects steps that are not finite, half-done weight updates and collapse of the GAN.
 
 A run whose steps are not finite is rolled back to its last good checkpoint, once, and then ends with a diagnosis.
 """

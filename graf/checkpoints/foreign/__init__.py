@@ -1,0 +1,1 @@
+"""Checkpoints and weights of other projects."""

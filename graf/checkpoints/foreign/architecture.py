@@ -1,4 +1,4 @@
-"""The architecture that weights are of, read off their shapes as config keys.
+"""Infers config keys, such as the width of a network, from the shapes of weights.
 
 Where several values of the keys give the same shapes, those nearest to a given config are taken and said to be guessed: the
 width of GRAF's first layer, for one, is that of the encoded position and of the shape code together.

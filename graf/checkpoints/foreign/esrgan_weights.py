@@ -1,4 +1,4 @@
-"""Public ESRGAN and Real-ESRGAN weights into an RRDBNet, in each of the three layouts that are about.
+"""Loads public ESRGAN and Real-ESRGAN weights into an RRDBNet, from any of their three layouts.
 
 old architecture    model.1.sub.0.RDB1.conv1.0.weight      ESRGAN's first release, most community models
 new architecture    RRDB_trunk.0.RDB1.conv1.weight         ESRGAN's second release
