@@ -160,8 +160,7 @@ class Guard:
     ):
         self.run, self.interruption, self.save, self.advised = run, interruption, save, advised
         self.phase, self.empty_caches = phase, empty_caches
-        self.first_step = run.step
-        self.go_on_after(run.step)
+        self._go_on()
 
     def __enter__(self) -> "Guard":
         return self
@@ -170,15 +169,22 @@ class Guard:
         """Raises OutOfMemory, with advice, where the run ended by it."""
         if error is None:
             self.finish()
-        elif is_out_of_memory(error):
-            traceback.clear_frames(trace)  # the weights are whole, and a checkpoint needs memory
+        elif self.weights_whole and is_out_of_memory(error):
+            traceback.clear_frames(trace)  # a checkpoint needs memory
             self.finish()
             where = f"step {self.run.step}: out of memory ({first_line(error)})"
             raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
-    def go_on_after(self, step: int) -> None:
-        """Continue from this step, of which there is a checkpoint, or at the start of a run."""
-        self.saved_step, self.owes_checkpoint = step, False
+    def roll_back(self, go_back: Callable[[], None]) -> None:
+        """Take the run back to an earlier checkpoint. Where that fails, none is saved: the weights may be half updated."""
+        self.weights_whole = False
+        go_back()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Continue from the run's step, of which there is a checkpoint, or which is the start of a run."""
+        self.first_step = self.saved_step = self.run.step
+        self.owes_checkpoint, self.weights_whole = False, True
 
     def should_end(self) -> bool:
         """Whether the run is to end after this step; all processes get the same answer."""

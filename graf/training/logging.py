@@ -61,6 +61,7 @@ class RunLog:
                 self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
+        self.tensorboard = self.wandb = None
 
     def _append(self, row: dict) -> None:
         if not self.writes:

@@ -66,9 +66,9 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             try:
                 stats = train_step(state, dataset, images, labels)
             except Derailed as trouble:
-                roll_back_all(state, trouble)  # raises it the second time
-                guard.go_on_after(state.step)
+                guard.roll_back(partial(roll_back_all, state, trouble))  # raises it the second time
                 rows.go_on_after(state.step)
+                numbers = {}
                 continue
             monitor.step_done(state.step)
             bar.update(state.step - bar.n)

@@ -220,11 +220,12 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What a process adds to the sums over all: the scalars of its rows and, where there are other processes, a buffer (P,)
-    with all gradients of a network."""
+    """What a process adds to the sums over all: the scalars of its rows and, where there are other processes, buffers with all
+    gradients of a network (P,) and all scalars (S,). Both are made before anything is exchanged, as memory may run out in one
+    process alone."""
 
     stats: Stats
-    gradients: Tensor | None
+    buffers: tuple[Tensor, Tensor] | None
 
 
 def _accumulate(
@@ -245,7 +246,9 @@ def _accumulate(
             scaler.scale(share * loss).backward()
             for name, value in stats.items():
                 totals[name] = totals.get(name, 0) + share * value.detach()
-        return Sums(totals, None if world_size == 1 else _in_one_buffer(network))
+        if world_size == 1:
+            return Sums(totals, None)
+        return Sums(totals, (_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])))
 
 
 @contextlib.contextmanager
@@ -270,10 +273,9 @@ def _in_one_buffer(network: nn.Module) -> Tensor:
 
 def _all_reduced(sums: Sums, processes: Processes) -> Stats:
     """The scalars, and in the network the gradients, summed over all processes."""
-    if sums.gradients is None:
+    if sums.buffers is None:
         return sums.stats
-    processes.all_reduce(sums.gradients)
-    scalars = processes.all_reduce(torch.cat([value.double().flatten() for value in sums.stats.values()]))  # (S,)
+    _, scalars = map(processes.all_reduce, sums.buffers)
     parts = scalars.split([value.numel() for value in sums.stats.values()])
     return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(sums.stats.items(), parts, strict=True)}
 

@@ -265,6 +265,20 @@ def test_out_of_memory_in_one_process_makes_the_parts_of_all_smaller_and_changes
     assert [of_process["sizes"] for of_process in found] == [(2, 3 + 2 * 6)] * 2
 
 
+def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
+    """Where memory runs out in one process alone, the others must not be in an all-reduce of another kind."""
+    cat, order = torch.cat, []
+    monkeypatch.setattr(torch, "cat", lambda *given, **options: order.append("cat") or cat(*given, **options))
+    monkeypatch.setattr(Processes, "any", lambda self, flag: order.append("any") or flag)
+    monkeypatch.setattr(Processes, "all_reduce", lambda self, buffer: order.append("all-reduce") or buffer)
+    state, dataset = build(UNREFINED)
+    state.processes = Processes(0, 2)
+    stats = steps.generator_step(state, dataset.labels[slice(0, 4)])
+    assert stats["loss_g"].dtype == torch.float32
+    assert order[order.index("any") :] == ["any", "all-reduce", "all-reduce"]
+    assert order[order.index("any") - 2 : order.index("any")] == ["cat", "cat"]
+
+
 def test_out_of_memory_in_the_middle_of_an_update_is_told_to_all(found):
     assert [of_process["half done"] for of_process in found] == [
         RanOut("in another process"),

@@ -11,7 +11,7 @@ from graf.errors import GrafError
 from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
 from graf.runtime.precision import AmpSettings
-from graf.training import loop, steps
+from graf.training import health, loop, steps
 from graf.training.health import (
     CollapseWatch,
     Derailed,
@@ -255,6 +255,24 @@ def test_out_of_memory_in_the_optimizer_goes_back_and_takes_less(build, monkeypa
     assert calls == [0, 1, 2, 3, 2, 3, 4]
     assert state.sizes.images == 2
     assert all(tensor.isfinite().all() for tensor in weights(state))
+
+
+def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_either(build, monkeypatch):
+    def no_memory(*given):
+        raise MemoryError("no room")
+
+    def step(*given, **options):
+        if state.step == 3:
+            monkeypatch.setattr(health, "restore", no_memory)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*given, **options)
+
+    state = build("training.max_steps=5")
+    real = state.optimizer_g.step
+    monkeypatch.setattr(state.optimizer_g, "step", step)
+    with pytest.raises(MemoryError, match="no room"):
+        train(state, Noise(), Interruption())
+    assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2
 
 
 def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(build, monkeypatch):
