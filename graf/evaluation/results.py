@@ -22,7 +22,7 @@ SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256") 
 
 
 def rendering_sha256(config: Config) -> str:
-    """A digest of the settings that the images of given weights depend on."""
+    """A digest of the settings that the images of given weights depend on; a key that is renamed or added changes it."""
     return hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest()
 
 
@@ -129,7 +129,7 @@ class ResultFile:
         if found["checkpoint_sha256"] != self.checkpoint_sha256:
             return f"its results are of another checkpoint, {found.get('checkpoint')}"
         if found.keys() - self._kept_of(found).keys():
-            return "it has results of images that were drawn with other settings"
+            return "it has results of images that were drawn with other settings, or by another version of graf"
         if "values" in found and not same_protocol(found, new):
-            return "its values are of another protocol or of other samples"
+            return "its values are of another protocol or of other samples, or by another version of graf"
         return ""
