@@ -45,7 +45,8 @@ def flag_table(parser: argparse.ArgumentParser) -> str:
     for action in parser._actions:
         if isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
             continue
-        default = "" if action.default in (None, False) or action.default == [] else f"`{action.default}`"
+        unset = action.default is None or action.default is False or action.default == []  # not 0, which equals False
+        default = "" if unset else f"`{action.default}`"
         rows.append((f"`{', '.join(action.option_strings)}`", default, action.help))
     return _table(("flag", "default", "meaning"), rows)
 
