@@ -31,6 +31,9 @@ class OutOfMemory(GrafError):
     """Memory does not suffice for the smallest piece of a step."""
 
 
+WITH_SMALLEST = (*FAILURES, OutOfMemory)  # for a caller that can do with less, or without
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError, OutOfMemory)):
@@ -101,7 +104,7 @@ def retry_smaller(work: Callable[[], T], shrink: Callable[[], bool], what: str, 
         said = ""
         try:
             result = work()
-        except (*FAILURES, OutOfMemory) as error:  # what could not shrink any more may fit into a smaller whole
+        except WITH_SMALLEST as error:  # what could not shrink any more may fit into a smaller whole
             if not is_out_of_memory(error):
                 raise
             said = first_line(error)
@@ -232,20 +235,12 @@ class Guard:
 
     def _twice(self, name: str, work: Callable[[], T], processes: Processes) -> Done[T] | RanOut:
         with self.phase(name):
-            outcome = _tried(work, processes)
+            outcome = attempt(work, WITH_SMALLEST, processes)
             if isinstance(outcome, RanOut):
                 clean_up()
-                outcome = _tried(work, processes)
+                outcome = attempt(work, WITH_SMALLEST, processes)
             if isinstance(outcome, RanOut):
                 log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.said, name)
             if isinstance(outcome, RanOut) or self.empty_caches:
                 clean_up()
         return outcome
-
-
-def _tried(work: Callable[[], T], processes: Processes) -> Done[T] | RanOut:
-    """What came of the work, where even the smallest pieces may have been too large."""
-    try:
-        return attempt(work, processes=processes)
-    except OutOfMemory as error:
-        return RanOut(str(error))

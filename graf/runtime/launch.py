@@ -88,9 +88,7 @@ def _own_device(name: str, local_rank: int) -> torch.device:
             f"LOCAL_RANK {local_rank}: this machine has {n_cards} CUDA device(s); start at most so many processes on it, or "
             "add --device cpu"
         )
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
+    return choose_device(f"cuda:{local_rank}")
 
 
 def _connect(device: torch.device) -> None:

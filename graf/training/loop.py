@@ -23,7 +23,7 @@ from graf.runtime.precision import repeatable
 from graf.training.fid import evaluate
 from graf.training.health import CollapseWatch, Derailed, roll_back_all, with_advice
 from graf.training.logging import RunLog
-from graf.training.samples import sample_due, write_rotation, write_samples
+from graf.training.samples import write_rotation, write_samples
 from graf.training.state import TrainState
 from graf.training.steps import train_step
 
@@ -32,6 +32,7 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
+EARLY_STEPS = 500  # in which sample sheets are written four times as often
 
 
 def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
@@ -99,6 +100,11 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
 def due(step: int, every: int) -> bool:
     """Whether something that is done `every` so many steps is due at this step; never where `every` is 0."""
     return every > 0 and step % every == 0
+
+
+def sample_due(step: int, every: int) -> bool:
+    """Whether sheets are written after this step: every so many, and four times as often early on."""
+    return due(step, every) or (step <= EARLY_STEPS and due(step, -(-every // 4)))
 
 
 def _batches(state: TrainState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:

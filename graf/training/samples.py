@@ -11,14 +11,7 @@ from graf.training.state import TrainState
 
 log = logging.getLogger("graf")
 
-EARLY_STEPS = 500
 SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
-
-
-def sample_due(step: int, every: int) -> bool:
-    """Whether sheets are written after this step: every so many, four times as often early on; never where `every` is 0."""
-    often = -(-every // 4) if step <= EARLY_STEPS else every
-    return every > 0 and (step % every == 0 or step % often == 0)
 
 
 def write_samples(state: TrainState) -> dict[str, float]:
