@@ -11,7 +11,6 @@ python bench/benchmark.py rules      # what the house rules about memory are wor
 import argparse
 import contextlib
 import json
-import logging
 import os
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ import memory_rows as memory
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import write_text
 from graf.runtime.limits import GB, MB
@@ -33,8 +32,6 @@ from graf.runtime.precision import AmpSettings
 from measure_training import CCSR, NOT_REFINED, variant_config
 
 ROOT = Path(__file__).resolve().parent.parent
-
-log = logging.getLogger("graf")
 
 STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
     "float32": (False, True),
@@ -85,11 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def in_own_process(row: dict) -> dict | list[dict]:
-    done = subprocess.run([sys.executable, *sys.argv, "--row", json.dumps(row)], capture_output=True, text=True)
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        sys.exit(done.returncode)
-    return json.loads(done.stdout.splitlines()[-1])
+    return memory.in_own_process([*sys.argv, "--row", json.dumps(row)])
 
 
 def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:

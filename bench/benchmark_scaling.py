@@ -3,35 +3,29 @@
 import argparse
 import dataclasses
 import json
-import logging
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graf.camera import Labels, sample_poses
 from graf.config import Config, load_config
 from graf.data.workers import available_cores
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.guard import all_or_none
+from graf.runtime.files import write_text
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
 from graf.runtime.processes import Processes
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
+from memory_rows import WARM_UP_STEPS, in_own_process, timed_steps
 
 import torch
 from torch import Tensor
 
-log = logging.getLogger("graf")
-
-WARM_UP_STEPS = 3
 T = TypeVar("T")
 ROW = "| %9s | %7s | %8s | %8s | %9s | %15s |"
 
@@ -85,20 +79,16 @@ def main() -> int:
         images_s, exchanges = f"{row['batch_size'] / seconds:.1f}", f"{row['seconds_of_exchanges']:.4f}"
         log.info(ROW, row["processes"], row["threads"], f"{seconds:.4f}", images_s, speed_up, exchanges)
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps(rows, indent=1))
     return 0
 
 
 def run_in(n: int) -> dict:
     """The row that n processes measure, which share this machine's cores."""
     threads = str(max(1, available_cores() // n))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", *sys.argv, "--measure"]
+    arguments = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}", *sys.argv, "--measure"]
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        sys.exit(done.returncode)
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_own_process(arguments, environment)
 
 
 def measure(config: Config, n_steps: int, device: torch.device, processes: TimedProcesses) -> dict:
@@ -106,34 +96,23 @@ def measure(config: Config, n_steps: int, device: torch.device, processes: Timed
     keep_freed_memory()
     told_apart = 2 if config.discriminator.label_loss == "MCE" else 1  # classes, as the data would have
     state = TrainState(config, device, n_classes=told_apart, processes=processes)
-    batch, share, size = config.training.batch_size, processes.share_of(config.training.batch_size), config.data.imsize
-    images = torch.rand(share, 3, size, size, generator=torch.Generator().manual_seed(0)).to(device) * 2 - 1
-    seconds, waited, interruption = [], [], Interruption()
+    steps, seconds, waited, interruption = timed_steps(state), [], [], Interruption()
     for _ in range(WARM_UP_STEPS + n_steps):
         processes.barrier()
         processes.spent.clear()
         start = time.perf_counter()
         processes.to_end(interruption)
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        with all_or_none(processes):
-            step(state, images, *labels)
-        state.advance()
-        _wait_for_card()
+        next(steps)
         seconds.append(time.perf_counter() - start)
         waited.append(sum(processes.spent))
     return {
         "processes": processes.world_size,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{available_cores()} cores",
-        "batch_size": batch,
+        "batch_size": config.training.batch_size,
         "seconds_per_step": statistics.median(seconds[WARM_UP_STEPS:]),
         "seconds_of_exchanges": statistics.median(waited[WARM_UP_STEPS:]),
     }
-
-
-def step(state: TrainState, images: Tensor, real: Labels, fake_d: Labels, fake_g: Labels) -> dict[str, Tensor]:
-    """A step of both networks, as training takes it."""
-    return discriminator_step(state, images, real[state.processes.rows], fake_d) | generator_step(state, fake_g)
 
 
 def _wait_for_card() -> None:

@@ -6,7 +6,6 @@ One half of the data set is compared with the other half as it is, blurred, nois
 """
 
 import dataclasses
-import logging
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,15 +16,13 @@ from graf.errors import GrafError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.metrics import measure
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.device import keep_freed_memory
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-
-log = logging.getLogger("graf")
 
 ORDER = (  # each chain rises
     ("held out", "blur of 3", "blur of 5", "blur of 9"),

@@ -5,7 +5,6 @@ relieved of one. "Spread" is the variance of the features, as a share of other p
 variety; those near 1 and far away look wrong.
 """
 
-import logging
 from pathlib import Path
 
 import graf
@@ -17,14 +16,12 @@ from graf.evaluation.outputs import as_uint8
 from graf.evaluation.sampling import fresh_renderings, labels_of
 from graf.models.generator import Generator, Rendering
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import progress, run_script
+from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-log = logging.getLogger("graf")
 
 HAZE = 0.2  # of images in [-1, 1]: how far from the background a pixel may be and count as it
 OTHERS = "other photographs"

@@ -8,23 +8,19 @@ control group would have it. Exit status 0 where all steps were taken within the
 
 import argparse
 import json
-import logging
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
 
 from graf.config import load_config
-from graf.errors import GrafError
 from graf.memory.budget import keep_to
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
+from graf.runtime.files import write_text
 from graf.runtime.limits import GB
 from graf.training.state import TrainState
-from memory_rows import timed_steps
-
-log = logging.getLogger("graf")
+from memory_rows import in_own_process, timed_steps
 
 LARGE = ("nerf.netwidth=128", "nerf.netdepth=6", "training.batch_size=16", "training.reg_type=r1")
 
@@ -42,9 +38,9 @@ def main() -> int:
     if args.budget_gb is not None:
         log.info(json.dumps(steps_within(args)))
         return 0
-    unlimited = in_own_process(0.0)
+    unlimited = in_own_process([*sys.argv, "--budget_gb", "0"])
     budget_gb = args.share * unlimited["peak_bytes"] / GB
-    limited = in_own_process(budget_gb)
+    limited = in_own_process([*sys.argv, "--budget_gb", str(budget_gb)])
     for name, row in (("unlimited", unlimited), (f"budget {budget_gb:.2f} GB", limited)):
         log.info(
             "%-16s %d steps, peak %.2f GB, %s; loss_d %.6f, loss_g %.6f",
@@ -54,16 +50,8 @@ def main() -> int:
     within = limited["peak_bytes"] <= budget_gb * GB
     log.info("largest relative difference of the losses: %.1e; within the budget: %s", difference, "yes" if within else "NO")
     if args.json:
-        args.json.write_text(json.dumps([unlimited, limited], indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps([unlimited, limited], indent=1))
     return 0 if within and difference <= args.tolerance else 1
-
-
-def in_own_process(budget_gb: float) -> dict:
-    command = [sys.executable, *sys.argv, "--budget_gb", str(budget_gb)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise GrafError(f"budget {budget_gb:.2f} GB: the run ended with status {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def steps_within(args: argparse.Namespace) -> dict:

@@ -5,20 +5,17 @@ which take more for a moment. Exits with 1 where the last third is not within 2 
 """
 
 import argparse
-import logging
 from pathlib import Path
 from statistics import mean
 
 from graf.errors import GrafError
 from graf.memory.monitor import read_rows
 from graf.runtime.command_line import Parser
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
-
-log = logging.getLogger("graf")
 
 LARGEST_CHANGE = 0.02  # of the resident memory, from the second third to the last
 

@@ -7,7 +7,6 @@ sides against the car itself. Exits with 1 where a bar is missed.
 import argparse
 import dataclasses
 import json
-import logging
 import time
 from pathlib import Path
 from statistics import mean
@@ -23,14 +22,12 @@ from graf.evaluation.inversion.results import Inversion, similarity
 from graf.evaluation.sampling import render_views
 from graf.models.generator import Generator
 from graf.runtime.command_line import Parser
-from graf.runtime.console import progress, run_script
+from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import check_writable, write_text
 
 import torch
 from torch import Tensor
-
-log = logging.getLogger("graf")
 
 LEAST_PSNR_DB = 18  # mean, with known cameras
 LARGEST_ERROR_DEG = 15  # of a searched camera's azimuth

@@ -8,7 +8,6 @@ Only training steps count as time; measuring stands beside it. Nothing is kept b
 
 import argparse
 import json
-import logging
 import subprocess
 import sys
 import tempfile
@@ -24,15 +23,13 @@ from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sweep import low_resolution_error
 from graf.runtime.command_line import Parser
-from graf.runtime.console import progress, run_script
+from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.files import check_writable, write_text
 from graf.training.state import TrainState
 from graf.training.steps import train_step
 
 import torch
-
-log = logging.getLogger("graf")
 
 NOT_REFINED = "not refined"
 CCSR = {"refined, scale 2": 2, "refined, scale 4": 4, NOT_REFINED: 1}  # pixels a ray; the discriminator sees as many in all

@@ -1,27 +1,41 @@
-"""The memory measurements of bench/benchmark.py: steps of GRAF's network against their limits, and rules, kept and broken."""
+"""What bench/benchmark.py measures in a process of its own: seconds and memory of steps, and rules, kept and broken.
 
+Memory is what the process holds, or what tensors hold, counted operation by operation: the same on any machine, and without
+the allocator's share.
+"""
+
+import contextlib
 import dataclasses
+import json
 import statistics
+import subprocess
+import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 from unittest import mock
 
 from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models.generator import Generator
+from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
+from graf.runtime.guard import all_or_none
 from graf.runtime.precision import AmpSettings
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
-from live_bytes import LiveBytes, counted_peak
 from plain_step import PlainGenerator
 
 import psutil
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 WARM_UP_STEPS, FRAMES = 3, 8  # of the rules
 BATCH = 2  # images; the part that does not grow with them is small
@@ -61,6 +75,15 @@ def network(rays: int, overrides: tuple[str, ...] = ()) -> Config:
     """GRAF's recipe, with patches of so many rays of images of 128 pixels a side."""
     size = (f"training.batch_size={BATCH}", f"ray_sampler.rays_per_patch={rays}", "data.imsize=128")
     return load_config(CONFIG_DIR / "graf.yaml", (*size, *overrides))
+
+
+def in_own_process(arguments: list[str], environment: dict[str, str] | None = None) -> Any:
+    """What a Python process prints as JSON in its last line. Where it fails, this one ends with its message and status."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        sys.exit(done.returncode)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure_memory(variant: str, rays: int, n_steps: int, at_most_seconds: float, device: torch.device) -> dict:
@@ -117,13 +140,14 @@ def idle_bytes(device: torch.device) -> int:
 
 def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """Train on random photographs for ever: the seconds of each step, with what is done `afterwards`, and its stats."""
-    config, device = state.config, state.device
+    config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
-    images = torch.rand(batch, 3, size, size, generator=state.draws).to(device) * 2 - 1
+    images = torch.rand(processes.share_of(batch), 3, size, size, generator=state.draws).to(device) * 2 - 1
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        stats = discriminator_step(state, images, labels[0], labels[1]) | generator_step(state, labels[2])
+        with all_or_none(processes):
+            stats = discriminator_step(state, images, labels[0][processes.rows], labels[1]) | generator_step(state, labels[2])
         state.advance()
         if afterwards:
             afterwards()
@@ -226,3 +250,69 @@ def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[fl
     for taken in (timed_steps(state), timed_steps(state, afterwards=clean_up)):
         medians.append(statistics.median(seconds for seconds, _ in islice(taken, WARM_UP_STEPS, WARM_UP_STEPS + n_steps)))
     return tuple(medians)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations inside it make and that have not been freed: `live`, and their `peak`.
+
+    Fake tensors count as others do; where their values are asked for, they are said to be finite.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "fake_mode", None) is not None:
+            return True if args[0].dtype == torch.bool else 1.0
+        result = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:
+            self._known.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._free, key, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+class ShapesOnly(FakeTensorMode):
+    """Tensors without content that autocast, unlike those of the meta device, takes for the CPU's; copies stay in the mode."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True) -> int:
+    """Most live bytes of tensors in a training step that is not the first, on the CPU.
+
+    Where `shapes_only`, nothing is computed; `plain` takes the step with bench/plain_step.py.
+    """
+    stay = mock.patch.object(nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
+    mode = ShapesOnly() if shapes_only else contextlib.nullcontext()
+    projection_operators.cache_clear()
+    with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter:
+        state = TrainState(config, torch.device("cpu"))
+        if plain:
+            state.generator = PlainGenerator(state.generator)
+        batch, width = config.training.batch_size, config.data.imsize
+        images = torch.zeros(batch, 3, width, width)
+        labels = Labels.of_poses(torch.ones(batch, 3, 4))
+        for network, optimizer in ((state.generator, state.optimizer_g), (state.discriminator, state.optimizer_d)):
+            for parameter in network.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()  # so that it has its state, as after a first step
+        counter.peak = counter.live
+        discriminator_step(state, images, labels, labels)
+        generator_step(state, labels)
+    projection_operators.cache_clear()
+    return counter.peak

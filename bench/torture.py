@@ -13,36 +13,40 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import hashlib
 import json
-import logging
 import random
+import re
+import resource
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import Config, config_to_dict, load_config
+from graf.data import build_dataset
 from graf.errors import GrafError
+from graf.evaluation.outputs import write_image
+from graf.evaluation.reconstruction import transforms
 from graf.runtime.command_line import Parser
-from graf.runtime.console import run_script
-from state_digests import digests
-from torture_faults import FAULTS, copy_images
-from torture_run import FORK, NotSurvived, Subject
+from graf.runtime.console import log, run_script
+from graf.runtime.files import write_text
+from graf.training.state import SAVED
+from torture_run import FORK, POLL_S, NotSurvived, Subject
 
+import psutil
+import torch
 import yaml
 
-log = logging.getLogger("graf")
-
+PARTS = (*SAVED, "step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")  # of a checkpoint
+DATA_STATUS, FILE_STATUS, TERMINATED_STATUS = 2, 1, 143
+CHANGES_OF_A_START, CHANGES_OF_A_SAVE = 9, 12  # fsync, replace, link and torch.save, about
 FEWEST_FAULTS, FAULTS_PER_MINUTE, STEPS_PER_FAULT = 30, 4, 8
 SMALL = (  # what is made small, before what --set says
-    *(
-        "data.n_images=64",
-        "training.batch_size=2",
-        "training.save_every=10",
-        "training.save_retries=1",
-        "training.nworkers=2",
-    ),
+    *("data.n_images=64", "training.batch_size=2", "training.save_every=10", "training.save_retries=1", "training.nworkers=2"),
     *(f"training.{cadence}=0" for cadence in ("sample_every", "video_every", "backup_every", "fid_every")),
 )
 LINES_SHOWN = 15  # of the log, where a fault was not survived
@@ -77,7 +81,7 @@ def main() -> int:
         overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}"]
         result = torture(args, overrides, folder, n_faults, source.training.save_every)
     if args.json:
-        args.json.write_text(json.dumps(result, indent=1), encoding="utf-8")
+        write_text(args.json, json.dumps(result, indent=1))
     survived = result["survived"] == result["faults"] == n_faults
     return 0 if survived and result["bit_identical"] and result["steps_lost_max"] <= result["save_every"] else 1
 
@@ -154,11 +158,11 @@ def subject(config: str | None, overrides: list[str], folder: Path, name: str) -
 def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterator[Fault]:
     """The faults, spread over the run, each with what it cost; then the run goes on to its end."""
     for number in range(n):
-        kind = list(FAULTS)[number % len(FAULTS)]
+        inflict = FAULTS[number % len(FAULTS)]
         planned = round(0.8 * STEPS_PER_FAULT * (number + rng.random()))
-        fault = Fault(kind)
+        fault = Fault(inflict.__name__.replace("_", " "))
         with surviving(run, fault):
-            FAULTS[kind](run, planned, rng)
+            inflict(run, planned, rng)
         fault.step = run.step()
         if not run.alive:
             with surviving(run, fault):
@@ -167,7 +171,7 @@ def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterato
         if fault.lost > save_every:
             fault.problem = fault.problem or f"{fault.lost} steps are lost, more than {save_every}"
         not_survived = f", NOT SURVIVED: {fault.problem}" if fault.problem else ""
-        log.info("%3d, step %4d: %s, %d lost%s", number + 1, fault.step, kind, fault.lost, not_survived)
+        log.info("%3d, step %4d: %s, %d lost%s", number + 1, fault.step, fault.kind, fault.lost, not_survived)
         yield fault
     last = Fault("to the end")
     with surviving(run, last):
@@ -199,6 +203,185 @@ def apart(function: Callable, *arguments: Any) -> Any:
     """The function's result from a process of its own: none that trainings are forked from may have computed with torch."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=FORK) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def digests(checkpoint: Path) -> dict[str, str]:
+    """The sha256 of each part of our checkpoint's state. Raises CheckpointError where the file cannot be read."""
+    state = read_checkpoint(checkpoint)["state"]
+    return {name: digest(state[name]) for name in PARTS if name in state}  # older ones have fewer
+
+
+def digest(value: Any) -> str:
+    """sha256 of nested tensors and plain values, bit for bit."""
+    if isinstance(value, torch.Tensor):
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return hashlib.sha256(repr((value.dtype, value.shape)).encode() + numbers).hexdigest()
+    if isinstance(value, dict):
+        value = [(repr(key), digest(item)) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        value = [digest(item) for item in value]
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+# A fault leaves the run alive or ended, and raises NotSurvived where the run does not take it as it has to: by going on, or by
+# the right message and exit status.
+
+
+def killed_anywhere(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    time.sleep(rng.uniform(0, 0.5))
+    run.kill(whole_group=rng.random() < 0.5)
+
+
+def killed_while_starting(run: Subject, step: int, rng: random.Random) -> None:
+    run.kill()
+    run.start()
+    time.sleep(rng.uniform(0, 2))
+    run.kill()
+
+
+def killed_in_a_write_at_start(run: Subject, step: int, rng: random.Random) -> None:
+    run.kill()
+    run.halt.write_text(str(rng.randint(1, CHANGES_OF_A_START)))
+    run.start()
+    _kill_where_it_halts(run)
+
+
+def killed_in_a_checkpoint(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    asked = run.halt.with_suffix(".asked")
+    asked.write_text(str(rng.randint(1, CHANGES_OF_A_SAVE)))
+    asked.rename(run.halt)
+    _kill_where_it_halts(run)
+
+
+def newest_truncated(run: Subject, step: int, rng: random.Random) -> None:
+    newest = _newest_after_sigterm(run, step)
+    with newest.open("r+b") as file:
+        file.truncate(rng.randrange(newest.stat().st_size))
+
+
+def newest_bit_flipped(run: Subject, step: int, rng: random.Random) -> None:
+    newest = _newest_after_sigterm(run, step)
+    content = bytearray(newest.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    newest.write_bytes(content)
+
+
+def newest_removed(run: Subject, step: int, rng: random.Random) -> None:
+    _newest_after_sigterm(run, step).unlink()
+
+
+def disk_full(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    _limit_files(run, rng)
+    run.end(FILE_STATUS)
+    if "cannot be written" not in run.said():
+        raise NotSurvived("it did not say what could not be written")
+
+
+def disk_full_for_a_while(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    _limit_files(run, rng)
+    run.wait(lambda: "trying again" in run.said() or None)
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def worker_killed(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    told = run.said().count("a loader process died")
+    workers = psutil.Process(run.process.pid).children()
+    if not workers:
+        raise NotSurvived("it has no loader processes; set training.nworkers=1 or more")
+    rng.choice(workers).kill()
+    run.wait(lambda: run.said().count("a loader process died") > told or None)
+
+
+def images_damaged(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    _with_bad_images(run, rng, lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]))
+
+
+def images_removed(run: Subject, step: int, rng: random.Random) -> None:
+    run.train_until(step)
+    _with_bad_images(run, rng, Path.unlink)
+
+
+def images_missing_at_start(run: Subject, step: int, rng: random.Random) -> None:
+    run.kill()
+    _with_bad_images(run, rng, Path.unlink)
+
+
+FAULTS = (  # in the order in which they are injected
+    *(killed_anywhere, killed_in_a_checkpoint, newest_truncated, worker_killed, disk_full, images_damaged),
+    *(newest_bit_flipped, killed_while_starting, disk_full_for_a_while, killed_in_a_write_at_start, newest_removed),
+    *(images_removed, images_missing_at_start),
+)
+
+
+def images_of(folder: Path) -> list[Path]:
+    """The images that a run is trained on, of which folder/whole has copies."""
+    return sorted((folder / "images").rglob("*.png"))
+
+
+def copy_images(config: Config, folder: Path) -> str:
+    """The first data.n_images of the config's data as PNGs in folder/images, and again in folder/whole. Returns data.labels."""
+    dataset = build_dataset(config)
+    indices = range(min(config.data.n_images, len(dataset)))
+    for index in indices:
+        write_image(folder / "images" / "images" / f"{index:04d}.png", dataset.read(index))
+    if dataset.posed:
+        names = [f"{index:04d}.png" for index in indices]
+        text = transforms(names, dataset.labels.pose_c2w[: len(names)].double().numpy(), config.data.imsize, config.data)
+        (folder / "images" / "transforms.json").write_text(text, encoding="utf-8")
+    shutil.copytree(folder / "images", folder / "whole")
+    return "transforms" if dataset.posed else "none"
+
+
+def _kill_where_it_halts(run: Subject) -> None:
+    reached = run.halt.with_suffix(".reached")
+    try:
+        run.wait(lambda: reached.exists() or None)
+    finally:
+        run.kill()
+        run.halt.unlink(missing_ok=True)
+        reached.unlink(missing_ok=True)
+
+
+def _newest_after_sigterm(run: Subject, step: int) -> Path:
+    """model.pt of the run ended by SIGTERM, with another checkpoint before it."""
+    run.train_until(step)
+    run.wait(lambda: next(run.run_dir.rglob("model*.pt"), None))
+    run.train_until(run.step() + 1)
+    run.process.terminate()
+    run.end(TERMINATED_STATUS)
+    return run.run_dir / "model.pt"
+
+
+def _limit_files(run: Subject, rng: random.Random) -> None:
+    """No file of the run may grow beyond a part of its checkpoint's size."""
+    newest = run.run_dir / "model.pt"
+    size = newest.stat().st_size if newest.exists() else 2**17
+    limit = rng.randrange(size // 4, size)
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def _with_bad_images(run: Subject, rng: random.Random, damage: Callable[[Path], object]) -> None:
+    """Damage every third image until the run has named one of them and ended, then put them back as they were."""
+    images = images_of(run.folder)
+    try:
+        for file in rng.sample(images, len(images) // 3):
+            damage(file)
+        if not run.alive:
+            run.start()
+        run.end(DATA_STATUS)
+        if not re.search(r"error: .*\.png", run.said(), re.DOTALL):
+            raise NotSurvived("it did not name the file")
+    finally:
+        run.kill()
+        time.sleep(POLL_S)
+        for file in images:
+            shutil.copy2(run.folder / "whole" / file.relative_to(run.folder / "images"), file)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ or older (names of keys).
 
 import argparse
 import dataclasses
-import logging
 import re
 import runpy
 import textwrap
@@ -18,7 +17,7 @@ from graf.config.foreign import OLDER_NAMES
 from graf.config.reading import as_yaml
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 from graf.runtime.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,8 +29,6 @@ HEAD = """\
 # Written by bench/write_tables.py from graf/config/schema.py, where the defaults are: a change here changes only
 # the run that names this file.
 """
-
-log = logging.getLogger("graf")
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ after them.
 import argparse
 import dataclasses
 import hashlib
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
 from graf.rays import cut_patch, sample_patch_grid
 from graf.runtime.command_line import Parser, positive
-from graf.runtime.console import progress, run_script
+from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
 from graf.runtime.interruption import Interruption
@@ -39,8 +38,6 @@ from graf.training.losses import judged_images
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
-
-log = logging.getLogger("graf")
 
 
 @dataclasses.dataclass(frozen=True)

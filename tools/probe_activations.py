@@ -8,7 +8,6 @@ probe so far. Weights and result lie in the folder as probe_LAYER_TARGET.safeten
 
 import dataclasses
 import json
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from activations.files import CachedActivations
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser
-from graf.runtime.console import progress, run_script
+from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
 from graf.runtime.interruption import Interruption
 
@@ -25,8 +24,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
-
-log = logging.getLogger("graf")
 
 FEWEST_SAMPLES = 10
 WEIGHT_DECAY = 0.01

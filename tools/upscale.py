@@ -6,7 +6,6 @@ Beside each other: the photograph's pixels enlarged, what the network makes of t
 downsampling is the photograph, as CCSR does it.
 """
 
-import logging
 from pathlib import Path
 
 from graf.checkpoints.foreign.esrgan_weights import (
@@ -23,14 +22,12 @@ from graf.evaluation.outputs import as_uint8, write_grid
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBNet
 from graf.runtime.command_line import Parser
-from graf.runtime.console import run_script
+from graf.runtime.console import log, run_script
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.functional import pil_to_tensor
-
-log = logging.getLogger("graf")
 
 LARGEST = 1536  # side of the enlarged square, pixels, of which the network holds three copies of 0.6 GB in 64 channels
 

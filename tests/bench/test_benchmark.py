@@ -3,8 +3,7 @@
 import benchmark
 from graf.errors import GrafError
 from graf.models.generator import Generator
-from live_bytes import LiveBytes
-from memory_rows import compared, count_memory, expected_bytes, network, verdicts
+from memory_rows import LiveBytes, compared, count_memory, expected_bytes, network, verdicts
 from plain_step import PlainGenerator
 
 import pytest

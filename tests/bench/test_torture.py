@@ -26,10 +26,8 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits other processes' files")
 if sys.platform.startswith("linux"):
     import torture
-    import torture_faults
     import torture_run
-    from state_digests import digest
-    from torture import Fault, ended, first_difference, keep_config, surviving
+    from torture import Fault, digest, ended, first_difference, keep_config, surviving
     from torture_run import NotSurvived, Subject
     from train import note_data
 
@@ -186,7 +184,7 @@ def test_damaged_images_are_put_back_and_must_be_named(run, monkeypatch, said, s
     monkeypatch.setattr(Subject, "start", lambda run: run.log_file.write_text(said))
     monkeypatch.setattr(run, "end", end)
     try:
-        torture_faults.images_missing_at_start(run, 0, random.Random(0))
+        torture.images_missing_at_start(run, 0, random.Random(0))
         assert survived
     except NotSurvived:
         assert not survived

@@ -10,7 +10,7 @@ from graf.models import generator
 from graf.runtime import precision
 from graf.runtime.limits import MB
 from graf.training.state import TrainState
-from live_bytes import LiveBytes, counted_peak
+from memory_rows import LiveBytes, counted_peak
 
 import pytest
 import torch

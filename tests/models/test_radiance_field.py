@@ -13,7 +13,7 @@ from graf.models.radiance_field import (
     recomputed,
     split_linear,
 )
-from live_bytes import LiveBytes
+from memory_rows import LiveBytes
 
 import pytest
 import torch

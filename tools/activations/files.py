@@ -9,12 +9,12 @@ import difflib
 import functools
 import itertools
 import json
-import logging
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from graf.errors import GrafError
+from graf.runtime.console import log
 from graf.runtime.files import whole_file, write_text
 
 import torch
@@ -23,8 +23,6 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import Dataset
 from tqdm import tqdm
-
-log = logging.getLogger("graf")
 
 FORMAT = "graf_ccsr activations 1"
 MANIFEST = "manifest.json"

@@ -7,21 +7,19 @@ with recording(discriminator, ["main.3"]) as record:
 import contextlib
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from activations.files import ActivationWriter, size, unknown_layer
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
+from graf.runtime.console import log
 from graf.runtime.guard import is_out_of_memory
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 from tqdm import tqdm
-
-log = logging.getLogger("graf")
 
 OUTPUT = "output"  # the name of the network itself among its layers
 LABELS = ("class_index", "elevation_index")
