@@ -179,7 +179,13 @@ class Generator(nn.Module):
             else:
                 pieces.append(self.render_rays(*rays))
         rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
-        return self._refine(rendering, latents, labels.pose_c2w, grid, width)
+        if self.config.ccsr.mode != "refine":
+            return rendering
+        coarse = rendering.coarse_images
+        refined, drift = self.refinement(rendering.images, latents, labels.pose_c2w, grid, width)
+        if coarse is not None:
+            coarse, _ = self.refinement(coarse, latents, labels.pose_c2w, grid, width)
+        return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
 
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
         """The latents (B, Z) with the class in them, where the model knows classes."""
@@ -191,16 +197,6 @@ class Generator(nn.Module):
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)
         return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)[0]
-
-    def _refine(self, rendering: Rendering, latents: Tensor, pose_c2w: Tensor, grid: Tensor, width: int) -> Rendering:
-        """The rendering with refined images, and its own as low_images, where ccsr.mode is refine."""
-        if self.config.ccsr.mode != "refine":
-            return rendering
-        refined, drift = self.refinement(rendering.images, latents, pose_c2w, grid, width)
-        coarse = rendering.coarse_images
-        if coarse is not None:
-            coarse, _ = self.refinement(coarse, latents, pose_c2w, grid, width)
-        return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
 
     def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's

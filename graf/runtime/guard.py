@@ -24,6 +24,7 @@ SIGNS = (
 )
 FAILURES = (RuntimeError, MemoryError, OSError, CheckpointWriteError)  # among which are failed allocations
 SMALLEST_CHUNK = 100  # rays that are worth taking at a time
+_warned: set[str] = set()  # what was halved with a warning
 T = TypeVar("T")
 
 
@@ -94,11 +95,14 @@ def first_line(error: BaseException) -> str:
     return str(error).split("\n")[0] or type(error).__name__
 
 
-def retry_smaller(work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool) -> T:
+def retry_smaller(
+    work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool, warn_once: bool = False
+) -> T:
     """The result of the work, retried in smaller pieces until memory suffices.
 
     `shrink` makes the pieces smaller and returns whether it could. `agree` is given whether memory ran out in this process and
-    returns whether it did in any, so that all retry together. Raises OutOfMemory where there is nothing smaller.
+    returns whether it did in any, so that all retry together. With `warn_once` only the first retry of `what` in this process
+    is logged. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
         said = ""
@@ -115,11 +119,15 @@ def retry_smaller(work: Callable[[], T], shrink: Callable[[], bool], what: str, 
         said = said or "in another process"
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
-        log.warning("%s: out of memory (%s); retried in smaller pieces", what, said)
+        if not warn_once or what not in _warned:
+            log.warning("%s: out of memory (%s); retried in smaller pieces", what, said)
+        if warn_once:
+            _warned.add(what)
 
 
 def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, agree: Callable[[bool], bool] = bool) -> T:
-    """The result of work(size), retried with half the size until memory suffices; as `retry_smaller`.
+    """The result of work(size), retried with half the size until memory suffices; as `retry_smaller`, with one warning per
+    process: the next call starts with the whole size again.
 
     Raises OutOfMemory where the half would be below `smallest`.
     """
@@ -129,7 +137,7 @@ def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, a
         size //= 2
         return size >= smallest
 
-    return retry_smaller(lambda: work(size), shrink, what, agree)
+    return retry_smaller(lambda: work(size), shrink, what, agree, warn_once=True)
 
 
 class Run(Protocol):

@@ -188,8 +188,10 @@ def test_processes_agree_even_where_only_another_one_failed():
     assert (result, len(done), len(shrunk)) == (2, 2, 1)
 
 
-def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch):
-    """1000, 500, 250 and 125 rays at a time; 62 would be fewer than 100. The next call begins with nerf.chunk again."""
+def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch, caplog):
+    """1000, 500, 250 and 125 rays at a time; 62 would be fewer than 100. The next call begins with nerf.chunk again, but does
+    not warn again."""
+    monkeypatch.setattr("graf.runtime.guard._warned", set())
     generator = Generator(refine("nerf.chunk=1000")).eval()
     latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
     expected = generator.render(latents, labels.pose_c2w).images
@@ -211,6 +213,8 @@ def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkey
         with pytest.raises(OutOfMemory, match="rendering: out of memory"):
             generator.render(latents, labels.pose_c2w)
     assert sizes == [1000, 500, 250, 125] * 2
+    assert caplog.text.count("rendering: out of memory (CUDA out of memory); retried in smaller pieces") == 1
+    assert caplog.text.count("retried in smaller pieces") == 1
     assert {name: value for name, value in vars(generator).items() if name != "render_rays"} == before
 
 
