@@ -32,7 +32,8 @@ def report(evaluation: Evaluation) -> list[Path]:
     return [write_report(run_dir, run_dir / "report.html", evaluation.out, points)]
 
 
-JOBS = (*jobs.JOBS, Job(Flag("report", "report.html: all of the run's results on one page"), report, elsewhere=True))
+REPORT = Job(Flag("report", "report.html: all of the run's results on one page"), report, elsewhere=True)
+JOBS = (*jobs.JOBS, REPORT, jobs.EXPORT)  # in the order in which they are done
 
 
 def parser() -> argparse.ArgumentParser:

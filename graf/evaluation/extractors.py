@@ -8,8 +8,6 @@ import functools
 import logging
 import pickle
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -75,21 +73,16 @@ torch_fidelity.register_feature_extractor(EFFICIENTNET, EfficientNetLite0)
 
 
 def choose_extractor(config: MetricsConfig) -> Extractor:
-    """The extractor that `config.extractor` asks for. Raises GrafError where Inception's weights cannot be had.
+    """The extractor that `config.extractor` asks for. Raises GrafError where its weights cannot be had.
 
     `auto` takes Inception where its weights lie on this machine and never downloads; the explicit name does.
     """
-    weights = Path(config.weights_path) if config.weights_path else _hub_path()
-    if config.extractor == EFFICIENTNET:
-        return _efficientnet()
-    if config.extractor == "auto" and not config.weights_path and not weights.is_file():
-        tell_once(logging.INFO, f"metrics: no Inception weights at {weights}; FID and KID use {EFFICIENTNET} instead")
-        return _efficientnet()
-    if not weights.is_file():
-        if config.weights_path:
-            raise GrafError(f"metrics.weights_path: no such file: {weights}; {_advice()}")
-        _download(weights)
-    return _inception(weights)
+    name = config.extractor
+    if name == "auto":
+        name = INCEPTION if config.weights_path or _hub_path().is_file() else EFFICIENTNET
+        if name == EFFICIENTNET:
+            tell_once(logging.INFO, f"metrics: no Inception weights at {_hub_path()}; FID and KID use {EFFICIENTNET} instead")
+    return EXTRACTORS[name](config)
 
 
 def extractor_network(extractor: Extractor, device: torch.device | str = "cpu") -> torch.nn.Module:
@@ -117,12 +110,17 @@ def tell_once(level: int, message: str) -> None:
     log.log(level, message)
 
 
-def _efficientnet() -> Extractor:
+def _efficientnet(config: MetricsConfig) -> Extractor:
     weights, resize = EFFICIENTNET_WEIGHTS, "224 x 224, bicubic, antialiased"
     return Extractor(EFFICIENTNET, weights, file_sha256(weights), int(EfficientNetLite0.LAYER), resize)
 
 
-def _inception(weights: Path) -> Extractor:
+def _inception(config: MetricsConfig) -> Extractor:
+    weights = Path(config.weights_path) if config.weights_path else _hub_path()
+    if not weights.is_file():
+        if config.weights_path:
+            raise GrafError(f"metrics.weights_path: no such file: {weights}; {_advice()}")
+        _download(weights)
     sha256 = file_sha256(weights)
     if sha256 != INCEPTION_SHA256:
         raise GrafError(
@@ -133,6 +131,9 @@ def _inception(weights: Path) -> Extractor:
     except pickle.UnpicklingError:
         raise GrafError(f"{weights}: wants more than tensors and plain values; not loaded; {_advice()}") from None
     return Extractor(INCEPTION, weights, sha256, 2048, "299 x 299, bilinear, not antialiased (as TensorFlow 1 does)")
+
+
+EXTRACTORS = {EFFICIENTNET: _efficientnet, INCEPTION: _inception}  # by the names in metrics.extractor: what finds the weights
 
 
 def _hub_path() -> Path:
@@ -149,20 +150,12 @@ def _advice() -> str:
 
 def _download(weights: Path) -> None:
     log.info("metrics: downloading %s to %s", URL_INCEPTION_V3, weights)
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)  # torch hub has none, and a silent server must not hang the run
     try:
         weights.parent.mkdir(parents=True, exist_ok=True)
-        with _socket_timeout(DOWNLOAD_TIMEOUT_S):
-            torch.hub.download_url_to_file(URL_INCEPTION_V3, str(weights), INCEPTION_SHA256, progress=False)
+        torch.hub.download_url_to_file(URL_INCEPTION_V3, str(weights), INCEPTION_SHA256, progress=False)
     except (OSError, HTTPException, RuntimeError) as error:  # torch hub raises RuntimeError for a wrong hash
         raise GrafError(f"{weights.name}: the Inception weights cannot be downloaded ({error}); {_advice()}") from None
-
-
-@contextmanager
-def _socket_timeout(seconds: float) -> Iterator[None]:
-    """Torch hub downloads without a timeout; a silent server must not hang the run."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
     finally:
         socket.setdefaulttimeout(before)

@@ -1,6 +1,7 @@
 """The jobs of eval.py: what can be made of a trained generator, by which flags, and the files that it writes.
 
-A new job is an entry of JOBS: from it eval.py has the flags, their help, what is refused and the order.
+A new job is an entry of JOBS: from it eval.py, which adds what comes last, has the flags, their help, what is refused and the
+order.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from graf.evaluation.consistency import multi_view_consistency, nyquist_against_
 from graf.evaluation.inversion import invert_files
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
-from graf.evaluation.metrics import MeasureSettings, measure_generator
+from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import ResultFile, merged, summary
@@ -46,9 +47,9 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
-METRICS = ("fid", "kid", "prc")
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
+FEWEST_CELLS = 8
 NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need, the quick first
 
 
@@ -269,10 +270,17 @@ def share(text: str) -> float:
     return value
 
 
+def cells(text: str) -> int:
+    number = positive(text)
+    if number < FEWEST_CELLS:
+        raise argparse.ArgumentTypeError(f"expected at least {FEWEST_CELLS} cells, found {text!r}; fewer show no shape")
+    return number
+
+
 def metric_names(text: str) -> list[str]:
     names = text.split(",")
-    if not set(names) <= set(METRICS):
-        raise argparse.ArgumentTypeError(f"expected some of {','.join(METRICS)} with commas; found {text!r}")
+    if not set(names) <= FEWEST_IMAGES.keys():
+        raise argparse.ArgumentTypeError(f"expected some of {','.join(FEWEST_IMAGES)} with commas; found {text!r}")
     return names
 
 
@@ -288,7 +296,7 @@ OBJECTS = Flag("n_objects", "objects down the sheet", positive, 4)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
 STAGE = Flag("stage", "what CCSR made, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
-MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", positive, 128)
+MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
 DUMP_SAMPLES = Flag(
     "dump_samples",
@@ -299,7 +307,7 @@ DUMP_SAMPLES = Flag(
 )
 JOBS = (  # in the order in which they are done
     Job(
-        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
+        Flag("metrics", f"some of {','.join(FEWEST_IMAGES)}, against the data set", metric_names),
         Evaluation.metrics,
         flags=(DUMP_SAMPLES, TRUNCATION),
         needs="dataset",
@@ -347,9 +355,9 @@ JOBS = (  # in the order in which they are done
         Evaluation.invert,
         needs="photographs",
     ),
-    Job(
-        Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
-        Evaluation.export,
-        elsewhere=True,
-    ),
+)
+EXPORT = Job(
+    Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
+    Evaluation.export,
+    elsewhere=True,
 )

@@ -38,8 +38,8 @@ log = logging.getLogger("graf")
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100
 KID_SUBSET_SIZE = 1000
-FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # prc looks at the third neighbour
-KEYS = {
+FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # of each kind, by a metric's name; prc looks at the third neighbour
+KEYS = {  # of the values, by torch-fidelity's
     torch_fidelity.KEY_METRIC_FID: "fid",
     torch_fidelity.KEY_METRIC_KID_MEAN: "kid",
     torch_fidelity.KEY_METRIC_KID_STD: "kid_std",
@@ -140,7 +140,7 @@ def measure(
 
     fakes yields batches (B, 3, H, W) in [-1, 1] of any size; config.counts says how many images are taken of them,
     config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its
-    images do, and names their features in cache_dir. names are of fid, kid and prc (improved precision and recall).
+    images do, and names their features in cache_dir. names are of FEWEST_IMAGES: fid, kid, prc (improved precision and recall).
     The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
     Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
     missing or the images too few, NotFinite where generated images are not finite.
@@ -161,9 +161,7 @@ def measure(
             input2=subset,
             input2_cache_name=cache_name,
             cache_root=str(cache_dir),
-            fid="fid" in names,
-            kid="kid" in names,
-            prc="prc" in names,
+            **{name: name in names for name in FEWEST_IMAGES},
             kid_subsets=KID_SUBSETS,
             kid_subset_size=terms["kid_subset_size"],
             rng_seed=SEED,

@@ -1,17 +1,20 @@
-"""Results of `metrics.measure`: which may be compared, how they are named, and metrics.json, which keeps them."""
+"""Results of `metrics.measure`: which may be compared and are best, how they are named, and metrics.json, which keeps them."""
 
 import dataclasses
 import hashlib
 import itertools
 import json
 import logging
+import math
 from pathlib import Path
 
-from graf.config import Config
+from graf.config import Config, config_to_dict, flat
+from graf.config.foreign import OLDER_NAMES
 from graf.runtime.files import write_text
 
 log = logging.getLogger("graf")
 
+DRAWING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 METRICS_FILE = "metrics.json"
 OF_IMAGES = ("consistency", "sweep")  # entries that record the settings their images were drawn with
 COMPARABLE = (
@@ -22,8 +25,15 @@ SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256") 
 
 
 def rendering_sha256(config: Config) -> str:
-    """A digest of the settings that the images of given weights depend on; a key that is renamed or added changes it."""
-    return hashlib.sha256(repr((config.data, config.nerf, config.ccsr)).encode()).hexdigest()
+    """A digest of the settings that the images of given weights depend on: those that differ from the defaults.
+
+    Keys enter it by their first names. So it stays as it is where a key is renamed, or added at a default that changes nothing.
+    """
+    first_names = {new: old for old, new in reversed(OLDER_NAMES.items())}
+    values, defaults = (flat(config_to_dict(some)) for some in (config, Config()))
+    drawn = {key: value for key, value in values.items() if key.startswith(DRAWING) and value != defaults[key]}
+    named = {first_names.get(key, key): value for key, value in drawn.items()}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def comparable(result: dict) -> dict:
@@ -44,6 +54,18 @@ def merged(earlier: dict, result: dict) -> dict:
         "values": earlier["values"] | result["values"],
         "warnings": list(dict.fromkeys([*earlier["warnings"], *result["warnings"]])),
     }
+
+
+def new_best(result: dict, best: dict | None, metric: str, step: int) -> dict | None:
+    """The new best measurement, as a run records it, if a result of `measure` after `step` is better than `best`; else None.
+
+    metric: "fid" or "kid"; lower is better. A result under another protocol than the best so far cannot be compared with it
+    and replaces it.
+    """
+    value, terms = result["values"][f"{metric}_{result['extractor']}"], {"metric": metric} | comparable(result)
+    if not math.isfinite(value) or (best is not None and best["terms"] == terms and best["value"] <= value):
+        return None
+    return {"value": value, "step": step, "terms": terms}
 
 
 def series_name(key: str, result: dict) -> str:

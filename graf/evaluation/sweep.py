@@ -14,6 +14,7 @@ from graf.camera import elevation_poses, middle_elevation, rotation_poses, sweep
 from graf.config import Config
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
+from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
 from graf.models.generator import Generator, Rendering, weights_hash
 from graf.runtime.files import write_text
@@ -198,8 +199,8 @@ def low_resolution_error(generator: Generator, rendering: Rendering) -> float:
 
 def made_from(generator: Generator, objects: Objects, poses: Tensor, resolution: int | None) -> str:
     """A digest of all that pictures depend on: pictures with the same digest can be kept."""
-    digest = hashlib.sha256(weights_hash(generator).encode())
-    digest.update(repr((generator.config.data, generator.config.nerf, generator.config.ccsr, resolution)).encode())
+    settings = weights_hash(generator), rendering_sha256(generator.config), resolution
+    digest = hashlib.sha256(repr(settings).encode())
     for tensor in (*objects, poses):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -5,9 +5,8 @@ import logging
 from graf.checkpoints.checkpoint import BEST
 from graf.checkpoints.run_folder import save
 from graf.data import Views
-from graf.evaluation.best_checkpoint import new_best
 from graf.evaluation.metrics import MeasureSettings, NotFinite, measure_generator
-from graf.evaluation.results import summary
+from graf.evaluation.results import new_best, summary
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")

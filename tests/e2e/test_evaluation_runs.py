@@ -87,6 +87,7 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
             "--n_objects: changes nothing of --invert; it is for --sweep, --sheets, --mesh",
         ),
         (["--mesh_resolution", "24"], "--mesh_resolution: changes nothing of --sweep; it is for --mesh"),
+        (["--mesh", "--mesh_resolution", "7"], "--mesh_resolution: expected at least 8 cells, found '7'"),
         (["--sheets", "--mesh_level", "2"], "--mesh_level: changes nothing of --sheets; it is for --mesh"),
     ],
 )

@@ -198,6 +198,11 @@ def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
 
 
+def test_the_report_is_written_before_the_export():
+    asked = program.asked_jobs(program.parser().parse_args(["--export", "a.safetensors", "--report", "--mesh"]))
+    assert [job.name for job in asked] == ["mesh", "report", "export"]
+
+
 def test_a_new_job_is_one_entry(evaluation, monkeypatch, capsys):
     """Its flags, their help, what is refused and its turn come from there."""
     monkeypatch.chdir(evaluation.run_dir.parent)

@@ -13,9 +13,8 @@ from graf.config import CONFIG_DIR, MetricsConfig, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation import extractors, metrics
-from graf.evaluation.best_checkpoint import new_best
 from graf.evaluation.metrics import MeasureSettings, NotFinite, measure, measure_generator
-from graf.evaluation.results import COMPARABLE, SAMPLES, comparable, merged, series_name, summary, title
+from graf.evaluation.results import COMPARABLE, SAMPLES, comparable, merged, new_best, series_name, summary, title
 from graf.models.generator import Generator
 from graf.runtime.files import file_sha256
 from graf.runtime.processes import Processes

@@ -2,7 +2,10 @@
 
 import json
 
-from graf.evaluation.results import METRICS_FILE, OF_IMAGES, ResultFile
+from graf.config import config_to_dict
+from graf.config.foreign import OLDER_NAMES
+from graf.evaluation import results as module
+from graf.evaluation.results import METRICS_FILE, OF_IMAGES, ResultFile, rendering_sha256
 
 import pytest
 
@@ -77,3 +80,23 @@ def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(results):
     assert "consistency" not in content and "values" in content
     aside = files_of(other)["metrics_1.json"]
     assert aside["consistency"]["error"] == aside["sweep"]["error"] == 1.0
+
+
+def test_a_key_that_is_renamed_again_or_added_leaves_the_digest_as_it_was(smoke, monkeypatch):
+    plain, finer, wider = (smoke(*overrides) for overrides in ((), ("nerf.render_samples_per_ray=9",), ("ccsr.light.width=9",)))
+    before = [rendering_sha256(config) for config in (plain, finer, wider)]
+    assert len(set(before)) == 3
+    assert rendering_sha256(smoke("training.lr_g=0.5", "metrics.n_fake=9")) == before[0]
+
+    def as_a_later_version(config):
+        content = config_to_dict(config)
+        content["nerf"]["picture_samples"] = content["nerf"].pop("render_samples_per_ray")
+        content["nerf"]["added"] = {"later": 1}
+        content["ccsr"]["base_width"] = content["ccsr"]["light"].pop("width")
+        return content
+
+    renamed = {"nerf.render_samples_per_ray": "nerf.picture_samples", "ccsr.light.width": "ccsr.base_width"}
+    names = {old: renamed.get(new, new) for old, new in OLDER_NAMES.items()} | renamed
+    monkeypatch.setattr(module, "config_to_dict", as_a_later_version)
+    monkeypatch.setattr(module, "OLDER_NAMES", names)
+    assert [rendering_sha256(config) for config in (plain, finer, wider)] == before
