@@ -22,7 +22,8 @@ from graf.runtime.limits import MB
 
 # A loop that writes its step as a run's monitor does: it leaks 1 MB per step, or fills a cache that it drops every 40 steps.
 LOOP = """
-import json, sys, time
+import json, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 leaks, steps, path = sys.argv[1] == "leak", int(sys.argv[2]), sys.argv[3]
 kept = []
 for step in range(1, steps + 1):
@@ -38,15 +39,14 @@ FOUND_BY_STEP = 200
 RATE_MB, RATE_TOLERANCE = 1.0, 0.1
 
 
-def main() -> int:
+def main() -> int | None:
     arguments, command = parse(sys.argv[1:])
     if arguments.self_test:
         return self_test()
     settings = WatchSettings(arguments.out, arguments.run, arguments.interval_s, arguments.warm_up_s, arguments.clean_up)
-    if arguments.pid is not None:
-        watch_pid(arguments.pid, settings)
-        return 0
-    return watch_command(command, settings)
+    status = watch_command(command, settings) if command else watch_pid(arguments.pid, settings)
+    log.info("memory: %s", arguments.out / "memory_report.png")
+    return status
 
 
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -84,11 +84,12 @@ def self_test() -> int:
 
 
 def reports_of(kind: str) -> list[dict]:
-    """The leaks that are reported of a LOOP, in a process of its own."""
+    """The leaks that are reported of a LOOP, in a process of its own. Raises SystemExit where a signal ends it."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         command = [sys.executable, "-c", LOOP, kind, str(SELF_TEST_STEPS), str(run_dir / "memory.jsonl")]
-        watch_command(command, WatchSettings(run_dir, run_dir, SELF_TEST_INTERVAL_S))
+        if status := watch_command(command, WatchSettings(run_dir, run_dir, SELF_TEST_INTERVAL_S)):
+            raise SystemExit(status)
         return json.loads((run_dir / "memory_report.json").read_text(encoding="utf-8"))["leaks"]
 
 

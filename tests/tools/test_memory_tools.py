@@ -314,6 +314,26 @@ def test_the_self_test_fails_where_it_should(tool, monkeypatch, leak, clean, sta
     assert detector.self_test() == status
 
 
+def test_ctrl_c_ends_the_self_test_without_a_verdict(tool, monkeypatch, capfd):
+    detector = tool("memory_leak_detector")
+    interrupted = detector.LOOP.replace("time.sleep(0.02)", "signal.raise_signal(signal.SIGINT)")
+    monkeypatch.setattr(detector, "LOOP", interrupted)
+    with pytest.raises(SystemExit) as left:
+        detector.self_test()
+    assert left.value.code == 130
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_detector_says_where_its_report_is(tool, tmp_path, monkeypatch, caplog):
+    detector = tool("memory_leak_detector")
+    words = ["memory_leak_detector.py", "--out", str(tmp_path), "--interval_s", "0.01", "--", *python("raise SystemExit(3)")]
+    monkeypatch.setattr(sys, "argv", words)
+    with caplog.at_level("INFO", logger="graf"):
+        assert detector.main() == 3
+    assert caplog.messages[-1] == f"memory: {tmp_path / 'memory_report.png'}"
+    assert (tmp_path / "memory_report.png").exists()
+
+
 def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, monkeypatch):
     program, started = tool("train_with_memory_monitoring"), []
     monkeypatch.setattr(program, "watch_command", lambda command, settings: started.append((command, settings)) or 3)
@@ -341,7 +361,7 @@ def test_training_without_its_images_is_an_error(tool, tmp_path, monkeypatch):
 @pytest.mark.parametrize("interval_s", ["-1", "0", "nan"])
 def test_an_interval_that_is_none_is_an_error_before_training(tool, monkeypatch, interval_s):
     program = tool("train_with_memory_monitoring")
-    monkeypatch.setattr(program, "watch_command", lambda *_: pytest.fail("a training was started"))
+    monkeypatch.setattr(program, "watch_command", lambda *_: pytest.fail("a training run was started"))
     monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", "--interval_s", interval_s])
     with pytest.raises(GrafError, match="--interval_s .*: expected more than 0 seconds"):
         program.main()
