@@ -168,10 +168,14 @@ def draw_history(history: History, out: Path) -> list[Path]:
     """The figures of a history as PNG files in the folder `out`."""
     files = []
     for name, figure in figures(history).items():
-        with whole_file(out / f"{name}.png") as temporary:
-            figure.savefig(temporary, dpi=110)
+        save_figure(figure, out / f"{name}.png")
         files.append(out / f"{name}.png")
     return files
+
+
+def save_figure(figure: Figure, file: Path) -> None:
+    with whole_file(file) as temporary:
+        figure.savefig(temporary, dpi=110)
 
 
 def figures(history: History) -> dict[str, Figure]:
@@ -209,7 +213,7 @@ def _figure(heading: str, curves: dict[str, Curve]) -> Figure:
     for index, group in enumerate(groups.values(), 1):
         axes = figure.add_subplot(rows, COLUMNS, index)
         for name, curve in group.items():
-            _plot(axes, name, curve)
+            plot(axes, name, curve)
         axes.set_xlabel("step", fontsize=8)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
@@ -217,7 +221,7 @@ def _figure(heading: str, curves: dict[str, Curve]) -> Figure:
     return figure
 
 
-def _plot(axes: Axes, name: str, curve: Curve) -> None:
+def plot(axes: Axes, name: str, curve: Curve) -> None:
     """The points' means, over the range of the rows that each of them stands for."""
     label = f"{name} ({curve.not_finite} not finite)" if curve.not_finite else name
     style = ".-" if len(curve.points) <= FEW else "-"

@@ -139,6 +139,8 @@ def value_html(value: Any) -> str:
             return ", ".join(map(value_html, value))
         case float():
             return f"{value:.6g}"
+        case None:
+            return "–"  # a number that could not be measured
     return escape(str(value))
 
 

@@ -1,6 +1,6 @@
 """A run on one page: report.html with its pictures, videos, curves, numbers and config, without any external resource."""
 
-import math
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.monitor import read_rows
-from graf.reporting.curves import MAX_POINTS, draw_history, read_history
+from graf.reporting.curves import MAX_POINTS, Curve, draw_history, plot, read_history, save_figure
 from graf.reporting.html_pieces import HEAD, Embedder, is_shown, is_table, json_table, result_table
-from graf.reporting.run_status import MEMORY, colours_first, thinned
+from graf.reporting.run_status import MEMORY, colours_first
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
 
@@ -35,17 +35,18 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
         page.write(HEAD.format(title=escape(run_dir.resolve().name)))
         page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
-        parts = (  # the first ones are embedded, until the page is full
-            _newest_evaluation(folders[:1], embedder),
-            _curves(run_dir, embedder, max_points),
-            _memory(run_dir, embedder, max_points),
-            _newest_step("Samples in training", samples, embedder),
-            _newest_step("Videos in training", videos, embedder),
-            _earlier(folders[1:], {"samples": samples[1:], "videos": videos[1:]}, embedder),
-            _config(run_dir),
+        sections = (  # the first ones are embedded, until the page is full
+            ("Evaluation", *(_folded(folder.name, _evaluation(folder, embedder), is_open=True) for folder in folders[:1])),
+            ("Curves", _curves(run_dir, embedder, max_points)),
+            ("Memory", _memory(run_dir, embedder, max_points)),
+            ("Samples in training", *(_files(paths, embedder) for paths in samples[:1])),
+            ("Videos in training", *(_files(paths, embedder) for paths in videos[:1])),
+            ("Earlier", _earlier(folders[1:], {"samples": samples[1:], "videos": videos[1:]}, embedder)),
+            ("Config", _config(run_dir)),
         )
-        for part in parts:
-            page.writelines(part)
+        for heading, *content in sections:
+            for number, piece in enumerate(itertools.chain.from_iterable(content)):
+                page.write(piece if number else f"<h2>{heading}</h2>\n{piece}")
         page.write("</body>\n</html>\n")
     return out_file
 
@@ -57,12 +58,6 @@ def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
     if newest is None or not newest.is_dir():
         return folders
     return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
-
-
-def _newest_evaluation(folders: list[Path], embedder: Embedder) -> Iterator[str]:
-    for folder in folders:
-        yield "<h2>Evaluation</h2>\n"
-        yield from _folded(folder.name, _evaluation(folder, embedder), is_open=True)
 
 
 def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
@@ -78,7 +73,6 @@ def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
     if not (run_dir / "metrics.jsonl").is_file():
         return
     history = read_history(run_dir / "metrics.jsonl", max_points)
-    yield "<h2>Curves</h2>\n"
     if history.damaged:
         yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
     yield from _plots(draw_history(history, embedder.page_dir / "curves"), embedder)
@@ -92,43 +86,32 @@ def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
     if (run_dir / "memory_report.png").is_file():
         paths.append(run_dir / "memory_report.png")
     if paths:
-        yield "<h2>Memory</h2>\n"
         yield from _plots(paths, embedder)
 
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
-    times, series = [], {name: [] for name in MEMORY}
+    curves, start = {name: Curve(max_points) for name in MEMORY}, None
     for row in read_rows(rows_file):
-        times.append(row["time"])
-        for name, kept in series.items():
-            value = row.get(name)
-            kept.append(value / GB if isinstance(value, int | float) else math.nan)
-    if not times:
+        start = row["time"] if start is None else start
+        for name, curve in curves.items():
+            if isinstance(value := row.get(name), int | float):
+                curve.add((row["time"] - start) / 3600, value / GB)
+    used = {name: curve for name, curve in curves.items() if any(mean > 0 for mean in curve.means())}
+    if not used:
         return []
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     axes = figure.subplots()
-    hours = [(when - times[0]) / 3600 for when in thinned(times, max_points)]
-    for name, values in series.items():
-        if any(value > 0 for value in values):
-            axes.plot(hours, thinned(values, max_points), linewidth=1, label=MEMORY[name])
+    for name, curve in used.items():
+        plot(axes, MEMORY[name], curve)
     axes.set(xlabel="hours", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
     axes.legend(fontsize=8)
-    with whole_file(file) as temporary:
-        figure.savefig(temporary, dpi=110)
+    save_figure(figure, file)
     return [file]
-
-
-def _newest_step(heading: str, steps: list[list[Path]], embedder: Embedder) -> Iterator[str]:
-    for paths in steps[:1]:
-        yield f"<h2>{heading}</h2>\n"
-        yield from _files(paths, embedder)
 
 
 def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: Embedder) -> Iterator[str]:
     """Samples and videos of earlier steps, then earlier evaluations, collapsed."""
-    if folders or any(made.values()):
-        yield "<h2>Earlier</h2>\n"
     for name, steps in made.items():
         if steps:
             yield from _folded(f"{name} of {len(steps)} earlier steps", (p for paths in steps for p in _files(paths, embedder)))
@@ -139,7 +122,6 @@ def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: E
 def _config(run_dir: Path) -> Iterator[str]:
     path = run_dir / "config.yaml"
     if path.is_file():
-        yield "<h2>Config</h2>\n"
         yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
 
 

@@ -3,10 +3,9 @@
 All times are seconds since 1970. A run may not have begun to write, be resumed from an earlier step, or have ended long ago.
 """
 
+import contextlib
 import dataclasses
-import functools
 import json
-import math
 import os
 import re
 import statistics
@@ -172,7 +171,7 @@ class RunReader:
                 max((tail.rows[-1]["step"] for tail in tails[:3] if tail.rows), default=told[-1][1] if told else 0),
                 _saved_step(self.run_dir / "model.pt.json", changed(self._losses.path)),
             ),
-            max_steps=_max_steps(self.run_dir / "config.yaml", changed(self.run_dir / "config.yaml")),
+            max_steps=_max_steps(self.run_dir / "config.yaml"),
             steps_per_s=speed(moments),
             phase=newest.get("phase"),
             written=max([changed(tail.path) for tail in tails] + [when for when, _ in told]) or None,
@@ -193,10 +192,8 @@ class RunReader:
 
 def runs_below(folder: Path) -> list[Path]:
     """Runs in the folder or one of its subfolders, the most recently written first."""
-    runs = []
-    for child in _folders(folder):
-        runs += [child] if is_run(child) else filter(is_run, _folders(child))
-    return sorted(runs, key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
+    inside = (*folder.glob("*"), *(path for path in folder.glob("*/*") if not is_run(path.parent)))
+    return sorted(filter(is_run, inside), key=lambda run: max(changed(run / name) for name in RUN_FILES), reverse=True)
 
 
 def is_run(folder: Path) -> bool:
@@ -246,10 +243,9 @@ def trend(values: Sequence[float]) -> str:
     """`rising`, `falling` or `steady`, by the means of both halves; empty where there are too few values."""
     if len(values) < TREND_VALUES:
         return ""
-    half, mean = len(values) // 2, math.fsum(values) / len(values)
-    change = math.fsum(values[-half:]) / half - math.fsum(values[:half]) / half
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-    if abs(change) <= TREND * deviation:
+    half = len(values) // 2
+    change = statistics.fmean(values[-half:]) - statistics.fmean(values[:half])
+    if abs(change) <= TREND * statistics.pstdev(values):
         return "steady"
     return "rising" if change > 0 else "falling"
 
@@ -257,7 +253,7 @@ def trend(values: Sequence[float]) -> str:
 def thinned(values: Sequence[float], n: int) -> list[float]:
     """At most n values (N,): means of neighbours."""
     bounds = [i * len(values) // n for i in range(n + 1)] if len(values) > n else range(len(values) + 1)
-    return [math.fsum(values[a:b]) / (b - a) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [statistics.fmean(values[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
 def changed(path: Path) -> float:
@@ -280,10 +276,6 @@ def _number(value: Any) -> float | None:
 
 def _readings(row: dict, names: Iterable[str]) -> dict[str, float]:
     return {name: value for name in names if (value := _number(row.get(name))) is not None}
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def _strained_card(row: dict, limits: Limits) -> list[str]:
@@ -351,13 +343,9 @@ def _saved_step(record: Path, since: float) -> int:
     return step if isinstance(step, int) else 0
 
 
-@functools.lru_cache(maxsize=4)
-def _max_steps(config: Path, _changed: float) -> int | None:
-    try:
-        content = read_yaml(config)
-    except ConfigError:
-        return None
-    match content:
-        case {"training": {"max_steps": int(steps)}}:
-            return steps
+def _max_steps(config: Path) -> int | None:
+    with contextlib.suppress(ConfigError):
+        match read_yaml(config):
+            case {"training": {"max_steps": int(steps)}}:
+                return steps
     return None

@@ -102,7 +102,10 @@ def run(tmp_path):
 def measured(tmp_path_factory):
     """The same with numbers: an evaluation with a warning, and curves under two protocols. Its page is written once."""
     run = make_run(tmp_path_factory.mktemp("runs") / "chairs & <b>tables")
-    content = result(kid=0.123, warnings=[f"FID of few {EVIL}"]) | {"sample_seed": 7, "consistency": {"depth_warp_error": 1.5}}
+    content = result(kid=0.123, warnings=[f"FID of few {EVIL}"]) | {
+        "sample_seed": 7,
+        "consistency": {"depth_warp_error": 1.5, "drift": None},
+    }
     (run / "eval" / "step_00000100" / "metrics.json").write_text(json.dumps(content))
     rows = [{"step": i, "loss_d": 1.0 / i} for i in (1, 2, 3)]
     write_rows(run, *rows, {"step": 3, "evaluation": result()}, {"step": 3, "evaluation": result(n_fake=77)}, "damaged")
@@ -158,7 +161,8 @@ def test_numbers_stand_with_their_protocol_and_warnings(measured):
     assert "20 real and 77 generated images at 16 px" in text
     assert f"FID of few {EVIL}" in text
     assert "sample_seed 7" in text
-    assert "consistency depth_warp_error 1.5 all terms" in text
+    assert "consistency depth_warp_error 1.5 drift – all terms" in text
+    assert "None" not in text
     assert "eval/step_00000100/mesh/object 1.ply (0.00 MB)" in text
     assert "metrics.jsonl: 1 lines cannot be read" in text
     assert "imsize: 16" in text
@@ -245,7 +249,7 @@ def test_json_that_cannot_be_read_and_json_of_all_sorts(run):
     text = page.text
     assert "eval/step_00000100/broken.json cannot be read: Expecting value" in text
     assert "eval/step_00000100/deep.json cannot be read" in text
-    assert "a 1, 2.5 b c None d x (weights ?)" in text
+    assert "a 1, 2.5 b c – d x (weights ?)" in text
     assert page.links.count("eval/step_00000100/large.json") == 1
 
 
