@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, load_config
+from graf.config.reading import config_rows
 from write_tables import MARKS, TABLES, pages
 
 import pytest
@@ -48,6 +49,37 @@ def test_files_they_name_exist():
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def programs_called(text: str) -> list[tuple[str, list[str]]]:
+    """The programs that the page's commands call, each with its flags."""
+    spans = re.findall(r"`([^`\n]+)`", text)
+    calls = (
+        re.match(r".*?(?<![\w/])((?:tools/|bench/)?\w+\.py)\b(.*)", line)
+        for line in [*commands(text.replace("\\\n", " ")), *spans]
+    )
+    return [(call[1], re.findall(r"(?<=\s)--(\w+)", call[2].split(" -- ")[0])) for call in calls if call]
+
+
+def test_programs_and_flags_they_call_exist():
+    called = [call for page in PAGES for call in programs_called(page.read_text(encoding="utf-8"))]
+    assert ("tools/upscale.py", ["shrink"]) in called and ("train.py", ["config", "resume", "partial"]) in called
+    shared = [ROOT / "graf" / "runtime" / "command_line.py", ROOT / "graf" / "evaluation" / "jobs.py"]
+    for program, flags in called:
+        found = [file for file in (ROOT / program, ROOT / "tools" / program, *ROOT.glob(f"graf/**/{program}")) if file.exists()]
+        assert found, program
+        sources = "".join(file.read_text(encoding="utf-8") for file in (found[0], *shared))
+        assert [flag for flag in flags if not re.search(rf'"(--)?{flag}"', sources)] == [], program
+
+
+def test_config_keys_they_name_exist():
+    keys = {key for key, _, _ in config_rows()}
+    sections = {key.split(".")[0] for key in keys if "." in key}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").split("\n## Older names")[0]
+        named = re.findall(rf"(?<![\w/.-])(?:{'|'.join(sections)})\.[a-z_]\w*(?:\.[a-z_]\w*)?", text)
+        named = {name for name in named if not re.search(r"\.(jsonl?|md|py)$", name)}
+        assert [name for name in sorted(named) if not any(f"{key}.".startswith(f"{name}.") for key in keys)] == [], page.name
+
+
 def test_make_targets_it_names_exist():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake (\w+)`", README))
@@ -66,7 +98,7 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_every_page_of_docs_is_linked_from_the_readme():
-    assert {f"docs/{page.name}" for page in PAGES if page.parent.name == "docs"} <= set(LINK.findall(README))
+    assert {f"docs/{page.name}" for page in PAGES if page.parent == ROOT / "docs"} <= set(LINK.findall(README))
 
 
 def test_the_readme_is_short():
