@@ -24,7 +24,6 @@ from graf.models.generator import Generator
 from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
-from graf.runtime.guard import all_or_none
 from graf.runtime.precision import AmpSettings
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
@@ -146,8 +145,8 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        with all_or_none(processes):
-            stats = discriminator_step(state, images, labels[0][processes.rows], labels[1]) | generator_step(state, labels[2])
+        stats = discriminator_step(state, images, labels[0][processes.rows], labels[1]) | generator_step(state, labels[2])
+        processes.barrier()  # as a training step ends
         state.advance()
         if afterwards:
             afterwards()

@@ -30,7 +30,7 @@ from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
-from graf.runtime.guard import WITH_SMALLEST, RanOut, attempt
+from graf.runtime.guard import WITH_SMALLEST, attempt
 from graf.runtime.limits import GB, MB, memory_available, memory_limit
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.training.state import TrainState
@@ -188,11 +188,11 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
         log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
         return 0
     idle = peak_memory_bytes(device)
-    outcome = attempt(lambda: take_steps(config, known, device), WITH_SMALLEST)
-    if isinstance(outcome, RanOut):
-        log.info("\nmeasured: out of memory (%s)", outcome.said)
+    with attempt(failures=WITH_SMALLEST) as outcome:
+        sizes, seconds = take_steps(config, known, device)
+    if outcome.ran_out:
+        log.info("\nmeasured: out of memory (%s)", outcome.ran_out)
         return budget + 1
-    sizes, seconds = outcome.result
     if sizes.smaller_than is not None:
         log.info("\nmeasured: out of memory, survived with %s", sizes)
         return budget + 1

@@ -16,6 +16,7 @@ from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, checkpoint_ste
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import remove_leftovers, whole_file
+from graf.runtime.guard import is_out_of_memory
 
 log = logging.getLogger("graf")
 
@@ -41,7 +42,7 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
 def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Write a checkpoint into the run's folder, with training.save_retries retries after 1, 2, 4, ... seconds.
 
-    Raises CheckpointWriteError, which names what went wrong and which checkpoint is left.
+    Raises CheckpointWriteError, which names what went wrong and which checkpoint is left; at once where memory ran out.
     """
     run_dir, retries = checkpoint.config.run_dir, checkpoint.config.training.save_retries
     remove_run_leftovers(run_dir)
@@ -52,6 +53,8 @@ def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Cal
             save_checkpoint(path, checkpoint, scalars, after=max(map(_saved, run_checkpoints(run_dir)), default=""))
             return
         except (OSError, CheckpointWriteError) as error:
+            if is_out_of_memory(error):
+                raise  # there is nothing to wait for: the caller makes room
             reason = error.__cause__ or error
         if attempt > retries:
             raise CheckpointWriteError(

@@ -22,7 +22,7 @@ from graf.evaluation.outputs import as_uint8
 from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import fresh_samples, labels_of
 from graf.models.generator import Generator, weights_hash
-from graf.runtime.guard import first_line, halving, is_out_of_memory
+from graf.runtime.guard import first_line, is_out_of_memory, retry_halved
 from graf.runtime.processes import ALONE, Processes
 
 import imageio.v2 as imageio
@@ -111,7 +111,7 @@ def measure_generator(
                     raise
                 return error
 
-    result = halving(sample_and_measure, options.batch_size, "metrics", agree=processes.any)
+    result = retry_halved(sample_and_measure, options.batch_size, "metrics", processes=processes)
     if isinstance(result, Exception):
         raise result
     if not processes.first:

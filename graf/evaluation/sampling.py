@@ -6,7 +6,7 @@ from graf.camera import Labels
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.models.generator import Generator, Rendering
-from graf.runtime.guard import halving
+from graf.runtime.guard import retry_halved
 
 import torch
 from torch import Tensor
@@ -102,4 +102,4 @@ def _render_in_pieces(generator: Generator, latents: Tensor, labels: Labels) -> 
         parts = zip(latents.split(at_once), labels.pose_c2w.split(at_once), labels.class_index.split(at_once), strict=True)
         return Rendering.cat([generator.render(some, poses, class_index=classes) for some, poses, classes in parts])
 
-    return halving(render, len(latents), "rendering")
+    return retry_halved(render, len(latents), "rendering")

@@ -13,7 +13,7 @@ from graf.models.ccsr import Refinement
 from graf.models.radiance_field import build_field
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
-from graf.runtime.guard import SMALLEST_CHUNK, halving
+from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +151,7 @@ class Generator(nn.Module):
                 images.append(rendering.at(width).to(latents.device))
             return Rendering.cat(images)
 
-        return halving(render_images, self.config.nerf.chunk, "rendering", SMALLEST_CHUNK)
+        return retry_halved(render_images, self.config.nerf.chunk, "rendering", SMALLEST_CHUNK)
 
     def _render_grid(
         self,

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from graf.errors import CheckpointWriteError, GrafError
 from graf.runtime.cleanup import clean_up
@@ -44,50 +44,32 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, CheckpointWriteError)) and any(sign in str(error).lower() for sign in SIGNS)
 
 
-@dataclass(frozen=True)
-class Done(Generic[T]):
-    """The work was done, with this result."""
+@dataclass
+class Attempt:
+    """What became of a block of `attempt`: `ran_out` is how memory ran out in it, empty where it came to its end."""
 
-    result: T
-
-
-@dataclass(frozen=True)
-class RanOut:
-    """Memory ran out, as `said`; the tensors and the graph of the work are gone."""
-
-    said: str
+    ran_out: str = ""
 
 
 @contextlib.contextmanager
-def all_or_none(processes: Processes) -> Iterator[None]:
-    """A block that all processes of a run finish, or none: memory that runs out in one of them runs out in all."""
-    try:
-        yield
-    except OutOfMemoryElsewhere:
-        raise  # all know
-    except FAILURES as error:
-        if is_out_of_memory(error):
-            with contextlib.suppress(OutOfMemoryElsewhere):
-                processes.all_reduce_status(RAN_OUT)
-        raise
-    processes.barrier()
+def attempt(processes: Processes = ALONE, failures: tuple[type[Exception], ...] = FAILURES) -> Iterator[Attempt]:
+    """A block that all processes of a run finish, or none: memory that runs out in one of them runs out in all.
 
-
-def attempt(
-    work: Callable[[], T], failures: tuple[type[Exception], ...] = FAILURES, processes: Processes = ALONE
-) -> Done[T] | RanOut:
-    """The outcome of the work; of many processes all get RanOut where memory ran out in one.
-
-    An error of another class than `failures` is raised: OutOfMemory, by default, is for a caller that cannot take smaller
-    pieces.
+    That ends the block, not the run, and the Attempt tells it. An error of another class than `failures` is raised:
+    OutOfMemory, by default, is for a caller that cannot take smaller pieces.
     """
+    outcome = Attempt()
     try:
-        with all_or_none(processes):
-            return Done(work())
+        yield outcome
+        processes.barrier()
+    except OutOfMemoryElsewhere as error:  # all know
+        outcome.ran_out = first_line(error)
     except failures as error:
         if not is_out_of_memory(error):
             raise
-        return RanOut(first_line(error))
+        with contextlib.suppress(OutOfMemoryElsewhere):
+            processes.all_reduce_status(RAN_OUT)
+        outcome.ran_out = first_line(error)
 
 
 def first_line(error: BaseException) -> str:
@@ -96,13 +78,12 @@ def first_line(error: BaseException) -> str:
 
 
 def retry_smaller(
-    work: Callable[[], T], shrink: Callable[[], bool], what: str, agree: Callable[[bool], bool] = bool, warn_once: bool = False
+    work: Callable[[], T], shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False
 ) -> T:
-    """The result of the work, retried in smaller pieces until memory suffices.
+    """The result of the work, retried in smaller pieces until memory suffices, by all `processes` where it fails in one.
 
-    `shrink` makes the pieces smaller and returns whether it could. `agree` is given whether memory ran out in this process and
-    returns whether it did in any, so that all retry together. With `warn_once` only the first retry of `what` in this process
-    is logged. Raises OutOfMemory where there is nothing smaller.
+    `shrink` makes the pieces smaller and returns whether it could. With `warn_once` only the first retry of `what` in this
+    process is logged. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
         said = ""
@@ -112,7 +93,7 @@ def retry_smaller(
             if not is_out_of_memory(error):
                 raise
             said = first_line(error)
-        if not agree(bool(said)):
+        if not processes.any(bool(said)):
             return result
         result = None  # another process ran out of memory: this result is not used, and its memory is needed
         clean_up()
@@ -121,15 +102,13 @@ def retry_smaller(
             raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
         if not warn_once or what not in _warned:
             log.warning("%s: out of memory (%s); retried in smaller pieces", what, said)
-        if warn_once:
             _warned.add(what)
 
 
-def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, agree: Callable[[bool], bool] = bool) -> T:
-    """The result of work(size), retried with half the size until memory suffices; as `retry_smaller`, with one warning per
-    process: the next call starts with the whole size again.
+def retry_halved(work: Callable[[int], T], size: int, what: str, smallest: int = 1, processes: Processes = ALONE) -> T:
+    """The result of work(size), retried with half the size, but not below `smallest`, as by `retry_smaller`.
 
-    Raises OutOfMemory where the half would be below `smallest`.
+    One warning per process: the next call starts with the whole size again.
     """
 
     def shrink() -> bool:
@@ -137,7 +116,7 @@ def halving(work: Callable[[int], T], size: int, what: str, smallest: int = 1, a
         size //= 2
         return size >= smallest
 
-    return retry_smaller(lambda: work(size), shrink, what, agree, warn_once=True)
+    return retry_smaller(lambda: work(size), shrink, what, processes, warn_once=True)
 
 
 class Run(Protocol):
@@ -182,7 +161,7 @@ class Guard:
             self.finish()
         elif self.weights_whole and is_out_of_memory(error):
             traceback.clear_frames(trace)  # a checkpoint needs memory
-            self.finish()
+            self._finish_before_error()
             where = f"step {self.run.step}: out of memory ({first_line(error)})"
             raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
@@ -202,12 +181,10 @@ class Guard:
         self.interruption.began |= self.run.step > self.first_step
         return self.run.processes.to_end(self.interruption)
 
-    def optional(self, name: str, work: Callable[[], None]) -> bool:
-        """Do the work in the first process. When memory runs out it is retried once and then skipped: no run ends for it.
-
-        Returns whether it is done.
-        """
-        return self.run.processes.first and isinstance(self._twice(name, work, ALONE), Done)
+    def optional(self, name: str, work: Callable[[], None]) -> None:
+        """Do the work in the first process. When memory runs out it is retried once and then skipped: no run ends for it."""
+        if self.run.processes.first:
+            self._twice(name, work, None, ALONE)
 
     def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
         """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`.
@@ -215,15 +192,11 @@ class Guard:
         An error ends the run, whose weights are whole: a checkpoint is saved first.
         """
         try:
-            outcome = self._twice(name, work, self.run.processes)
+            return self._twice(name, work, otherwise, self.run.processes)
         except Exception as error:  # of many processes, another one's trouble may look like anything here
             if not self.run.bad_steps and not isinstance(error, CheckpointWriteError):
-                try:
-                    self.finish()
-                except GrafError as trouble:
-                    log.warning("%s", trouble)
+                self._finish_before_error()
             raise
-        return outcome.result if isinstance(outcome, Done) else otherwise
 
     def checkpoint(self) -> None:
         """Save a checkpoint; amid bad steps the last good one is worth more, and the next is owed until a step is good."""
@@ -234,21 +207,33 @@ class Guard:
 
     def finish(self) -> None:
         """Save the last checkpoint, unless there is one of this step. Raises OutOfMemory where memory does not suffice."""
-        if self.run.processes.first and self.saved_step != self.run.step and not self.optional("checkpoint", self._save):
-            raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the one before it is as it was")
+        if self.run.processes.first and self.saved_step != self.run.step:
+            self.optional("checkpoint", self._save)
+            if self.saved_step != self.run.step:
+                raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the one before it is as it was")
+
+    def _finish_before_error(self) -> None:
+        """`finish` where an error ends the run: trouble with the checkpoint is logged and does not hide that error."""
+        try:
+            self.finish()
+        except Exception as trouble:
+            log.warning("%s", trouble)
 
     def _save(self) -> None:
         self.save()
         self.saved_step = self.run.step
 
-    def _twice(self, name: str, work: Callable[[], T], processes: Processes) -> Done[T] | RanOut:
+    def _twice(self, name: str, work: Callable[[], T], otherwise: T, processes: Processes) -> T:
         with self.phase(name):
-            outcome = attempt(work, WITH_SMALLEST, processes)
-            if isinstance(outcome, RanOut):
+            for _ in range(2):
+                with attempt(processes, WITH_SMALLEST) as outcome:
+                    result = work()
+                if not outcome.ran_out:
+                    break
                 clean_up()
-                outcome = attempt(work, WITH_SMALLEST, processes)
-            if isinstance(outcome, RanOut):
-                log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.said, name)
-            if isinstance(outcome, RanOut) or self.empty_caches:
+            else:
+                result = otherwise
+                log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.ran_out, name)
+            if self.empty_caches:
                 clean_up()
-        return outcome
+        return result

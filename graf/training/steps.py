@@ -18,7 +18,7 @@ from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, sample_patch_grid
 from graf.rendering import RayNoise
-from graf.runtime.guard import FAILURES, all_or_none, first_line, is_out_of_memory, retry_smaller
+from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.processes import Processes
 from graf.training.health import HalfUpdated, accuracy, check_numbers, colour_deviation, colour_moments
 from graf.training.losses import (
@@ -39,6 +39,7 @@ from torch import Tensor, nn
 log = logging.getLogger("graf")
 
 Stats = dict[str, Tensor]
+LossOfRows = Callable[[slice], tuple[Tensor, Stats]]  # of a batch that is drawn, with scalars for the log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +89,10 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
     sizes = str(state.sizes)
-    ran_out = ""
-    try:
-        with all_or_none(state.processes):
-            stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
-    except FAILURES as error:
-        if not is_out_of_memory(error):
-            raise
-        ran_out = first_line(error)
-    if ran_out:
-        where = f"step {state.step + 1}: out of memory ({ran_out})"
+    with attempt(state.processes) as outcome:
+        stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
+    if outcome.ran_out:
+        where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
     stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
     state.advance()
@@ -115,16 +110,16 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
     In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
     """
-    mine = state.processes.rows
-    real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
-    real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
 
-    def loss_of(rows: slice) -> tuple[Tensor, Stats]:
-        return _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
+    def drawn_loss() -> LossOfRows:
+        mine = state.processes.rows
+        real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
+        real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
+        return lambda rows: _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
 
     learner = state.discriminator, state.optimizer_d, state.scaler_d
-    accumulate = partial(_accumulate, state, loss_of, len(fake_labels), *learner)
-    sums = retry_smaller(accumulate, state.sizes.shrink, f"step {state.step}", state.processes.any)
+    accumulate = partial(_accumulate, state, drawn_loss, len(fake_labels), *learner)
+    sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
     stats = _all_reduced(sums, state.processes)
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
     if len(fake_labels) > 1:
@@ -139,11 +134,14 @@ def generator_step(state: TrainState, labels: Labels) -> Stats:
 
     Every process of a run is given the labels of all of them.
     """
-    fake = draw(state, labels)[state.processes.rows]
-    learner = state.generator, state.optimizer_g, state.scaler_g
-    accumulate = partial(_accumulate, state, lambda rows: _generator_loss(state, fake[rows]), len(labels), *learner)
+
+    def drawn_loss() -> LossOfRows:
+        fake = draw(state, labels)[state.processes.rows]
+        return lambda rows: _generator_loss(state, fake[rows])
+
+    accumulate = partial(_accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
     with _without_gradients(state.discriminator):
-        sums = retry_smaller(accumulate, state.sizes.shrink, f"step {state.step}", state.processes.any)
+        sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
     stats = _all_reduced(sums, state.processes)
     stats["grad_norm_g"] = _optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
     if torch.isfinite(stats["grad_norm_g"]):
@@ -230,16 +228,17 @@ class Sums:
 
 def _accumulate(
     state: TrainState,
-    loss_of: Callable[[slice], tuple[Tensor, Stats]],
+    drawn_loss: Callable[[], LossOfRows],
     n: int,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> Sums:
-    """Leave in the network the gradient of the mean loss over a batch of n, of which this process takes its rows, a part at a
-    time. Processes exchange nothing until all are done with all parts."""
+    """Draw a batch of n, and leave in the network the gradient of its mean loss. This process takes its rows, a part at a time;
+    processes exchange nothing until all are done with all parts."""
     world_size, totals = state.processes.world_size, {}
     with _no_half_gradient(optimizer):
+        loss_of = drawn_loss()
         for rows in state.sizes.parts(n // world_size):
             share = (rows.stop - rows.start) / n
             loss, stats = loss_of(rows)
@@ -249,6 +248,18 @@ def _accumulate(
         if world_size == 1:
             return Sums(totals, None)
         return Sums(totals, (_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])))
+
+
+def _shrinking(state: TrainState) -> Callable[[], bool]:
+    """Makes a step's parts smaller, for a batch that is drawn once more: the random states go back to what they are now."""
+    draws, noise = state.draws.get_state(), state.noise.get_state()
+
+    def shrink() -> bool:
+        state.draws.set_state(draws)
+        state.noise.set_state(noise)
+        return state.sizes.shrink()
+
+    return shrink
 
 
 @contextlib.contextmanager

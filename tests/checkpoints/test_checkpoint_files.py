@@ -348,6 +348,19 @@ def test_a_save_that_keeps_failing_ends_with_what_there_still_is(state, run_dir,
     assert caught.value.exit_status == 1
 
 
+def test_a_save_that_runs_out_of_memory_does_not_wait(state, monkeypatch, waits):
+    """Waiting makes no room; the guard of the run does, and has it tried again."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(checkpoint_files, "save_checkpoint", fails)
+    for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), CheckpointWriteError("std::bad_alloc")):
+        with pytest.raises(type(error)) as caught:
+            save_newest(state.checkpoint(), sleep=waits.append)
+        assert caught.value is error and waits == []
+
+
 def test_the_first_save_has_none_before_it(state, monkeypatch, waits):
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", failing(99, OSError(errno.EROFS, "Read-only file system")))
     with pytest.raises(CheckpointWriteError, match="Read-only file system.*has no checkpoint yet"):

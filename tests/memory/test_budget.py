@@ -74,11 +74,13 @@ UNDER_A_LIMIT = """
 import graf, psutil, torch
 from graf.config import load_config
 from graf.memory.budget import keep_to
-from graf.runtime.guard import RanOut, attempt
+from graf.runtime.guard import attempt
 gb = psutil.Process().memory_info().rss / 2**30
 keep_to(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
 for mebibytes in (100, 1000, 100):
-    print("none left" if isinstance(attempt(lambda: torch.zeros(mebibytes, 2**18)), RanOut) else "taken")
+    with attempt() as outcome:
+        torch.zeros(mebibytes, 2**18)
+    print("none left" if outcome.ran_out else "taken")
 """
 
 

@@ -18,7 +18,7 @@ from graf.errors import ConfigError, GrafError
 from graf.evaluation.sampling import fresh_samples
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.runtime import launch
-from graf.runtime.guard import RanOut, attempt, retry_smaller
+from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
 from graf.training import loop, steps
@@ -89,7 +89,10 @@ def in_two_processes(rank, folder):
         found[name] = weights(state)
     found["resumed"] = resumed(processes, folder)
     found["out of memory"], found["sizes"] = short_of_memory(processes)
-    found["half done"] = attempt(fails_for_memory if rank else lambda: "done", processes=processes)
+    with attempt(processes) as outcome:
+        if rank == 1:
+            raise MemoryError("no room for the optimizer")
+    found["half done"] = outcome.ran_out
     found["evaluations"], found["said of them"] = measured_while_training(processes, folder)
     found["samples"] = list(samples(*build(UNREFINED), processes.map))
     with closing(processes.map(lambda i: 10 * i, range(10))) as tens:
@@ -167,11 +170,7 @@ def first_after_memory_ran_out(processes):
         counts.append(counts[-1] // 2)
         return True
 
-    return retry_smaller(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", agree=processes.any)
-
-
-def fails_for_memory():
-    raise MemoryError("no room for the optimizer")
+    return retry_smaller(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", processes)
 
 
 def fail_alone(processes, folder):
@@ -280,10 +279,7 @@ def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
 
 
 def test_out_of_memory_in_the_middle_of_an_update_is_told_to_all(found):
-    assert [of_process["half done"] for of_process in found] == [
-        RanOut("in another process"),
-        RanOut("no room for the optimizer"),
-    ]
+    assert [of_process["half done"] for of_process in found] == ["in another process", "no room for the optimizer"]
 
 
 def test_two_processes_measure_each_time_once_and_warn_of_no_memory(found, folder):

@@ -2,12 +2,13 @@
 
 import errno
 import logging
+from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
 from graf.runtime.console import run_script
-from graf.runtime.guard import OutOfMemory, attempt, halving, is_out_of_memory, retry_smaller
+from graf.runtime.guard import OutOfMemory, attempt, is_out_of_memory, retry_halved, retry_smaller
 from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
@@ -82,6 +83,7 @@ def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch
 
 
 PHASES = {  # where it fails: what of graf.training.steps
+    "drawing a batch": "draw",
     "drawing a batch's rendering": "_render",
     "what the discriminator sees": "_judged",
     "the discriminator's loss": "discriminator_loss",
@@ -169,21 +171,18 @@ def test_what_out_of_memory_looks_like(error):
 def test_what_it_does_not_look_like_is_raised(error):
     assert not is_out_of_memory(error)
 
-    def fails():
+    with pytest.raises(type(error)), attempt():
         raise error
-
-    with pytest.raises(type(error)):
-        attempt(fails)
 
 
 def test_processes_agree_even_where_only_another_one_failed():
-    """`agree` says that some process failed: this one repeats its work too, in smaller pieces."""
+    """Where some process failed, this one repeats its work too, in smaller pieces."""
     done, shrunk = [], []
     result = retry_smaller(
         work=lambda: done.append(1) or len(done),
         shrink=lambda: shrunk.append(1) is None,
         what="step 3",
-        agree=lambda failed: not shrunk,
+        processes=SimpleNamespace(any=lambda failed: not shrunk),
     )
     assert (result, len(done), len(shrunk)) == (2, 2, 1)
 
@@ -207,7 +206,11 @@ def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkey
     torch.testing.assert_close(generator.render(latents, labels.pose_c2w).images, expected)
     assert max(rays for rays in taken if rays <= 150) <= 125
     sizes = []
-    monkeypatch.setattr("graf.models.generator.halving", lambda work, *a: halving(lambda n: sizes.append(n) or work(n), *a))
+
+    def noted(work, *given):
+        return retry_halved(lambda n: sizes.append(n) or work(n), *given)
+
+    monkeypatch.setattr("graf.models.generator.retry_halved", noted)
     monkeypatch.setattr(generator, "render_rays", lambda *_: (_ for _ in ()).throw(MemoryError))
     for _ in range(2):
         with pytest.raises(OutOfMemory, match="rendering: out of memory"):
@@ -235,8 +238,8 @@ def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
 
 
 def test_a_step_whose_smallest_part_is_too_large_is_not_taken_for_one_half_done():
-    with pytest.raises(OutOfMemory):
-        attempt(lambda: (_ for _ in ()).throw(OutOfMemory("step 0")))
+    with pytest.raises(OutOfMemory), attempt():
+        raise OutOfMemory("step 0")
 
 
 def test_fresh_samples_do_not_depend_on_their_batches(refine):

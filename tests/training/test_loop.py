@@ -173,6 +173,16 @@ def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeyp
     assert saved_step(state) == 2
 
 
+@pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), CheckpointWriteError("model.pt: no space left")])
+def test_a_last_checkpoint_hides_no_out_of_memory_that_ends_a_run(build, monkeypatch, caplog, error):
+    state = build("training.save_every=0", "training.sample_every=0")
+    failing(monkeypatch, "save_newest", 9, error)
+    monkeypatch.setattr(loop.RunLog, "scalars", lambda *_: (_ for _ in ()).throw(MemoryError("no room for a row")))
+    with pytest.raises(OutOfMemory, match=r"step 1: out of memory .no room for a row.*tools/check_system\.py"):
+        train(state, Grey(), Interruption())
+    assert ("no memory for a checkpoint" if isinstance(error, RuntimeError) else str(error)) in caplog.text
+
+
 def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
     """Or what is measured again would be no better than itself, and never kept."""
     state, kept = build("training.save_best=fid"), []
