@@ -1,6 +1,7 @@
 """Image files to square tensors, whatever their mode: alpha over the background, 16 bits, palettes, EXIF rotation."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from graf.config import DataConfig
@@ -26,13 +27,15 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
 
     Raises ValueError with what is wrong and what to do.
     """
-    image = open_rgb(file, data.background, can_skip=data.on_bad_file == "error")
-    side = square_side(*image.size, data.center_crop)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    image = image.crop((left, top, left + side, top + side))
-    if side != data.imsize:
-        image = image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+    image = _square(open_rgb(file, data.background, can_skip=data.on_bad_file == "error"), data)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def read_alpha(file: Path, data: DataConfig) -> Tensor | None:
+    """The file's opacity as (imsize, imsize) uint8, cropped and resized as `read_image` does; None for an image without
+    transparency. Raises ValueError as `read_image` does."""
+    alpha = _opened(file, data.on_bad_file == "error", _alpha_channel)
+    return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data)))
 
 
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:
@@ -40,6 +43,11 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
 
     Raises MemoryError where memory runs out, which is not the file's fault. can_skip: data.on_bad_file is advised.
     """
+    return _opened(file, can_skip, lambda image: _on_background(_eight_bits(image), background))
+
+
+def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Image], Image.Image | None]) -> Image.Image | None:
+    """What is taken of a file's decoded, upright image; errors as of `open_rgb`."""
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
@@ -47,7 +55,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
         with Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
-            return _on_background(_eight_bits(ImageOps.exif_transpose(image)), background)
+            return taken(ImageOps.exif_transpose(image))
     except MemoryError:
         raise
     except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
@@ -61,6 +69,20 @@ def square_side(width: int, height: int, center_crop: int) -> int:
     if center_crop > largest:
         raise ValueError(f"is {width} x {height}, smaller than data.center_crop {center_crop}; set it to {largest} or 0")
     return center_crop or largest
+
+
+def _square(image: Image.Image, data: DataConfig) -> Image.Image:
+    """The centre square, data.imsize pixels a side."""
+    side = square_side(*image.size, data.center_crop)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    image = image.crop((left, top, left + side, top + side))
+    return image if side == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+
+
+def _alpha_channel(image: Image.Image) -> Image.Image | None:
+    if image.mode.startswith("I") or not image.has_transparency_data:  # 16 bits are read without transparency
+        return None
+    return image.convert("RGBA").getchannel("A")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

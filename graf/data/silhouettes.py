@@ -1,0 +1,30 @@
+"""Silhouettes of a data set's views: how much of each pixel the object covers, where the data knows it."""
+
+from graf.camera import sample_poses
+from graf.config import DataConfig
+from graf.data.car_shapes import make_car
+from graf.data.decoding import read_alpha
+from graf.data.images import ImageFolders
+from graf.data.toy_cars import ToyCars, render_cars
+from graf.data.views import Views, generator_of
+from graf.errors import DataError
+
+from torch import Tensor
+
+
+def alpha_of(dataset: Views, index: int, data: DataConfig) -> Tensor | None:
+    """Opacity (H, W) in [0, 1] of a view: of a toy car by rendering it again, of a photograph its transparency.
+
+    None for a photograph without transparency, whose silhouette nobody knows. Raises DataError where it cannot be read.
+    """
+    if isinstance(dataset, ToyCars):
+        known = dataset.labels is not None
+        pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, generator_of(data.seed))
+        return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data).opacity[0]
+    if not isinstance(dataset, ImageFolders):
+        return None
+    try:
+        alpha = read_alpha(dataset.paths[index], data)
+    except ValueError as error:
+        raise DataError(f"{dataset.paths[index]}: {error}") from error
+    return None if alpha is None else alpha / 255
