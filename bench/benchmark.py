@@ -50,15 +50,7 @@ def main() -> int:
     if args.row:
         log.info(json.dumps(measured_row(args, json.loads(args.row))))
         return 0
-    tables = {
-        "step": step_rows,
-        "amp": amp_rows,
-        "busy": busy_rows,
-        "ccsr": ccsr_rows,
-        "memory": memory_rows,
-        "rules": rule_rows,
-    }
-    rows = tables[args.what](args)
+    rows = TABLES[args.what](args)
     if args.json:
         write_text(args.json, json.dumps(rows, indent=1))
     return 0
@@ -66,7 +58,7 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
-    p.add_argument("what", choices=["step", "amp", "busy", "ccsr", "memory", "rules"])
+    p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
     p.add_argument("--steps", type=positive, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or a minute's")
     p.add_argument("--rounds", type=positive, default=2, help="amp, busy: turns of each of the two (default: 2)")
@@ -234,6 +226,9 @@ def met(holds: bool) -> str:
 
 def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
+
+
+TABLES = {"step": step_rows, "amp": amp_rows, "busy": busy_rows, "ccsr": ccsr_rows, "memory": memory_rows, "rules": rule_rows}
 
 
 if __name__ == "__main__":

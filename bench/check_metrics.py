@@ -22,7 +22,7 @@ from graf.runtime.device import keep_freed_memory
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Subset
 
 ORDER = (  # each chain rises
     ("held out", "blur of 3", "blur of 5", "blur of 9"),
@@ -110,18 +110,12 @@ def distances(
     return values
 
 
-class Part(Dataset):
+class Part(Subset):
     """Some of a data set's images, in an order of their own."""
 
-    def __init__(self, dataset: Views, indices: list[int]):
-        self.dataset, self.indices = dataset, indices
-        self.fingerprint = f"{dataset.fingerprint} {indices}"
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, i: int) -> dict[str, Tensor]:
-        return self.dataset[self.indices[i]]
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.dataset.fingerprint} {self.indices}"
 
 
 if __name__ == "__main__":

@@ -238,14 +238,14 @@ def time_limit() -> Iterator[None]:
     def raise_too_long(*_: object) -> None:
         raise TooLong
 
-    for number in (signal.SIGPROF, signal.SIGALRM):
+    timers = (signal.ITIMER_PROF, signal.SIGPROF, CPU_LIMIT_S), (signal.ITIMER_REAL, signal.SIGALRM, LIMIT_S)
+    for timer, number, seconds in timers:
         signal.signal(number, raise_too_long)
-    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+        for timer, *_ in timers:
             signal.setitimer(timer, 0)
 
 

@@ -63,14 +63,16 @@ def ends(rows: list[dict]) -> tuple[int, int]:
 
 def draw(rows: list[dict], file: Path) -> None:
     """Resident memory over steps; what sampling, metrics and checkpoints take is told apart."""
+
+    def points(some: list[dict]) -> tuple[list[int], list[float]]:
+        return [row["step"] for row in some], [row["host_bytes"] / GB for row in some]
+
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes = figure.subplots()
-    axes.plot([row["step"] for row in rows], [row["host_bytes"] / GB for row in rows], linewidth=0.8, color="0.7")
+    axes.plot(*points(rows), linewidth=0.8, color="0.7")
     for phase in sorted({row["phase"] for row in rows}):
         of_phase = [row for row in rows if row["phase"] == phase]
-        axes.plot(
-            [row["step"] for row in of_phase], [row["host_bytes"] / GB for row in of_phase], ".", markersize=3, label=phase
-        )
+        axes.plot(*points(of_phase), ".", markersize=3, label=phase)
     axes.set(xlabel="step", ylabel="resident memory, GB", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", markerscale=3)

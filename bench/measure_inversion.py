@@ -105,13 +105,8 @@ def verdict(rows: list[dict[str, float]]) -> int:
     psnr_db = mean(row["known psnr"] for row in rows)
     n_found = sum(row["azimuth error"] <= LARGEST_ERROR_DEG for row in rows)
     log.info("mean PSNR with known cameras: %.1f dB; to be %d or more", psnr_db, LEAST_PSNR_DB)
-    log.info(
-        "azimuth within %d degrees: %d of %d; to be %.0f%% or more",
-        LARGEST_ERROR_DEG,
-        n_found,
-        len(rows),
-        100 * LEAST_SHARE_FOUND,
-    )
+    share = f"to be {LEAST_SHARE_FOUND:.0%} or more"
+    log.info("azimuth within %d degrees: %d of %d; %s", LARGEST_ERROR_DEG, n_found, len(rows), share)
     return 0 if psnr_db >= LEAST_PSNR_DB and n_found >= LEAST_SHARE_FOUND * len(rows) else 1
 
 

@@ -25,7 +25,7 @@ from graf.evaluation.sweep import low_resolution_error
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
-from graf.runtime.files import check_writable, write_text
+from graf.runtime.files import check_writable, json_rows, write_text
 from graf.training.state import TrainState
 from graf.training.steps import train_step
 
@@ -114,9 +114,8 @@ def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], No
     """Hand each row of a variant to `keep` as it comes. Returns the process's exit status, not below 0."""
     command = [sys.executable, "-u", *sys.argv, "--variant", variant, "--minutes", *map(str, minutes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line.startswith("{"):
-                keep(json.loads(line))
+        for row in json_rows(process.stdout):
+            keep(row)
     if process.returncode:
         log.warning("%s: ended with status %d", variant, process.returncode)
     return abs(process.returncode)

@@ -48,15 +48,10 @@ def flag_table(parser: argparse.ArgumentParser) -> str:
     return _table(("flag", "default", "meaning"), rows)
 
 
-def key_table() -> str:
-    """Markdown table of every config key."""
-    return _table(("key", "default", "meaning"), [(f"`{key}`", f"`{default}`", text) for key, default, text in config_rows()])
-
-
 TABLES = {
     "train": lambda: flag_table(parser_of("train.py")),
     "eval": lambda: flag_table(parser_of("eval.py")),
-    "config": key_table,
+    "config": lambda: _table(("key", "default", "meaning"), [(f"`{row[0]}`", f"`{row[1]}`", row[2]) for row in config_rows()]),
     "older": lambda: _table(("older name", "name"), [(f"`{old}`", f"`{new}`") for old, new in OLDER_NAMES.items()]),
 }
 

@@ -9,8 +9,6 @@ the config is faulty.
 
 import argparse
 import dataclasses
-import importlib.metadata
-import importlib.util
 import platform
 import shutil
 import time
@@ -38,6 +36,7 @@ from graf.training.steps import discriminator_step, generator_step
 
 import imageio_ffmpeg
 import psutil
+import pynvml
 import torch
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -115,12 +114,10 @@ def driver_version() -> str:
     if not torch.cuda.is_available():
         return "none that PyTorch can use"
     try:
-        import pynvml
-
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception as error:  # NVML has an error class for each of its codes
-        return f"unknown ({error}; pip install nvidia-ml-py)"
+    except pynvml.NVMLError as error:
+        return f"unknown ({error})"
 
 
 def storage(config: Config) -> list[tuple[str, str]]:
@@ -145,7 +142,7 @@ def programs(metrics: MetricsConfig) -> list[tuple[str, str]]:
         ffmpeg = imageio_ffmpeg.get_ffmpeg_version()
     except RuntimeError as error:
         ffmpeg = f"none: no videos ({error})"
-    return [("ffmpeg", ffmpeg), ("extractor", extractor(metrics)), ("rich", version("rich"))]
+    return [("ffmpeg", ffmpeg), ("extractor", extractor(metrics))]
 
 
 def extractor(metrics: MetricsConfig) -> str:
@@ -157,10 +154,6 @@ def extractor(metrics: MetricsConfig) -> str:
     except GrafError as error:
         return str(error)
     return f"{chosen.name}, {chosen.weights}"
-
-
-def version(package: str) -> str:
-    return importlib.metadata.version(package) if importlib.util.find_spec(package) else f"none: pip install {package}"
 
 
 def parts(estimate: Estimate) -> list[tuple[str, str]]:

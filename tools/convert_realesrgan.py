@@ -21,6 +21,7 @@ from graf.runtime.files import whole_file
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 MAGIC = "7767517"  # first line of a .param file
@@ -131,14 +132,10 @@ def read_convolution(binary: bytes, offset: int, found: Convolution, where: str)
 def save(weights: dict[str, Tensor], output: Path) -> None:
     """Write a .safetensors file, or a .pth file wrapped as BasicSR wraps its own."""
     with whole_file(output) as temporary:
-        if output.suffix != ".safetensors":
+        if output.suffix == ".safetensors":
+            save_file(weights, temporary)
+        else:
             torch.save({"params_ema": weights}, temporary)
-            return
-        try:
-            from safetensors.torch import save_file
-        except ImportError:
-            raise GrafError(f"{output}: needs `pip install safetensors`; or write a .pth file") from None
-        save_file(weights, temporary)
 
 
 if __name__ == "__main__":

@@ -50,13 +50,8 @@ def main() -> int:
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
-    parser.add_argument(
-        "run",
-        type=Path,
-        nargs="?",
-        metavar="RUN",
-        help="the run's folder, such as results/default; by default the newest in results",
-    )
+    folder = "the run's folder, such as results/default; by default the newest in results"
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=folder)
     parser.add_argument("--once", action="store_true", help="print one page and leave")
     parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between looks at the files")
     parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1 instead, which refreshes itself")

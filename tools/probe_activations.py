@@ -252,18 +252,10 @@ def build_target(cached: CachedActivations, name: str) -> Target:
 
 
 def report(result: dict, score: str) -> None:
-    error = result["standard_error"]
-    log.info(
-        "%s: %s %.3g%s on %d held-out samples, by chance %.3g; epoch %d was best, %s",
-        result["layer"],
-        score.replace("_", " "),
-        result[score],
-        "" if error is None else f" ± {error:.2g}",
-        result["samples"]["test"],
-        result["chance"],
-        result["best_epoch"],
-        result["ended"],
-    )
+    error, n = result["standard_error"], result["samples"]["test"]
+    found = f"{score.replace('_', ' ')} {result[score]:.3g}" + ("" if error is None else f" ± {error:.2g}")
+    ended = f"epoch {result['best_epoch']} was best, {result['ended']}"
+    log.info("%s: %s on %d held-out samples, by chance %.3g; %s", result["layer"], found, n, result["chance"], ended)
 
 
 def write(stem: Path, result: dict, weights: dict[str, Tensor]) -> Path:

@@ -11,8 +11,11 @@ Exits with 0 where models were rendered, even if others could not be, which are 
 """
 
 import argparse
+import fnmatch
 import json
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +28,7 @@ from graf.errors import GrafError
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
-from meshes.reading import read_mesh
-from meshes.sources import Source, find_meshes, write_licences
+from meshes.reading import SUFFIXES, read_mesh
 from meshes.views import MeshRenderer
 
 import torch
@@ -35,6 +37,9 @@ from PIL import Image
 from torch import Tensor
 
 SETTINGS = "settings.json"
+LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
+TEXT_SUFFIXES = ("", ".txt", ".md", ".rst")
+MOST_BYTES = 200_000  # a longer file is no licence
 
 
 class View(NamedTuple):
@@ -42,6 +47,14 @@ class View(NamedTuple):
 
     file: str
     pose_c2w: Tensor
+
+
+class Source(NamedTuple):
+    """An object's name in the set, the file that it comes from, and the folder that the user named, or the file's own."""
+
+    name: str
+    file: Path
+    root: Path
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,7 +90,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = parser().parse_args()
     layer = config_layer(arguments)
-    config = config_of(layer)
+    where = "the flags, as a config"
+    config = config_from_dict(merge(config_to_dict(load_config()), layer, where), where)
     sources = find_meshes(arguments.meshes, arguments.match)
     renderer = MeshRenderer(config.data)
     claim_folder(arguments.out, settings_of(arguments, sources))
@@ -144,11 +158,6 @@ def elevations_seen(views: list[View], elevations: list[float]) -> list[float]:
     return [elevation for elevation in elevations if f"{elevation:g}" in named]
 
 
-def config_of(layer: dict[str, Any]) -> Config:
-    where = "the flags, as a config"
-    return config_from_dict(merge(config_to_dict(load_config()), layer, where), where)
-
-
 def patch_settings(resolution: int) -> dict[str, Any]:
     """ray_sampler keys of the largest patch that the frame holds: the whole frame, or else anywhere in it at any scale."""
     scale = load_config().rendered_scale
@@ -164,7 +173,7 @@ def patch_settings(resolution: int) -> dict[str, Any]:
 def settings_of(arguments: argparse.Namespace, sources: list[Source]) -> dict[str, Any]:
     """All that the set depends on."""
     flags = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
-    return flags | {"meshes": {source.name: source.path_in_root for source in sources}}
+    return flags | {"meshes": {source.name: source.file.relative_to(source.root).as_posix() for source in sources}}
 
 
 def claim_folder(out: Path, settings: dict[str, Any]) -> None:
@@ -192,10 +201,7 @@ def views_of(name: str, index: int, arguments: argparse.Namespace, config: Confi
         return [View(f"images/{name}/{number:03d}.png", pose) for number, pose in enumerate(poses)]
     azimuths = [f"{360 * number / arguments.views:04g}" for number in range(arguments.views)]
     return [
-        View(
-            f"{name}/{elevation:g}_{azimuth}.png",
-            poses_at(torch.tensor(float(azimuth)), torch.tensor(v), arguments.radius),
-        )
+        View(f"{name}/{elevation:g}_{azimuth}.png", poses_at(torch.tensor(float(azimuth)), torch.tensor(v), arguments.radius))
         for elevation, v in zip(sorted(set(arguments.elevations)), config.data.v, strict=True)
         for azimuth in azimuths
     ]
@@ -232,6 +238,62 @@ def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: in
         write_text(file, text)
     elif file.read_text(encoding="utf-8", errors="replace") != text:
         log.warning("%s: left as it is, for it is not what this tool would write; remove it to have that", file)
+
+
+def find_meshes(paths: list[Path], pattern: str) -> list[Source]:
+    """The files, and those in the folders that fit the pattern, each with a name of its own. Raises GrafError."""
+    found: dict[Path, Path] = {}  # the root of each file
+    for path in paths:
+        if not path.exists():
+            raise GrafError(f"{path}: no such file or folder")
+        if path.is_file():
+            found.setdefault(path, path.parent)
+            continue
+        for file in sorted(path.rglob("*")):
+            inside = file.relative_to(path).as_posix()
+            fits = fnmatch.fnmatchcase(inside.lower(), pattern.lower()) and not re.search(r"(^|/)\.", inside)
+            if fits and file.suffix.lower() in SUFFIXES and file.is_file():
+                found.setdefault(file, path)
+    if not found:
+        raise GrafError(f"no {', '.join(SUFFIXES)} in {', '.join(map(str, paths))} that fits --match '{pattern}'")
+    sources: dict[str, Source] = {}
+    for file, root in found.items():
+        stem = re.sub(r"[^\w.-]+", "_", file.relative_to(root).with_suffix("").as_posix()).lstrip(".") or "mesh"
+        name = next(name for n in range(len(found)) if (name := f"{stem}_{n}" if n else stem) not in sources)
+        sources[name] = Source(name, file, root)
+    return list(sources.values())
+
+
+def licence_files(source: Source) -> list[Path]:
+    """Licence texts in the file's folder and in those above it, up to the source's root."""
+    folders = [folder for folder in source.file.parents if folder == source.root or source.root in folder.parents]
+    return [
+        file
+        for folder in folders
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in TEXT_SUFFIXES
+        and LICENCE_NAME.search(file.stem)
+        and file.is_file()
+        and file.stat().st_size <= MOST_BYTES
+    ]
+
+
+def write_licences(path: Path, sources: Sequence[Source]) -> None:
+    """One line an object, with the numbers of its licence texts, which follow, each once."""
+    numbers: dict[str, int] = {}
+    texts: list[str] = []
+    lines = ["The images in this folder show these objects. To pass them on, keep to the licences of the objects.", ""]
+    for source in sources:
+        found = []
+        for file in licence_files(source):
+            text = file.read_text(encoding="utf-8", errors="replace").strip()
+            if text not in numbers:
+                numbers[text] = len(numbers) + 1
+                texts += ["", f"--- licence {numbers[text]}: {file}", "", text]
+            found.append(str(numbers[text]))
+        licences = f"licence {', '.join(found)}" if found else "no licence text lies beside it"
+        lines.append(f"{source.name}: {source.file}: {licences}")
+    write_text(path, "\n".join(lines + texts) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from activations import files as activation_files
 from activations.files import ActivationWriter, CachedActivations, Source
-from activations.recording import cache_activations, first_tensor, recording
+from cache_activations import cache_activations, first_tensor, recording
 from graf.camera import Labels, poses_at
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.config import CONFIG_DIR, config_to_dict

@@ -3,7 +3,7 @@
 Whatever the file's units, an object's bounding box has diagonal 2 and its centre at the origin, as the toy cars have.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +122,5 @@ def _normalised(parts: list[Part], axes: list[int]) -> list[Part]:
     diagonal = np.linalg.norm(high - low)
     if not (np.isfinite(diagonal) and diagonal > 0):
         raise ValueError("its vertices are all in one place" if diagonal == 0 else "has vertices that are not finite")
-    return [
-        Part(
-            (part.positions[:, axes] - (low + high) / 2) * (2 / diagonal),
-            part.normals[:, axes],
-            part.texture_positions,
-            part.colours,
-            part.texture,
-        )
-        for part in parts
-    ]
+    centre, scale = (low + high) / 2, 2 / diagonal
+    return [replace(p, positions=(p.positions[:, axes] - centre) * scale, normals=p.normals[:, axes]) for p in parts]

@@ -138,9 +138,7 @@ def projection(data: DataConfig) -> Tensor:
 
 def world_to_camera(pose_c2w: Tensor) -> Tensor:
     """The inverse (4, 4) of a pose_c2w (3, 4)."""
-    rotation = pose_c2w[:, :3].T
-    bottom = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
-    return torch.cat([torch.cat([rotation, -rotation @ pose_c2w[:, 3:]], dim=1), bottom])
+    return torch.linalg.inv(torch.cat([pose_c2w, torch.tensor([[0.0, 0.0, 0.0, 1.0]])]))
 
 
 def _resolved(samples: Tensor) -> Tensor:
