@@ -33,10 +33,9 @@ from graf.evaluation.sheets import (
     interpolation_sheet,
     interpolation_video,
     real_against_fake_grid,
-    sheet_pose,
     truncation_sheet,
 )
-from graf.evaluation.sweep import VIEWS, sweep_frames, sweep_trajectories, write_sweep
+from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
 from graf.runtime.cleanup import clean_up
 from graf.runtime.command_line import positive
@@ -156,13 +155,10 @@ class Evaluation:
         return sweep_trajectories(flags.azimuths, flags.elevations, flags.n_objects, self.generator.config)
 
     def sweep(self) -> list[Path]:
-        flags, kinds = self.flags, STAGES[self.flags.stage]
-        columns = len(flags.azimuths) if flags.azimuths else VIEWS
-        frames = sweep_frames(self.generator, self.objects, self.trajectories, kinds, self.out, flags.resolution)
-        total = flags.n_objects * sum(map(len, self.trajectories.values()))
-        left = flags.n_objects * sum(len(some.missing()) for some in frames.values())
-        with progress(total=total, initial=total - left, desc="rendering", unit="image") as bar:
-            files, errors = write_sweep(frames, columns, self.out, bar)
+        kinds, columns = STAGES[self.flags.stage], len(self.flags.azimuths or range(VIEWS))
+        files, errors = write_sweep(
+            self.generator, self.objects, self.trajectories, kinds, columns, self.out, self.flags.resolution
+        )
         if self.generator.config.ccsr.mode == "refine":
             exact = errors["low_resolution_error"]
             log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
@@ -193,14 +189,14 @@ class Evaluation:
         return [self.results.keep({"consistency": result | self.results.drawn_by})]
 
     def sheets(self) -> list[Path]:
-        pose, resolution = sheet_pose(self.generator.config.data), self.flags.resolution
+        resolution = self.flags.resolution
         corners = sample_objects(self.generator, 4, self.flags.seed, self.flags.truncation)
-        files = interpolation_sheet(self.generator, corners, pose, self.out, resolution=resolution)
-        files += interpolation_video(self.generator, corners, pose, self.out, resolution=resolution)
+        files = interpolation_sheet(self.generator, corners, self.out, resolution=resolution)
+        files += interpolation_video(self.generator, corners, self.out, resolution=resolution)
         objects = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # the sheet truncates them itself
-        files += truncation_sheet(self.generator, objects, pose, self.out, resolution=resolution)
+        files += truncation_sheet(self.generator, objects, self.out, resolution=resolution)
         if self.generator.class_embedding is not None:
-            files += class_rows(self.generator, self.objects[0], pose, self.out, resolution)
+            files += class_rows(self.generator, self.objects[0], self.out, resolution)
         return files
 
     def neighbours(self) -> list[Path]:
@@ -229,9 +225,8 @@ class Evaluation:
     def reconstruction(self) -> list[Path]:
         poses = reconstruction_poses(self.generator.config.data)
         latents, classes = self.objects
-        with progress(total=len(poses), desc="reconstruction", unit="image") as bar:
-            out, resolution = self.out / "reconstruction", self.flags.resolution
-            return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution, bar)
+        out, resolution = self.out / "reconstruction", self.flags.resolution
+        return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution)
 
     def invert(self) -> list[Path]:
         flags, (photographs, poses) = self.flags, self.photographs
@@ -243,11 +238,16 @@ class Evaluation:
         return [write_export(self.flags.export, self.generator, self.step)]
 
 
-def angles(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
+    """The numbers between the commas; nan where something else is there."""
     try:
-        degrees = [float(part) for part in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
-        degrees = [math.nan]
+        return [math.nan]
+
+
+def angles(text: str) -> list[float]:
+    degrees = numbers(text)
     if not all(map(math.isfinite, degrees)):
         raise argparse.ArgumentTypeError(f"expected degrees with commas, such as 0,45,90; found {text!r}")
     return degrees
@@ -261,11 +261,8 @@ def heights(text: str) -> list[float]:
 
 
 def share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
+    value, *more = numbers(text)
+    if more or not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
     return value
 

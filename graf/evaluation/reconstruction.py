@@ -28,12 +28,12 @@ from graf.evaluation.outputs import as_uint8, write_image
 from graf.evaluation.sampling import render_views
 from graf.evaluation.sweep import MANIFEST, made_from, require_ours
 from graf.models.generator import Generator
+from graf.runtime.console import progress
 from graf.runtime.files import write_text
 
 import numpy as np
 from scipy.spatial.transform import Rotation
 from torch import Tensor
-from tqdm import tqdm
 
 RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
 OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks along +z
@@ -52,12 +52,11 @@ def write_reconstruction(
     pose_c2w: Tensor,
     out: Path,
     resolution: int | None = None,
-    bar: tqdm | None = None,
 ) -> list[Path]:
     """Render latents (1, Z) of class_index (1,) from pose_c2w (V, 3, 4) into the folder `out`, transforms.json last.
 
     Pictures that a stopped one has left there are kept; made_from.json beside them says what they show.
-    resolution in pixels, by default data.imsize. `bar` advances by V. Returns images, sparse and transforms.json in `out`.
+    resolution in pixels, by default data.imsize. Returns images, sparse and transforms.json in `out`.
     Raises GrafError for orthographic cameras, which neither format has, and where `out` holds files of other programs.
     """
     data = generator.config.data
@@ -68,14 +67,12 @@ def write_reconstruction(
         )
     width = resolution or data.imsize
     names = [f"{number:04d}.png" for number in range(len(pose_c2w))]
-    shown = made_from(generator, (latents, class_index), pose_c2w, width)
-    keep_pictures_of(shown, out)
-    for name, pose in zip(names, pose_c2w, strict=True):
+    keep_pictures_of(made_from(generator, (latents, class_index), pose_c2w, width), out)
+    views = zip(names, pose_c2w, strict=True)
+    for name, pose in progress(views, total=len(names), desc="reconstruction", unit="image"):
         if not (out / "images" / name).exists():
             view = render_views(generator, (latents, class_index), pose[None], resolution)
             write_image(out / "images" / name, as_uint8(view.images[0]))
-        if bar is not None:
-            bar.update()
     poses = pose_c2w.double().cpu().numpy()
     for file, text in colmap_model(names, poses, width, data.fov).items():
         write_text(out / "sparse" / file, text)

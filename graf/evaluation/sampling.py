@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
 VIEWS_AT_ONCE = 8  # between two updates of the progress bar
 DRAWN_AT_ONCE = 256  # latents and cameras of fresh samples
 
 
-def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 1.0) -> tuple[Tensor, Tensor]:
+def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 1.0) -> Objects:
     """Latents (n, Z) and classes (n,) of n objects, the same for the same seed; classes take turns.
 
     truncation scales the latents towards their mean, which is 0: less variety, more typical objects (Brock et al. 2019).
@@ -27,7 +28,7 @@ def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 
 
 
 def render_views(
-    generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor, resolution: int | None = None, bar: tqdm | None = None
+    generator: Generator, objects: Objects, poses: Tensor, resolution: int | None = None, bar: tqdm | None = None
 ) -> Rendering:
     """Each of N objects (latents, classes) from each of V cameras (V, 3, 4), object by object: N * V images on the CPU."""
     views = []

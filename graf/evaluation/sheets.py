@@ -1,14 +1,14 @@
 """Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from graf.camera import Labels, middle_poses, sample_poses, side_azimuth
+from graf.camera import middle_poses, sample_poses, side_azimuth
 from graf.config import DataConfig, LatentConfig
 from graf.data.views import Views
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, write_grid, write_video
-from graf.evaluation.sampling import VIEWS_AT_ONCE
+from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects
 from graf.models.generator import Generator
 from graf.runtime.console import progress
 
@@ -26,64 +26,38 @@ def sheet_pose(data: DataConfig) -> Tensor:
 
 
 def interpolation_sheet(
-    generator: Generator,
-    objects: tuple[Tensor, Tensor],
-    pose_c2w: Tensor,
-    out: Path,
-    columns: int = 7,
-    resolution: int | None = None,
+    generator: Generator, objects: Objects, out: Path, columns: int = 7, resolution: int | None = None
 ) -> list[Path]:
     """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
 
     objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
-    pose_c2w (3, 4). Raises GrafError for another number of objects, and as all here for
-    more pictures than memory.max_test_outputs.
+    Raises GrafError for another number of objects, and as all here for more pictures than memory.max_test_outputs.
     """
-    latents, classes = _corners(objects)
-    files = []
-    for mode in _modes(generator.config.z_dist):
-        grid = latent_grid(latents, columns, mode, generator.config.z_dist)
-        pictures = _pictures(generator, grid, classes[:1].expand(len(grid)), pose_c2w, resolution)
-        files.append(write_grid(out / f"interpolation_{mode}.png", pictures, columns))
-    return files
+    modes = _interpolated(generator, objects, latent_grid, columns, resolution)
+    return [write_grid(out / f"interpolation_{mode}.png", pictures, columns) for mode, pictures in modes]
 
 
 def interpolation_video(
-    generator: Generator,
-    objects: tuple[Tensor, Tensor],
-    pose_c2w: Tensor,
-    out: Path,
-    n_frames: int = 72,
-    resolution: int | None = None,
+    generator: Generator, objects: Objects, out: Path, n_frames: int = 72, resolution: int | None = None
 ) -> list[Path]:
     """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, as a loop. Arguments as for
     `interpolation_sheet`."""
-    latents, classes = _corners(objects)
-    files = []
-    for mode in _modes(generator.config.z_dist):
-        walk = latent_walk(latents, n_frames, mode, generator.config.z_dist)
-        frames = _pictures(generator, walk, classes[:1].expand(len(walk)), pose_c2w, resolution)
-        files.append(write_video(out / f"interpolation_{mode}.mp4", frames))
-    return files
+    modes = _interpolated(generator, objects, latent_walk, n_frames, resolution)
+    return [write_video(out / f"interpolation_{mode}.mp4", frames) for mode, frames in modes]
 
 
 def truncation_sheet(
-    generator: Generator,
-    objects: tuple[Tensor, Tensor],
-    pose_c2w: Tensor,
-    out: Path,
-    columns: int = 6,
-    resolution: int | None = None,
+    generator: Generator, objects: Objects, out: Path, columns: int = 6, resolution: int | None = None
 ) -> list[Path]:
     """out/truncation.png: one object per row; latents are scaled by psi per column, from 0, the mean object, to 1, itself."""
     latents, classes = objects
     psi = torch.linspace(0, 1, columns)
     scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
-    pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), pose_c2w, resolution)
+    pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), resolution)
     return [write_grid(out / "truncation.png", pictures, columns)]
 
 
-def class_rows(generator: Generator, latents: Tensor, pose_c2w: Tensor, out: Path, resolution: int | None = None) -> list[Path]:
+def class_rows(generator: Generator, latents: Tensor, out: Path, resolution: int | None = None) -> list[Path]:
     """out/classes.png: one class per row, the same latents (N, Z) in all rows. Raises GrafError for a model without classes."""
     if generator.class_embedding is None:
         raise GrafError(
@@ -92,7 +66,7 @@ def class_rows(generator: Generator, latents: Tensor, pose_c2w: Tensor, out: Pat
         )
     n_classes = generator.class_embedding.num_embeddings
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
-    pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, pose_c2w, resolution)
+    pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
     return [write_grid(out / "classes.png", pictures, len(latents))]
 
 
@@ -104,9 +78,11 @@ def real_against_fake_grid(generator: Generator, dataset: Views, out: Path, n: i
     reals = as_uint8(torch.stack([dataset[i]["image"] for i in index.tolist()]))
     poses = dataset.labels[index].pose_c2w if dataset.posed else sample_poses(len(index), generator.config.data, rng)
     latents = generator.sample_latents(len(index), rng)
-    fakes = _pictures(generator, latents, dataset.class_index[index], poses, reals.shape[-1])
+    fakes = _pictures(generator, latents, dataset.class_index[index], reals.shape[-1], poses)
     rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
-    return [write_grid(out / "real_against_fake.png", _in_columns(rows), min(PAIRS_A_ROW, len(index)))]
+    columns = len(rows[0])
+    padded = [torch.cat([row, row.new_full((columns - len(row), *row.shape[1:]), 255)]) for row in rows]  # with white
+    return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns)]
 
 
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
@@ -164,18 +140,22 @@ def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> 
     return torch.cat([shape, appearance], dim=-1)
 
 
-def _modes(config: LatentConfig) -> Sequence[str]:
-    return MODES if 0 < config.dim_appearance < config.dim else ("both",)
+def _interpolated(
+    generator: Generator, objects: Objects, way: Callable, n: int, resolution: int | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Each mode with the pictures of `way(corners, n, mode, config)`, which is `latent_grid` or `latent_walk`."""
+    (corners, classes), config = objects, generator.config.z_dist
+    if len(corners) not in (2, 4):
+        raise GrafError(f"interpolation: between 2 or 4 objects, found {len(corners)}")
+    for mode in MODES if 0 < config.dim_appearance < config.dim else ("both",):
+        latents = way(corners, n, mode, config)
+        yield mode, _pictures(generator, latents, classes[:1].expand(len(latents)), resolution)
 
 
-def _corners(objects: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    if len(objects[0]) not in (2, 4):
-        raise GrafError(f"interpolation: between 2 or 4 objects, found {len(objects[0])}")
-    return objects
-
-
-def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Tensor, resolution: int | None) -> Tensor:
-    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from one camera (3, 4) or one camera each (N, 3, 4).
+def _pictures(
+    generator: Generator, latents: Tensor, classes: Tensor, resolution: int | None, poses: Tensor | None = None
+) -> Tensor:
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from cameras (N, 3, 4), by default that of `sheet_pose`.
 
     Raises GrafError where they are more than memory.max_test_outputs.
     """
@@ -185,16 +165,11 @@ def _pictures(generator: Generator, latents: Tensor, classes: Tensor, poses: Ten
             f"a sheet or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects with "
             "--n_objects, or raise it with --set"
         )
-    labels = Labels.of_poses(poses.expand(len(latents), -1, -1))
-    batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, labels.pose_c2w, classes)), strict=True)
+    if poses is None:
+        poses = sheet_pose(generator.config.data).expand(len(latents), -1, -1)
+    batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True)
     pictures = [
         as_uint8(generator.render(some, pose, resolution, class_index).images)
         for some, pose, class_index in progress(batches, desc="sheets", total=-(-len(latents) // VIEWS_AT_ONCE))
     ]
     return torch.cat(pictures)
-
-
-def _in_columns(rows: list[Tensor]) -> Tensor:
-    """The pictures of the rows one after another; a shorter last row is padded with white."""
-    width = len(rows[0])
-    return torch.cat([torch.cat([row, row.new_full((width - len(row), *row.shape[1:]), 255)]) for row in rows])

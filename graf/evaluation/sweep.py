@@ -15,8 +15,9 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.results import rendering_sha256
-from graf.evaluation.sampling import VIEWS_AT_ONCE, render_views
+from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects, render_views
 from graf.models.generator import Generator, Rendering, weights_hash
+from graf.runtime.console import progress
 from graf.runtime.files import write_text
 
 import imageio.v2 as imageio
@@ -29,7 +30,6 @@ log = logging.getLogger("graf")
 MANIFEST = "made_from.json"
 SHEET = "sweep"  # the trajectory that becomes a sheet; the others become videos
 VIEWS, VIDEO_FRAMES = 8, 72
-Objects = tuple[Tensor, Tensor]  # latents (N, Z) and classes (N,)
 Errors = dict[str, float]  # of `low_resolution_errors`
 NO_ERRORS = {"low_resolution_error": 0.0, "low_resolution_error_8bit": 0.0}
 
@@ -58,21 +58,36 @@ def sweep_trajectories(
     return trajectories
 
 
-def write_sweep(sweep: "dict[str, Frames]", columns: int, out: Path, bar: tqdm | None = None) -> tuple[list[Path], Errors]:
-    """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's frames.
+def write_sweep(
+    generator: Generator,
+    objects: Objects,
+    trajectories: dict[str, Tensor],
+    kinds: tuple[str, ...],
+    columns: int,
+    out: Path,
+    resolution: int | None = None,
+) -> tuple[list[Path], Errors]:
+    """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's cameras
+    (V, 3, 4); kinds as `outputs.picture` knows them.
 
     Frames that are there already are kept. Returns the files, and the largest of their `low_resolution_errors`.
     """
-    files, errors = [], NO_ERRORS
-    for name, frames in sweep.items():
-        errors = largest(errors, frames.render(bar))
-        for kind in frames.kinds:
-            pictures = frames.read(kind)
-            if name == SHEET:
-                views = torch.cat(pictures.tensor_split(len(frames.objects[0]), dim=-1))  # object by object
-                files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
-            else:
-                files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
+    files, errors, n = [], NO_ERRORS, len(objects[0])
+    sweep = {
+        name: Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
+        for name, poses in trajectories.items()
+    }
+    total, left = n * sum(map(len, trajectories.values())), n * sum(len(frames.missing()) for frames in sweep.values())
+    with progress(total=total, initial=total - left, desc="rendering", unit="image") as bar:
+        for name, frames in sweep.items():
+            errors = largest(errors, frames.render(bar))
+            for kind in kinds:
+                pictures = frames.read(kind)
+                if name == SHEET:
+                    views = torch.cat(pictures.tensor_split(n, dim=-1))  # object by object
+                    files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
+                else:
+                    files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
     return files, errors
 
 
@@ -88,9 +103,8 @@ class Frames:
         kinds: tuple[str, ...],
         resolution: int | None,
     ):
-        self.folder, self.generator, self.objects = folder, generator, objects
-        self.poses, self.kinds, self.resolution = poses, kinds, resolution
-        self.manifest = folder / MANIFEST
+        self.folder, self.manifest, self.generator = folder, folder / MANIFEST, generator
+        self.objects, self.poses, self.kinds, self.resolution = objects, poses, kinds, resolution
         self.made_from = made_from(generator, objects, poses, resolution)
 
     def render(self, bar: tqdm | None = None) -> Errors:
@@ -151,21 +165,6 @@ class Frames:
 
     def _write_manifest(self, errors: Errors) -> None:
         write_text(self.manifest, json.dumps({"made_from": self.made_from} | errors, indent=1))
-
-
-def sweep_frames(
-    generator: Generator,
-    objects: Objects,
-    trajectories: dict[str, Tensor],
-    kinds: tuple[str, ...],
-    out: Path,
-    resolution: int | None = None,
-) -> dict[str, Frames]:
-    """The frames of each trajectory's cameras (V, 3, 4); kinds as `outputs.picture` knows them."""
-    return {
-        name: Frames(out / "frames" / name, generator, objects, poses, kinds, resolution)
-        for name, poses in trajectories.items()
-    }
 
 
 def require_ours(folder: Path) -> None:

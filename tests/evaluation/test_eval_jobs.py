@@ -6,7 +6,7 @@ from pathlib import Path
 
 import eval as program
 from graf.errors import GrafError
-from graf.evaluation import jobs
+from graf.evaluation import jobs, sweep
 from graf.evaluation.jobs import Evaluation, Job
 from graf.evaluation.mesh import NoSurface
 from graf.evaluation.results import ResultFile
@@ -132,8 +132,8 @@ def test_the_bar_of_a_resumed_sweep_starts_where_it_was(evaluation, monkeypatch)
     shown = []
     poses = evaluation.trajectories["sweep"]
     evaluation.__dict__["trajectories"] = {"sweep": poses[:4], "rotation": poses[:2], "elevation": poses[:2]}
-    real = jobs.progress
-    monkeypatch.setattr(jobs, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
+    real = sweep.progress
+    monkeypatch.setattr(sweep, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
     evaluation.run([job("sweep")])
     frames = evaluation.out / "frames"
     for file in [*sorted((frames / "sweep").glob("rgb_*.png"))[1:], *(frames / "elevation").glob("rgb_*.png")]:

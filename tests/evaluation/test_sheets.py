@@ -139,7 +139,7 @@ def test_parallel_opposite_and_zero_codes_have_a_finite_way(smoke, factor):
 def test_an_interpolation_sheet_begins_and_ends_with_its_objects(conditional, tmp_path):
     latents, classes = sample_objects(conditional, 4, seed=0)
     pose = sheets.sheet_pose(conditional.config.data)
-    files = sheets.interpolation_sheet(conditional, (latents[:2], classes[:2]), pose, tmp_path, columns=3)
+    files = sheets.interpolation_sheet(conditional, (latents[:2], classes[:2]), tmp_path, columns=3)
     assert [file.name for file in files] == [f"interpolation_{mode}.png" for mode in ("shape", "appearance", "both")]
     first_class = classes[:1].expand(4)
     objects = rendered(conditional, latents, first_class, pose)
@@ -147,14 +147,13 @@ def test_an_interpolation_sheet_begins_and_ends_with_its_objects(conditional, tm
     assert_same_pictures(cells(files[2], 3)[[0, -1]], objects[:2])
     mixed = torch.cat([latents[1, :N_SHAPE], latents[0, N_SHAPE:]])[None]
     assert_same_pictures(cells(files[0], 3)[[0, -1]], torch.cat([objects[:1], rendered(conditional, mixed, classes[:1], pose)]))
-    square = sheets.interpolation_sheet(conditional, (latents, classes), pose, tmp_path / "four", columns=3)[2]
+    square = sheets.interpolation_sheet(conditional, (latents, classes), tmp_path / "four", columns=3)[2]
     assert_same_pictures(cells(square, 3)[[0, 2, 6, 8]], objects)
 
 
 def test_an_interpolation_video_has_its_frames(generator, tmp_path):
     objects = sample_objects(generator, 2, seed=0)
-    pose = sheets.sheet_pose(generator.config.data)
-    files = sheets.interpolation_video(generator, objects, pose, tmp_path, n_frames=6)
+    files = sheets.interpolation_video(generator, objects, tmp_path, n_frames=6)
     assert [file.name for file in files] == [f"interpolation_{mode}.mp4" for mode in ("shape", "appearance", "both")]
     frames = imageio.mimread(files[2])
     assert [frame.shape for frame in frames] == [(16, 16, 3)] * 6
@@ -162,24 +161,22 @@ def test_an_interpolation_video_has_its_frames(generator, tmp_path):
 
 def test_without_an_appearance_code_there_is_one_way(smoke, tmp_path):
     generator = vivid(smoke("z_dist.dim_appearance=0"))
-    files = sheets.interpolation_sheet(
-        generator, sample_objects(generator, 2, seed=0), sheets.sheet_pose(generator.config.data), tmp_path, columns=2
-    )
+    files = sheets.interpolation_sheet(generator, sample_objects(generator, 2, seed=0), tmp_path, columns=2)
     assert [file.name for file in files] == ["interpolation_both.png"]
 
 
 def test_three_objects_are_refused(generator, tmp_path):
-    objects, pose = sample_objects(generator, 3, seed=0), sheets.sheet_pose(generator.config.data)
+    objects = sample_objects(generator, 3, seed=0)
     for make in (sheets.interpolation_sheet, sheets.interpolation_video):
         with pytest.raises(GrafError, match="between 2 or 4 objects, found 3"):
-            make(generator, objects, pose, tmp_path)
+            make(generator, objects, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_truncation_goes_from_the_mean_object_to_each_object(conditional, tmp_path):
     latents, classes = sample_objects(conditional, 3, seed=0)
     pose = sheets.sheet_pose(conditional.config.data)
-    (file,) = sheets.truncation_sheet(conditional, (latents, classes), pose, tmp_path, columns=3)
+    (file,) = sheets.truncation_sheet(conditional, (latents, classes), tmp_path, columns=3)
     shown = cells(file, 3).unflatten(0, (3, 3))
     assert_same_pictures(shown[:, 0], rendered(conditional, torch.zeros_like(latents), classes, pose))
     assert_same_pictures(shown[:, 1], rendered(conditional, latents / 2, classes, pose))
@@ -189,7 +186,7 @@ def test_truncation_goes_from_the_mean_object_to_each_object(conditional, tmp_pa
 def test_rows_of_classes_have_the_same_latents(conditional, tmp_path):
     latents, _ = sample_objects(conditional, 2, seed=0)
     pose = sheets.sheet_pose(conditional.config.data)
-    (file,) = sheets.class_rows(conditional, latents, pose, tmp_path)
+    (file,) = sheets.class_rows(conditional, latents, tmp_path)
     shown = cells(file, 2).unflatten(0, (3, 2))
     for class_index in range(3):
         assert_same_pictures(shown[class_index], rendered(conditional, latents, torch.full((2,), class_index), pose))
@@ -198,15 +195,15 @@ def test_rows_of_classes_have_the_same_latents(conditional, tmp_path):
 
 def test_more_pictures_than_may_be_held_are_refused(smoke, tmp_path):
     generator = Generator(smoke("memory.max_test_outputs=11")).eval()
-    pose, objects = sheets.sheet_pose(generator.config.data), sample_objects(generator, 2, seed=0)
+    objects = sample_objects(generator, 2, seed=0)
     with pytest.raises(GrafError, match=r"12 images, more than memory\.max_test_outputs 11; take fewer objects"):
-        sheets.truncation_sheet(generator, objects, pose, tmp_path, columns=6)
-    assert sheets.truncation_sheet(generator, objects, pose, tmp_path, columns=5)
+        sheets.truncation_sheet(generator, objects, tmp_path, columns=6)
+    assert sheets.truncation_sheet(generator, objects, tmp_path, columns=5)
 
 
 def test_a_model_without_classes_has_no_rows_of_them(generator, tmp_path):
     with pytest.raises(GrafError, match="this model knows none"):
-        sheets.class_rows(generator, torch.zeros(2, 8), sheets.sheet_pose(generator.config.data), tmp_path)
+        sheets.class_rows(generator, torch.zeros(2, 8), tmp_path)
 
 
 class Posed(Photographs):
