@@ -67,7 +67,8 @@ def make_car(seed: int, index: int) -> Solids:
     bands = [(slanted_box(*grille), TRIM), (slanted_box(*rear_band), TRIM)]
     solids += bands + _lamps(front, rear, half, lamp_low, lamp_high)
     axles, wheels = (front - 0.19 * length, rear + 0.19 * length), (half - 0.09, 0.09 - half)
-    discs = [disc for x in axles for y in wheels for disc in _wheel(x, y, tyre_radius)]
+    tyre, hub = (1.0, 0.11), (0.58, 0.125)  # share of the radius, and half width: the hub looks out at both sides
+    discs = [[x, y, tyre_radius, share * tyre_radius, deep] for x in axles for y in wheels for share, deep in (tyre, hub)]
     half_size = torch.tensor([length / 2, half + 0.035, height / 2])
     scale = 1 / half_size.norm()
     faces, disc_rows = torch.tensor([faces for faces, _ in solids]), torch.tensor(discs)
@@ -75,11 +76,6 @@ def make_car(seed: int, index: int) -> Solids:
     disc_rows[:, 2] -= height / 2
     colours = torch.tensor([colour for _, colour in solids] + [TYRE, HUB] * 4)
     return Solids(faces, disc_rows * scale, colours, half_size * scale)
-
-
-def _wheel(x: float, y: float, radius: float) -> list[list[float]]:
-    """The discs of a wheel that stands on the ground: its tyre, and the hub that looks out of it at both sides."""
-    return [[x, y, radius, radius, 0.11], [x, y, radius, 0.58 * radius, 0.125]]
 
 
 def _lamps(front: float, rear: float, half: float, lamp_low: float, lamp_high: float) -> list[tuple]:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from graf.config import DataConfig
 from graf.config.strict import one_line
@@ -22,7 +21,7 @@ NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORM
 MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
 
 
-def read_image(file: Path, data: DataConfig) -> Tensor:
+def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
     """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped square at the centre, resized with LANCZOS.
 
     Raises ValueError with what is wrong and what to do.
@@ -31,7 +30,7 @@ def read_image(file: Path, data: DataConfig) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def read_alpha(file: Path, data: DataConfig) -> Tensor | None:
+def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
     """The file's opacity as (imsize, imsize) uint8, cropped and resized as `read_image` does; None for an image without
     transparency. Raises ValueError as `read_image` does."""
     alpha = _opened(file, data.on_bad_file == "error", _alpha_channel)

@@ -132,18 +132,20 @@ def _walk(
         return False
 
     for path, subfolders, names in os.walk(root, followlinks=True, onerror=unreadable):
-        visible = [] if os.path.realpath(path) in seen else sorted(name for name in subfolders if not name.startswith("."))
+        if os.path.realpath(path) in seen:
+            subfolders.clear()
+            continue
+        seen.add(os.path.realpath(path))
+        visible = sorted(name for name in subfolders if not name.startswith("."))
         subfolders[:] = [name for name in visible if stays(Path(path, name))]
-        has_transforms = use_transforms and TRANSFORMS in names and stays(Path(path, TRANSFORMS))
-        images = ()
+        images, has_transforms = (), use_transforms and TRANSFORMS in names and stays(Path(path, TRANSFORMS))
         if has_transforms:  # which names the images, and those below it too
             subfolders.clear()
-        elif os.path.realpath(path) not in seen:
+        else:
             unread.update(suffix for name in names if (suffix := unread_suffix(name)))
             images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
-        if (images or has_transforms) and os.path.realpath(path) not in seen:
+        if images or has_transforms:
             yield Folder(Path(path), images, has_transforms)
-        seen.add(os.path.realpath(path))
 
 
 def is_within(path: Path, folder: str | os.PathLike) -> bool:

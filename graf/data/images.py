@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 
 from graf.camera import Labels
-from graf.config import Config, DataConfig
+from graf.config import DataConfig
 from graf.data.decoding import read_image
 from graf.data.folders import Item
 from graf.data.knowledge import elevation_bins
-from graf.data.validation import Survey, survey_images
+from graf.data.validation import Survey
 from graf.data.views import Views
 from graf.errors import DataError
 
@@ -23,7 +23,6 @@ class ImageFolders(Views):
     """The images of a survey, read from their files when asked for."""
 
     def __init__(self, survey: Survey, data: DataConfig):
-        self.paths = [item.file for item in survey.items]
         self.data = data
         class_index = torch.tensor([item.class_index for item in survey.items], dtype=torch.long)
         labels = None
@@ -31,7 +30,7 @@ class ImageFolders(Views):
             elevation_index = torch.tensor([item.elevation_index for item in survey.items], dtype=torch.long)
             labels = Labels(torch.stack([item.pose_c2w for item in survey.items]), class_index, elevation_index)
         super().__init__(
-            files=[str(path) for path in self.paths],
+            files=[str(item.file) for item in survey.items],
             class_names=[folder.class_name for folder in survey.folders],
             labels=labels,
             fingerprint=images_fingerprint(survey.items, data),
@@ -41,14 +40,9 @@ class ImageFolders(Views):
 
     def read(self, index: int) -> Tensor:
         try:
-            return read_image(self.paths[index], self.data)
+            return read_image(self.files[index], self.data)
         except ValueError as error:
-            raise DataError(f"{self.paths[index]}: {error}") from error
-
-
-def load_images(config: Config) -> ImageFolders:
-    """The images of a config, all of them checked. Raises DataError with every fault at once."""
-    return ImageFolders(survey_images(config), config.data)
+            raise DataError(f"{self.files[index]}: {error}") from error
 
 
 def images_fingerprint(items: list[Item], data: DataConfig) -> str:

@@ -61,7 +61,7 @@ class BatchReader(Dataset):
     def __init__(self, views: Views, skip: bool):
         self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
 
-    def __getitems__(self, keys: list[tuple[int, bool]]) -> Read:
+    def __getitem__(self, keys: list[tuple[int, bool]]) -> Read:
         problems: list[str] = []
         items = []
         for index, flip in keys:
@@ -159,18 +159,14 @@ def build_loader(
     def open_loader(step: int) -> DataLoader:
         return DataLoader(
             BatchReader(dataset, skip=data.on_bad_file == "skip"),
-            batch_sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
+            batch_size=None,  # the reader makes whole batches
+            sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
             num_workers=n_workers,
             prefetch_factor=data.prefetch_factor if n_workers else None,  # torch refuses a number without workers
             pin_memory=torch.device(device).type == "cuda",
-            collate_fn=_as_read,
             worker_init_fn=leave_interrupts_to_parent,
             generator=torch.Generator(),
         )
 
     renew = n_workers > 0 and not training.persistent_workers
     return Batches(open_loader, start_step, renew_every=n // batch_size if renew else 0)
-
-
-def _as_read(read: Read) -> Read:
-    return read

@@ -24,7 +24,7 @@ def alpha_of(dataset: Views, index: int, data: DataConfig) -> Tensor | None:
     if not isinstance(dataset, ImageFolders):
         return None
     try:
-        alpha = read_alpha(dataset.paths[index], data)
+        alpha = read_alpha(dataset.files[index], data)
     except ValueError as error:
-        raise DataError(f"{dataset.paths[index]}: {error}") from error
+        raise DataError(f"{dataset.files[index]}: {error}") from error
     return None if alpha is None else alpha / 255

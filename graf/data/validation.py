@@ -126,13 +126,13 @@ def check_image(item: Item, data: DataConfig) -> CheckedImage:
         side = square_side(*image.size, data.center_crop)
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
-    if item.focal is None or data.orthographic:
-        return CheckedImage(item, side, None)
-    fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # of the square crop: its focal length stays
-    if abs(fov - data.fov) <= FOV_TOLERANCE_DEG:
-        return CheckedImage(item, side, None)
-    problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
-    return CheckedImage(item, side, Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}"))
+    fault = None
+    if item.focal is not None and not data.orthographic:
+        fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # of the square crop: its focal length stays
+        if abs(fov - data.fov) > FOV_TOLERANCE_DEG:
+            problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
+            fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
+    return CheckedImage(item, side, fault)
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:

@@ -13,24 +13,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Views(Dataset, abc.ABC):
-    """N images with their labels; a subclass implements `read`.
+    """N images with their labels; a subclass implements `read`."""
 
-    files: a name for each, for messages. class_names: of the folders. class_index (N,) int64. labels: of all items, None where
-    the data is unposed. n_elevations: elevation bins, at least 1. fingerprint: sha256 that identifies the set.
-    """
-
-    def __init__(
-        self,
-        files: list[str],
-        class_names: list[str],
-        class_index: Tensor,
-        labels: Labels | None,
-        fingerprint: str,
-        n_elevations: int = 1,
-    ):
-        self.files, self.class_names, self.class_index = files, class_names, class_index
-        self.labels, self.fingerprint, self.n_elevations = labels, fingerprint, n_elevations
+    files: list[str]  # a name for each image, for messages
+    class_names: list[str]  # of the folders
+    class_index: Tensor  # (N,) int64
+    labels: Labels | None  # of all images; None where the data is unposed
+    fingerprint: str  # sha256 that identifies the set
+    n_elevations: int = 1  # elevation bins
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:

@@ -5,7 +5,7 @@ import math
 
 from graf.camera import azimuth_and_v, poses_at, sample_poses
 from graf.config import override
-from graf.data.images import load_images
+from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8
 from graf.evaluation.reconstruction import colmap_model, reconstruction_poses, write_reconstruction
@@ -144,7 +144,7 @@ def test_a_point_is_at_the_pixel_of_its_ray_in_colmap_and_in_transforms(written)
 def test_the_suite_reads_the_folder_as_data(written):
     generator, _, pose_c2w, out, _ = written
     config = override(generator.config, ["data.type=images", f"data.datadir={out}", "data.imsize=24"])
-    data = load_images(config)
+    data = build_dataset(config)
     assert torch.equal(data.labels.pose_c2w, pose_c2w)
     assert [item.rsplit("/", 1)[-1] for item in data.files] == [f"000{i}.png" for i in range(5)]
     with Image.open(out / "images" / "0003.png") as image:
