@@ -125,10 +125,8 @@ def middle_elevation(data: DataConfig) -> float:
 
 def rotation_poses(n: int, data: DataConfig) -> Tensor:
     """pose_c2w (n, 3, 4) once around the object, or back and forth where umin..umax is an arc; at mid height."""
-    azimuth_deg = view_azimuths(n, data)
-    if data.umax - data.umin < 1:
-        azimuth_deg = 360 * _swing(n, data.umin, data.umax)
-    return middle_poses(azimuth_deg, data)
+    is_arc = data.umax - data.umin < 1
+    return middle_poses(360 * _swing(n, data.umin, data.umax) if is_arc else view_azimuths(n, data), data)
 
 
 def side_azimuth(data: DataConfig) -> float:

@@ -49,10 +49,6 @@ class Folder:
     images: tuple[Path, ...]
     has_transforms: bool
 
-    @property
-    def class_name(self) -> str:
-        return self.path.resolve().name
-
 
 @dataclass(frozen=True)
 class Item:
@@ -142,7 +138,7 @@ def _walk(
         if has_transforms:  # which names the images, and those below it too
             subfolders.clear()
         else:
-            unread.update(suffix for name in names if (suffix := unread_suffix(name)))
+            unread.update(os.path.splitext(name)[1] for name in names if is_image(name, UNREAD_EXTENSIONS))
             images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
         if images or has_transforms:
             yield Folder(Path(path), images, has_transforms)
@@ -153,14 +149,8 @@ def is_within(path: Path, folder: str | os.PathLike) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
-def is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
-
-
-def unread_suffix(name: str) -> str | None:
-    """The suffix of a file name, if it is that of an image format that is not read."""
-    suffix = os.path.splitext(name)[1]
-    return suffix if suffix.lower() in UNREAD_EXTENSIONS and not name.startswith(".") else None
+def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:
+    return name.lower().endswith(extensions) and not name.startswith(".")
 
 
 def label_source(data: DataConfig, folders: list[Folder]) -> str:

@@ -31,7 +31,7 @@ class ImageFolders(Views):
             labels = Labels(torch.stack([item.pose_c2w for item in survey.items]), class_index, elevation_index)
         super().__init__(
             files=[str(item.file) for item in survey.items],
-            class_names=[folder.class_name for folder in survey.folders],
+            class_names=[folder.path.resolve().name for folder in survey.folders],
             labels=labels,
             fingerprint=images_fingerprint(survey.items, data),
             class_index=class_index,

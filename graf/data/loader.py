@@ -62,22 +62,17 @@ class BatchReader(Dataset):
         self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
 
     def __getitem__(self, keys: list[tuple[int, bool]]) -> Read:
-        problems: list[str] = []
-        items = []
+        items, problems = [], []
         for index, flip in keys:
-            item = self._item(index, flip, problems)
-            if item is None:
+            for offset in range(min(self.tries, len(self.views))):
+                try:
+                    items.append(self.views[(index + offset) % len(self.views), flip])
+                    break
+                except DataError as error:
+                    problems.append(str(error))
+            else:
                 return Read(None, problems)
-            items.append(item)
         return Read(default_collate(items), problems)
-
-    def _item(self, index: int, flip: bool, problems: list[str]) -> dict[str, Tensor] | None:
-        for offset in range(min(self.tries, len(self.views))):
-            try:
-                return self.views[(index + offset) % len(self.views), flip]
-            except DataError as error:
-                problems.append(str(error))
-        return None
 
 
 class Batches:

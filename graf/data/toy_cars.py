@@ -76,7 +76,8 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     """
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
-    fingerprint = toy_cars_fingerprint(data)
+    depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
+    fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
     file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
     kept = _read(file, data)
     if kept is None:
@@ -158,11 +159,6 @@ def _render(car: Solids, rays_o: Tensor, rays_d: Tensor, data: DataConfig) -> tu
     return image * 2 - 1, (pixel_sum(distance) / hits.clamp_min(1))[0], opacity[0]
 
 
-def toy_cars_fingerprint(data: DataConfig) -> str:
-    """sha256 of all that the set depends on."""
-    return hashlib.sha256(json.dumps([VERSION, {key: getattr(data, key) for key in KEYS}]).encode()).hexdigest()
-
-
 def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
     """The kept set, or None where there is none or it is not whole."""
     try:
@@ -170,14 +166,14 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
             if part := archive.testzip():  # torch.load does not look at check sums
                 raise zipfile.BadZipFile(f"{part} is not as it was written")
         kept = torch.load(file, weights_only=True)
-        shapes = {name: tuple(kept[name].shape) for name in ("images", "pose_c2w")}
+        found = {name: (tuple(kept[name].shape), kept[name].dtype) for name in ("images", "pose_c2w")}
     except FileNotFoundError:
         return None
     except Exception as error:  # torch.load tells a damaged file by whatever its zip or pickle reader raises
         log.warning("%s: not readable (%s), making it again", file, error)
         return None
-    expected = {"images": (data.n_images, 3, data.imsize, data.imsize), "pose_c2w": (data.n_images, 3, 4)}
-    sound = shapes == expected and kept["images"].dtype == torch.uint8 and kept["pose_c2w"].dtype == torch.float32
+    n, side = data.n_images, data.imsize
+    sound = found == {"images": ((n, 3, side, side), torch.uint8), "pose_c2w": ((n, 3, 4), torch.float32)}
     return kept if sound else None
 
 

@@ -10,7 +10,7 @@ from graf.camera import Labels
 from graf.config import Config, NerfConfig
 from graf.errors import GrafError
 from graf.models.ccsr import Refinement
-from graf.models.radiance_field import build_field
+from graf.models.radiance_field import build_field, recomputed
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
@@ -18,7 +18,6 @@ from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
 EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
@@ -116,9 +115,9 @@ class Generator(nn.Module):
         """
         width = resolution or self.config.data.imsize
         grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
-        recomputed = 0 < rays_at_once < len(latents) * grid[0, ..., 0].numel()
-        piece = max(1, (rays_at_once if recomputed else rays_of_a_piece(self.config.nerf)) // len(latents))
-        return self._render_grid(latents, labels, grid, width, piece, noise, recomputed and torch.is_grad_enabled())
+        recompute = 0 < rays_at_once < len(latents) * grid[0, ..., 0].numel()
+        piece = max(1, (rays_at_once if recompute else rays_of_a_piece(self.config.nerf)) // len(latents))
+        return self._render_grid(latents, labels, grid, width, piece, noise, recompute)
 
     @torch.inference_mode()
     def render(
@@ -161,11 +160,11 @@ class Generator(nn.Module):
         width: int,
         piece: int,
         noise: RayNoise | None = None,
-        recomputed: bool = False,
+        recompute: bool = False,
     ) -> Rendering:
         """The rays through the grid (B or 1, h, w, 2) of a frame of `width` pixels, `piece` of each image at a time, refined.
 
-        Activations of `recomputed` pieces are computed again in the backward pass.
+        With `recompute` activations of the pieces are computed again in the backward pass.
         """
         latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
@@ -174,10 +173,7 @@ class Generator(nn.Module):
         for start in range(0, rays_o.shape[1], piece):
             some = (slice(None), slice(start, start + piece))
             rays = rays_o[some], rays_d[some], bounds, latents, None if noise is None else noise[some]
-            if recomputed:  # the noise is drawn already: there is no random state to keep
-                pieces.append(checkpoint(self.render_rays, *rays, use_reentrant=False, preserve_rng_state=False))
-            else:
-                pieces.append(self.render_rays(*rays))
+            pieces.append(recomputed(self.render_rays, *rays) if recompute else self.render_rays(*rays))
         rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
             return rendering

@@ -7,6 +7,7 @@ sample: a layer with several inputs keeps one weight tensor, as in GRAF, and spl
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from graf.config import LatentConfig, NerfConfig
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+T = TypeVar("T")
 
 
 def positional_encoding(x: Tensor, n_frequencies: int) -> Tensor:
@@ -48,9 +51,9 @@ def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Ten
     return total
 
 
-def recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+def recomputed(function: Callable[..., T], *inputs: Any) -> T:
     """function(*inputs), which keeps only its inputs for the backward pass. That recomputes what it needs and no more, so a
-    final product, for example, is not repeated."""
+    final product, for example, is not repeated. The function draws no random numbers: no random state is kept."""
     if not torch.is_grad_enabled():
         return function(*inputs)
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.leaks import duration
@@ -95,16 +94,14 @@ def make_server(reader: RunReader, port: int) -> ThreadingHTTPServer:
             else:
                 with lock:
                     status = reader.status()
-                self._send(html(status).encode("utf-8", "xmlcharrefreplace"))
-
-        def _send(self, body: bytes) -> None:
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("Refresh", str(REFRESH_S))
-            self.end_headers()
-            self.wfile.write(body)
+                body = html(status).encode("utf-8", "xmlcharrefreplace")
+                self.send_response(HTTPStatus.OK)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Cache-Control", "no-store")
+                self.send_header("Refresh", str(REFRESH_S))
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *values: object) -> None:
             log.debug("web: " + format, *values)
@@ -160,9 +157,6 @@ def _samples(status: RunStatus) -> Iterator[str]:
     yield '<h2>newest samples</h2>\n<div class="files">\n'
     for path in status.samples:
         with contextlib.suppress(OSError):
-            yield embedder.figure(path) if _is_small(path) else f"<p>{escape(str(path))}: over {FILE_MB} MB, not shown</p>\n"
+            is_small = path.stat().st_size <= FILE_MB * MB
+            yield embedder.figure(path) if is_small else f"<p>{escape(str(path))}: over {FILE_MB} MB, not shown</p>\n"
     yield "</div>\n"
-
-
-def _is_small(path: Path) -> bool:
-    return path.stat().st_size <= FILE_MB * MB
