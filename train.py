@@ -56,14 +56,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="YAML file, or one of configs/ by name; by default configs/default.yaml, from which all others start",
     )
-    p.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="such as training.batch_size=4",
-    )
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
     add_folder_flags(p)
     p.add_argument("--use_amp", action="store_true", help="mixed precision, as training.use_amp=true")
     p.add_argument(
@@ -193,11 +186,8 @@ def overrides(args: argparse.Namespace) -> list[str]:
     flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
     if args.use_amp:
         flags.append("training.use_amp=true")
-    if args.max_steps is not None:
-        flags.append(f"training.max_steps={args.max_steps}")
-    if args.seed is not None:
-        flags.append(f"training.seed={args.seed}")
-    return flags
+    named = {"max_steps": args.max_steps, "seed": args.seed}
+    return flags + [f"training.{key}={value}" for key, value in named.items() if value is not None]
 
 
 def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside: bool = False) -> Path | None:

@@ -93,10 +93,9 @@ class LeakReport:
         return cls(**values | {"suspects": tuple(row["suspects"])})
 
     def as_row(self) -> dict:
-        """All of it as plain values."""
-        names = ("source", "step", "span_steps", "span_seconds", "bytes_per_step", "bytes_per_hour", "resident_bytes")
-        names += ("limit_bytes", "seconds_left", "phase", "phase_bytes", "advice")
-        return {name: getattr(self, name) for name in names} | {"suspects": list(self.suspects)}
+        """All of it as plain values, what follows from others included."""
+        derived = {name: getattr(self, name) for name in ("bytes_per_hour", "seconds_left", "phase", "advice")}
+        return dataclasses.asdict(self) | derived
 
 
 class LeakDetector:

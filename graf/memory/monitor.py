@@ -64,9 +64,6 @@ class MemoryMonitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Write a last row and end the thread."""
         self._stop.set()
         if self._thread.is_alive():
@@ -96,8 +93,7 @@ class MemoryMonitor:
 
     def latest(self) -> dict[str, float]:
         """The numbers of the latest row, for plots: bytes, and what else the name says."""
-        with self._lock:
-            return dict(self._latest)
+        return dict(self._latest)
 
     def line(self) -> str:
         """`memory: allocated a GB, reserved r GB, host h GB`, as of now; the first two on a card alone.
@@ -116,8 +112,7 @@ class MemoryMonitor:
         began = time.thread_time()
         with self._harmless("memory cannot be read"):
             self._judge("host", self._tree.resident_bytes())
-            card = read_allocator(self.device)
-            if card:
+            if card := read_allocator(self.device):
                 self._judge("device", card["allocated_bytes"])
         spent = time.thread_time() - began
         self._look_cpu_s += spent
@@ -126,7 +121,10 @@ class MemoryMonitor:
     def _judge(self, source: str, resident_bytes: int) -> None:
         if source not in self._detectors:
             budget = self.card_budget_bytes if source == "device" else self.budget_bytes
-            self._detectors[source] = LeakDetector(source, budget or resident_bytes + self._room(source))
+            if source == "device" and not budget:
+                free, _ = torch.cuda.mem_get_info(self.device)
+                budget = free + torch.cuda.memory_reserved(self.device)  # of which resident_bytes is a part
+            self._detectors[source] = LeakDetector(source, budget or resident_bytes + memory_available())
         report = self._detectors[source].add(self._step, time.monotonic(), resident_bytes, self._phase)
         if report is None:
             return
@@ -135,13 +133,6 @@ class MemoryMonitor:
         self.reports.append(report)
         log.warning("%s", report.message())
         self._write({"time": time.time(), "step": self._step, "leak": report.as_row()})
-
-    def _room(self, source: str) -> int:
-        """Bytes that can still be taken."""
-        if source != "device":
-            return memory_available()
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
 
     def _run(self) -> None:
         wait, row = 0.0, 0
@@ -161,8 +152,7 @@ class MemoryMonitor:
             values |= self._cpu.read() | read_allocator(self.device) | self._card.read()
             cpu_s = self._look_cpu_s + self._row_cpu_s + time.thread_time() - began
             values["monitor_cpu_share"] = cpu_s / max(time.monotonic() - self._started, self.interval_s)
-            with self._lock:
-                self._latest |= values
+            self._latest = self._latest | values
             self._write(row | values)
             self._judge("workers", values["workers_bytes"])
         spent = time.thread_time() - began

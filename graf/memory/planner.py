@@ -14,7 +14,7 @@ Legend: B images of a part of the step, R rays per image, S samples per ray, K s
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from graf.config import Config
@@ -90,15 +90,6 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     return Estimate(moment, parts, int(GAPS[device_type] * sum(parts.values())), PROCESS_BYTES[device_type])
 
 
-def rays_in_flight(config: Config, rays: int) -> tuple[int, bool]:
-    """Of so many rays, those that a backward pass goes through at a time, and whether the others' activations wait meanwhile:
-    they do, unless nerf.checkpoint_rays has them computed again."""
-    chunk = config.nerf.checkpoint_rays
-    if chunk not in ("auto", 0) and chunk < rays:
-        return chunk, False
-    return min(rays, rays_of_a_piece(config.nerf)), True
-
-
 def _weights(network: nn.Module, learning: bool = False) -> int:
     return FLOAT * sum(p.numel() for p in network.parameters() if p.requires_grad or not learning)
 
@@ -124,19 +115,20 @@ def _images(config: Config, batch: int) -> int:
 def _noise(config: Config) -> int:
     """What chance decides of samples, drawn for all images of a step at once (jitter, and noise of densities)."""
     nerf, rays = config.nerf, config.training.batch_size * config.ray_sampler.rays_per_patch
-    jittered = nerf.samples_per_ray + nerf.importance_samples_per_ray if nerf.perturb else 0
-    disturbed = 0
-    if nerf.raw_noise_std > 0:
-        disturbed = nerf.samples_per_ray + (
-            nerf.samples_per_ray + nerf.importance_samples_per_ray if nerf.importance_samples_per_ray else 0
-        )
+    coarse, fine = nerf.samples_per_ray, nerf.importance_samples_per_ray
+    jittered = coarse + fine if nerf.perturb else 0
+    disturbed = (coarse + (coarse + fine if fine else 0)) if nerf.raw_noise_std > 0 else 0
     return FLOAT * rays * (jittered + disturbed)
 
 
 def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
-    """Bytes that rendering holds for the backward pass, and the most while that pass is in the field."""
+    """Bytes that rendering holds for the backward pass, and the most while that pass is in the field.
+
+    It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
+    """
     nerf, rays = config.nerf, batch * config.ray_sampler.rays_per_patch
-    at_once, others_wait = rays_in_flight(config, rays)
+    others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
+    at_once = min(rays, rays_of_a_piece(nerf)) if others_wait else nerf.checkpoint_rays
     coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth, size)
     kept, peak = (nerf.samples_per_ray * bytes_a_sample for bytes_a_sample in coarse)
     if nerf.importance_samples_per_ray > 0:
@@ -262,11 +254,6 @@ class Edit:
         return f"{self.section}.{self.key}={as_yaml(self.value)}"
 
 
-def fits(estimate: Estimate, budget_bytes: int) -> bool:
-    """Whether a process with this estimate stays within the budget, both with what the process takes without tensors."""
-    return estimate.total_bytes <= budget_bytes
-
-
 def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") -> tuple[str, ...] | None:
     """The `section.key=value` overrides of least cost with which a step fits into the budget; () where it does already.
 
@@ -281,7 +268,7 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
             edited = edit.applied(edited)
         if edits:
             check_config(edited, ", ".join(map(str, edits)))
-        return fits(estimate_step(edited, device_type), budget_bytes)
+        return estimate_step(edited, device_type).total_bytes <= budget_bytes
 
     taken: tuple[Edit, ...] = ()
     if enough(taken):
@@ -295,42 +282,37 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
                 continue
             taken = (*before, edit)
             if ends:
-                return tuple(map(str, _needed(taken, enough)))
+                for earlier in before:
+                    fewer = tuple(other for other in taken if other != earlier)
+                    taken = fewer if enough(fewer) else taken
+                return tuple(map(str, taken))
     return None
-
-
-def _needed(edits: tuple[Edit, ...], enough: Callable[[tuple[Edit, ...]], bool]) -> tuple[Edit, ...]:
-    for edit in edits[:-1]:
-        fewer = tuple(other for other in edits if other != edit)
-        if enough(fewer):
-            edits = fewer
-    return edits
 
 
 def _ladders(config: Config) -> Iterator[list[Edit]]:
     """For each setting its edits, milder ones first."""
     training, nerf, rays = config.training, config.nerf, config.ray_sampler.rays_per_patch
 
-    def edits(section: str, key: str, values: Iterable[Any]) -> list[Edit]:
-        return [Edit(section, key, value) for value in values]
-
     if not training.use_amp:
-        yield edits("training", "use_amp", [True])
+        yield _edits("training.use_amp", [True])
     if training.micro_batch == "auto":  # the same gradient, in the end one image at a time
-        parts = _doublings(2 * training.accumulation_steps, training.batch_size)
-        yield edits("training", "accumulation_steps", parts)
+        yield _edits("training.accumulation_steps", _doublings(2 * training.accumulation_steps, training.batch_size))
     else:
-        yield edits("training", "micro_batch", _halvings(training.micro_batch, 1))
+        yield _edits("training.micro_batch", _halvings(training.micro_batch, 1))
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
-    yield edits("nerf", "checkpoint_rays", (n for n in RAYS_AT_ONCE if n < held))
-    yield edits("nerf", "samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES))
+    yield _edits("nerf.checkpoint_rays", (n for n in RAYS_AT_ONCE if n < held))
+    yield _edits("nerf.samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES))
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
-        yield edits("ccsr", "backbone", ["light"])
-    yield edits("nerf", "netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH))
+        yield _edits("ccsr.backbone", ["light"])
+    yield _edits("nerf.netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH))
     if nerf.importance_samples_per_ray > 0:
-        yield edits("nerf", "importance_samples_per_ray", [0])
+        yield _edits("nerf.importance_samples_per_ray", [0])
     if rays // 4 >= FEWEST_RAYS:
-        yield edits("ray_sampler", "rays_per_patch", [rays // 4])
+        yield _edits("ray_sampler.rays_per_patch", [rays // 4])
+
+
+def _edits(key: str, values: Iterable[Any]) -> list[Edit]:
+    return [Edit(*key.split("."), value) for value in values]
 
 
 def _doublings(first: int, last: int) -> list[int]:

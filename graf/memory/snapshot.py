@@ -3,7 +3,7 @@
 import gc
 import json
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from graf.runtime.files import whole_file, write_text
@@ -84,8 +84,7 @@ def write_snapshot(folder: Path, step: int) -> Path:
     census = take_census()
     path = folder / f"memory_{step:08d}.json"
     tensors = [
-        {"shape": list(group.shape), "dtype": group.dtype, "device": group.device, "count": count, "bytes": size}
-        for group, count, size in ((group, census.tensors[group], size) for group, size in census.tensor_bytes.most_common(TOP))
+        asdict(group) | {"count": census.tensors[group], "bytes": size} for group, size in census.tensor_bytes.most_common(TOP)
     ]
     by_device = defaultdict(int)
     for group, size in census.tensor_bytes.items():

@@ -49,7 +49,7 @@ class ProcessWatch:
         self.curve: list[dict[str, float]] = []
         self.reports: list[LeakReport] = []
         self.warned_seconds: list[float] = []  # since the start
-        self._stride = 1
+        self._stride = 1  # samples per point of the curve
         self._row: dict = {}
         self.told_by_run: set[str] = set()  # sources of growth that the run has warned of itself
         self._detectors = {source: LeakDetector(source, memory_limit()) for source in ("host", "workers")}
@@ -61,9 +61,14 @@ class ProcessWatch:
         values = self.tree.read()
         seconds = time.time() - self.started
         if self.samples % self._stride == 0:
-            self._keep({"seconds": round(seconds, 3)} | values)
+            self.curve.append({"seconds": round(seconds, 3)} | values)
+            if len(self.curve) > CURVE_POINTS:  # from now on every second one is kept
+                self.curve, self._stride = self.curve[::2], 2 * self._stride
         self.samples += 1
-        found = self._judge(values, seconds) if self.log is None else self._judge_run(values, seconds)
+        if self.log is not None:
+            found = self._judge_run(values, seconds)
+        else:
+            found = self._detect(self.samples, seconds, values, "train") if seconds >= self.warm_up_s else []
         self.reports = (self.reports + found)[-MAX_REPORTS:]
         self.warned_seconds = (self.warned_seconds + [seconds] * len(found))[-MAX_REPORTS:]
         return found
@@ -94,20 +99,10 @@ class ProcessWatch:
         found = self._detect(self._row["step"], seconds, values, self._row["phase"]) if self._row.get("step") else []
         return told + [report for report in found if report.source not in self.told_by_run]
 
-    def _judge(self, values: dict[str, int], seconds: float) -> list[LeakReport]:
-        return self._detect(self.samples, seconds, values, "train") if seconds >= self.warm_up_s else []
-
     def _detect(self, step: int, seconds: float, values: dict[str, int], phase: str) -> list[LeakReport]:
         self.judged_samples += 1
         found = [detector.add(step, seconds, values[f"{name}_bytes"], phase) for name, detector in self._detectors.items()]
         return [report for report in found if report is not None]
-
-    def _keep(self, point: dict[str, float]) -> None:
-        """Append to the curve; when it is full, every second point is dropped, and from then on every second one is kept."""
-        self.curve.append(point)
-        if len(self.curve) > CURVE_POINTS:
-            self.curve = self.curve[::2]
-            self._stride *= 2
 
 
 class NewRows:

@@ -1,11 +1,9 @@
 """Giving memory back to the system, between phases or when a signal asks for it."""
 
-import ctypes
 import gc
 import signal
-import sys
-from pathlib import Path
-from types import FrameType
+
+from graf.runtime.device import call_glibc, process_status
 
 import psutil
 import torch
@@ -19,12 +17,7 @@ def clean_up() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    if sys.platform.startswith("linux"):
-        try:
-            malloc_trim = ctypes.CDLL("libc.so.6").malloc_trim
-        except (OSError, AttributeError):  # another C library
-            return
-        malloc_trim(0)
+    call_glibc("malloc_trim", 0)
 
 
 def install_signal_handler() -> None:
@@ -33,11 +26,7 @@ def install_signal_handler() -> None:
     Nothing is logged: the signal may come in the middle of a write to the log.
     """
     if hasattr(signal, "SIGUSR2"):
-        signal.signal(signal.SIGUSR2, _on_signal)
-
-
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    clean_up()
+        signal.signal(signal.SIGUSR2, lambda _number, _frame: clean_up())
 
 
 def request_clean_up(process: psutil.Process) -> int | None:
@@ -46,16 +35,8 @@ def request_clean_up(process: psutil.Process) -> int | None:
     Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
     """
     for candidate in (process, *process.children(recursive=True)):
-        if _handles_signal(candidate.pid):
+        caught = int(process_status("SigCgt", candidate.pid) or "0", 16)  # a bit per signal that has a handler
+        if caught >> (signal.SIGUSR2 - 1) & 1:
             candidate.send_signal(signal.SIGUSR2)
             return candidate.pid
     return None
-
-
-def _handles_signal(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)

@@ -1,5 +1,6 @@
 """The device of a run, and how the CPU's allocator treats it."""
 
+import contextlib
 import ctypes
 import sys
 from pathlib import Path
@@ -37,17 +38,17 @@ def choose_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Let glibc keep all but the largest freed blocks for the next step, which avoids page faults.
 
-    A training step on the CPU is 1.5 times as fast with it (bench/benchmark.py step prints it). It does nothing except on Linux
-    with glibc.
+    A training step on the CPU is 1.5 times as fast with it (bench/benchmark.py step prints it).
     """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    call_glibc("mallopt", M_MMAP_THRESHOLD, LARGEST_KEPT)
+    call_glibc("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def call_glibc(function: str, *numbers: int) -> None:
+    """Call a function of glibc; does nothing on other systems and with another C library."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            getattr(ctypes.CDLL("libc.so.6"), function)(*numbers)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -64,8 +65,14 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 def process_bytes(name: str) -> int | None:
     """A size of this process from /proc, such as VmHWM or VmData (man 5 proc); None where there is none."""
+    kibibytes = process_status(name)
+    return None if kibibytes is None else int(kibibytes) * 1024
+
+
+def process_status(name: str, pid: int | str = "self") -> str | None:
+    """A value of /proc/PID/status, without its unit; None where there is none."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+    return next((line.split()[1] for line in lines if line.startswith(f"{name}:")), None)

@@ -81,12 +81,7 @@ class Processes:
 
     def broadcast(self, make: Callable[[], T]) -> T:
         """What `make` returns in the first process, which alone calls it, for all processes."""
-        result = [make() if self.first else None]
-        self.barrier()
-        if not self.alone:
-            with _connected():
-                dist.broadcast_object_list(result)
-        return result[0]
+        return self._all_gather(make() if self.first else None)[0]
 
     def require_same(self, value: object, what: str) -> None:
         """Raises GrafError in a process whose value is not the first one's."""
@@ -120,7 +115,10 @@ class Processes:
                     if self.first:
                         raise OutOfMemoryElsewhere("in another process")
                     return
-                yield from self._gather(result)[: len(some)]
+                results: list | None = [None] * self.world_size if self.first else None
+                with _connected():
+                    dist.gather_object(result, results)
+                yield from (results or [])[: len(some)]
         except (AnotherProcessFailed, OutOfMemoryElsewhere):
             raise
         except (Exception, GeneratorExit):
@@ -140,13 +138,7 @@ class Processes:
 
     def smallest(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """The smallest tuple of numbers that any process has."""
-        if self.alone:
-            return numbers
-        self.barrier()
-        found: list = [None] * self.world_size
-        with _connected():
-            dist.all_gather_object(found, numbers)
-        return min(found)
+        return min(self._all_gather(numbers))
 
     def all_reduce_status(self, status: int) -> int:
         """The largest status code of all processes. Raises AnotherProcessFailed or OutOfMemoryElsewhere where that is one's."""
@@ -173,12 +165,15 @@ class Processes:
             dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def _gather(self, result: U) -> list[U]:
-        """The results of all processes in the first one, nothing in the others."""
-        results: list | None = [None] * self.world_size if self.first else None
+    def _all_gather(self, value: T) -> list[T]:
+        """The small values of all processes, by their rank."""
+        if self.alone:
+            return [value]
+        self.barrier()
+        values: list = [None] * self.world_size
         with _connected():
-            dist.gather_object(result, results)
-        return results or []
+            dist.all_gather_object(values, value)
+        return values
 
 
 ALONE = Processes()

@@ -167,19 +167,23 @@ def _read(path: Path) -> Holder | None:
         holder = Holder(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    kinds = {"pid": int, "host": str, "boot_id": str, "started": (int, float), "namespace": str, "slurm_job": str}
-    kinds |= {"slurm_restarts": int}
+    kinds = {field.name: (int, float) if field.type is float else field.type for field in dataclasses.fields(Holder)}
     return holder if all(isinstance(getattr(holder, name), kind) for name, kind in kinds.items()) else None
 
 
 def _this_process() -> Holder:
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    boot_id = namespace = ""
+    with contextlib.suppress(OSError):  # only Linux has them
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
     return Holder(
         os.getpid(),
         platform.node(),
-        _boot_id(),
+        boot_id,
         _started(psutil.Process()),
-        _namespace(),
+        namespace,
         os.environ.get("SLURM_JOB_ID", ""),
         int(restarts) if restarts.isdecimal() else 0,
     )
@@ -189,18 +193,3 @@ def _started(process: psutil.Process) -> float:
     since_1970 = process.create_time()
     # On Linux psutil adds the time of boot, which moves whenever the clock is set.
     return since_1970 - psutil.boot_time() if sys.platform.startswith("linux") else since_1970
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _boot_id() -> str:
-    """The id of this machine's current boot; empty where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

@@ -154,14 +154,12 @@ def with_advice(error: OutOfMemory, state: TrainState) -> OutOfMemory:
     """The error with the settings that would make a step fit, by the planner."""
     device, config = state.device, with_sizes(state.config, state.sizes)
     budget = budget_bytes(config.memory, device) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
-    edits = smallest_edits(config, budget, device.type)
-    if edits:
-        advice = f"by the plan a step fits into {budget / GB:.1f} GB with --set {' '.join(edits)}"
-    elif edits is None:
-        advice = f"by the plan no setting fits into {budget / GB:.1f} GB; take a smaller data.imsize or another device"
+    edits, room = smallest_edits(config, budget, device.type), f"into {budget / GB:.1f} GB"
+    if edits is None:
+        advice = f"no setting fits {room}; take a smaller data.imsize or another device"
     else:
-        advice = f"by the plan a step fits into {budget / GB:.1f} GB; look at what else takes memory"
-    return OutOfMemory(f"{error}; {advice}. python tools/check_system.py tells more")
+        advice = f"a step fits {room}" + (f" with --set {' '.join(edits)}" if edits else "; look at what else takes memory")
+    return OutOfMemory(f"{error}; by the plan {advice}. python tools/check_system.py tells more")
 
 
 @contextlib.contextmanager
@@ -241,14 +239,11 @@ class CollapseWatch:
         steps = step - self._rows[0][0]
         if len(self._rows) < WINDOW_ROWS or steps < WINDOW_STEPS:
             return
-        found = collapses(self._means(), steps)
+        values = {name: [row[name] for _, row in self._rows if math.isfinite(row.get(name, math.nan))] for name in WATCHED}
+        found = collapses({name: fmean(known) for name, known in values.items() if known}, steps)
         for kind in sorted(found.keys() - self._told):
             log.warning("step %d: %s", step, found[kind])
         self._told = set(found)
-
-    def _means(self) -> dict[str, float]:
-        values = {name: [row[name] for _, row in self._rows if math.isfinite(row.get(name, math.nan))] for name in WATCHED}
-        return {name: fmean(known) for name, known in values.items() if known}
 
 
 def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:

@@ -98,20 +98,14 @@ def _drop_rows_after(step: int, path: Path) -> None:
 
 
 def _start_wandb(run_dir: Path, config: Config) -> Any:
+    """The run in wandb, whose id is kept in the run's folder so that a continued run is recognised."""
     import wandb
 
-    settings = config_to_dict(config)
-    run_id = _run_id(run_dir)
-    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")
-
-
-def _run_id(run_dir: Path) -> str:
-    """The run's id for wandb, kept in its folder so that a continued run is recognised."""
-    path = run_dir / "wandb_id.txt"
+    path, run_id, settings = run_dir / "wandb_id.txt", "", config_to_dict(config)
     with contextlib.suppress(OSError, ValueError):
-        if run_id := path.read_text(encoding="utf-8").strip():
-            return run_id
-    run_id = uuid.uuid4().hex
-    with not_worth_a_run("wandb_id.txt"):
-        write_text(path, run_id)
-    return run_id
+        run_id = path.read_text(encoding="utf-8").strip()
+    if not run_id:
+        run_id = uuid.uuid4().hex
+        with not_worth_a_run("wandb_id.txt"):
+            write_text(path, run_id)
+    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")

@@ -46,14 +46,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
     install_signal_handler()
     state.require_same_everywhere()
     numbers, measured, watch, monitor = {}, {}, CollapseWatch(), _monitor_of(state)
-    guard = Guard(
-        state,
-        interruption,
-        save=lambda: _save(state, numbers, memory_snapshot),
-        advised=partial(with_advice, state=state),
-        phase=monitor.phase,
-        empty_caches=config.memory.empty_cache == "phases",
-    )
+    save_run, advised = lambda: _save(state, numbers, memory_snapshot), partial(with_advice, state=state)
+    guard = Guard(state, interruption, save_run, advised, monitor.phase, empty_caches=config.memory.empty_cache == "phases")
     with (
         repeatable(state.device),
         monitor,
@@ -63,6 +57,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
         contextlib.closing(_batches(state, dataset)) as batches,
     ):
         while state.step < training.max_steps and not guard.should_end():
+            # A step of both networks
             images, labels = next(batches)
             try:
                 stats = train_step(state, dataset, images, labels)
@@ -73,15 +68,19 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 continue
             monitor.step_done(state.step)
             bar.update(state.step - bar.n)
+            # Numbers of the step
             if due(state.step, training.print_every):
                 numbers = rows.scalars(stats | state.gradient_scales(), state.step)
                 rows.memory(monitor.latest(), state.step)
                 state.note_losses(numbers)
                 watch.look(numbers, state.step)
                 bar.set_postfix({name: f"{numbers[name]:.3f}" for name in ("loss_d", "loss_g", "opacity")}, refresh=False)
+            # What is measured and written between steps
             measured = {}
             if due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps):
-                measured = guard.optional_together("metrics", partial(_measure, state, dataset, rows), otherwise={})
+                measured = guard.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
+            if measured:
+                rows.evaluation(measured, state.step)
             if due(state.step, MEMORY_LINE_EVERY):
                 log.info("step %d: %s", state.step, monitor.line())
             if due(state.step, training.save_every) or guard.owes_checkpoint:
@@ -135,10 +134,3 @@ def _save(state: TrainState, numbers: dict[str, float], memory_snapshot: bool) -
 
 def _save_backup(state: TrainState, numbers: dict[str, float]) -> None:
     save(state.config.run_dir / backup_name(state.step), state.checkpoint(), numbers)
-
-
-def _measure(state: TrainState, dataset: Views, rows: RunLog) -> dict:
-    measured = evaluate(state, dataset)
-    if measured:
-        rows.evaluation(measured, state.step)
-    return measured

@@ -28,10 +28,8 @@ from torch import Tensor, nn
 
 log = logging.getLogger("graf")
 
-SAVED = (
-    "generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d",
-    "scaler_g", "scaler_d",
-)  # fmt: skip
+SAVED = ("generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d", "scaler_g", "scaler_d")
+COUNTED = ("step", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint")  # plain values
 
 
 class TrainState:
@@ -130,18 +128,13 @@ class TrainState:
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         rng = {"torch": torch.get_rng_state(), "draws": self.draws.get_state(), "noise": self.noise.get_state()}
-        rng |= {"python": random.getstate(), "numpy": _plain_numpy_state()}  # of what a library draws
+        kind, numbers, *rest = np.random.get_state()
+        rng |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # of what a library draws
         if self.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
             **{name: getattr(self, name).state_dict() for name in SAVED},
-            "step": self.step,
-            "bad_steps": self.bad_steps,
-            "first_bad": self.first_bad,
-            "rollbacks": self.rollbacks,
-            "best": self.best,
-            "lowest_losses": self.lowest_losses,
-            "data_fingerprint": self.data_fingerprint,
+            **{name: getattr(self, name) for name in COUNTED},
             "sizes": self.sizes.state_dict(),
             "rng": rng,
         }
@@ -151,7 +144,8 @@ class TrainState:
 
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
-        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()  # those of an unfinished step cannot be reused
+        # Networks, optimizers and scalers; scalers of an unfinished step cannot be reused
+        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         for name in SAVED:
             part = getattr(self, name)
             if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
@@ -159,14 +153,14 @@ class TrainState:
             if isinstance(part, torch.optim.Optimizer) and _is_adam(part.state_dict()) != _is_adam(saved[name]):
                 raise ValueError("training.optimizer is not the checkpoint's")
             part.load_state_dict(saved[name])
-        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
-        self.first_bad, self.rollbacks = saved.get("first_bad", ""), saved.get("rollbacks", 0)
-        self.best = saved.get("best")  # older checkpoints have none of these
-        self.lowest_losses = saved.get("lowest_losses", {})
-        self.data_fingerprint = saved.get("data_fingerprint", "")
+        # Counts and the parts of a step
+        absent = {"first_bad": "", "rollbacks": 0, "best": None, "lowest_losses": {}, "data_fingerprint": ""}  # in older files
+        for name in COUNTED:
+            setattr(self, name, (absent | saved)[name])
         if "sizes" in saved:
             self.sizes.load_state_dict(saved["sizes"])
         self.set_learning_rates()
+        # Random states
         rng = saved["rng"]
         torch.set_rng_state(rng["torch"].cpu())
         self.draws.set_state(rng["draws"].cpu())
@@ -223,12 +217,6 @@ def start_from(path: Path, state: TrainState) -> None:
 def _first_lines(error: Exception, n: int = 5) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "\n  ".join(lines[:n] + ([f"... and {len(lines) - n} more"] if len(lines) > n else []))
-
-
-def _plain_numpy_state() -> tuple:
-    """NumPy's global random state as plain values, without an array."""
-    name, numbers, *rest = np.random.get_state()
-    return name, numbers.tolist(), *rest
 
 
 def _is_adam(optimizer_state: dict) -> bool:

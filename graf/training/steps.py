@@ -86,6 +86,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
         n = len(images) * state.processes.world_size
         return sample_labels(dataset, n, config.data, state.draws).to(state.device)
 
+    # Both networks, in parts that fit
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
     sizes = str(state.sizes)
@@ -94,6 +95,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
+    # What is told of the step
     stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
     state.advance()
     if str(state.sizes) != sizes:
@@ -120,7 +122,7 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
     learner = state.discriminator, state.optimizer_d, state.scaler_d
     accumulate = partial(_accumulate, state, drawn_loss, len(fake_labels), *learner)
     sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
-    stats = _all_reduced(sums, state.processes)
+    stats = _all_reduced(*sums, state.processes)
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
     if len(fake_labels) > 1:
         stats |= deviations
@@ -142,7 +144,7 @@ def generator_step(state: TrainState, labels: Labels) -> Stats:
     accumulate = partial(_accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
     with _without_gradients(state.discriminator):
         sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
-    stats = _all_reduced(sums, state.processes)
+    stats = _all_reduced(*sums, state.processes)
     stats["grad_norm_g"] = _optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
     if torch.isfinite(stats["grad_norm_g"]):
         state.update_average()
@@ -154,6 +156,7 @@ def _discriminator_loss(
 ) -> tuple[Tensor, Stats]:
     """The discriminator's loss on B photographs and as many fakes, with its penalty, and scalars for the log."""
     config, training = state.config, state.config.training
+    # What the discriminator is shown: patches of photographs, and fakes without gradient
     with torch.no_grad(), state.amp.autocast():
         real = cut_patch(images, real_draws.grid)
         moments = {"real_std": colour_moments(real)}
@@ -169,6 +172,7 @@ def _discriminator_loss(
             stages = [(_restore(state, fake, fake_draws), low) for fake, low in stages]
         fake = torch.cat([_judged(state, fake, fake_draws, low) for fake, low in stages])
         fake_labels = fake_draws.labels[torch.arange(len(fake)) % len(images)]
+    # Its loss
     with state.amp.autocast():
         real_scores, fake_scores = _scores(state, real, labels), _scores(state, fake, fake_labels)
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
@@ -178,6 +182,7 @@ def _discriminator_loss(
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
+    # The gradient penalty, every so many steps
     if training.reg_type != "none" and state.step % training.reg_every == 0:
         stats["penalty"] = _gradient_penalty(state, real, fake[: len(real)], labels, fake_draws.share)
         loss = loss + training.reg_param * training.reg_every * stats["penalty"]
@@ -188,6 +193,7 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
     """The generator's loss on B cameras, and scalars for the log."""
     config, labels = state.config, draws.labels
     with state.amp.autocast():
+        # The adversarial loss, of the coarse rendering too where there is one
         rendering = _render(state, draws)
         fake = rendering.images.float()
         restored = _restore(state, fake, draws) if config.judges_restored else None
@@ -201,6 +207,7 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
             coarse_scores = _scores(state, _judged(state, coarse, draws), labels)
             loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        # CCSR's losses, and that of the labels
         if rendering.drift is not None:
             stats["ccsr_drift"] = rendering.drift.mean()
             loss = loss + config.ccsr.drift_weight * stats["ccsr_drift"]
@@ -216,16 +223,6 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
     return loss, stats
 
 
-@dataclasses.dataclass(frozen=True)
-class Sums:
-    """What a process adds to the sums over all: the scalars of its rows and, where there are other processes, buffers with all
-    gradients of a network (P,) and all scalars (S,). Both are made before anything is exchanged, as memory may run out in one
-    process alone."""
-
-    stats: Stats
-    buffers: tuple[Tensor, Tensor] | None
-
-
 def _accumulate(
     state: TrainState,
     drawn_loss: Callable[[], LossOfRows],
@@ -233,11 +230,17 @@ def _accumulate(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-) -> Sums:
-    """Draw a batch of n, and leave in the network the gradient of its mean loss. This process takes its rows, a part at a time;
-    processes exchange nothing until all are done with all parts."""
-    world_size, totals = state.processes.world_size, {}
-    with _no_half_gradient(optimizer):
+) -> tuple[Stats, list[Tensor]]:
+    """Draw a batch of n, and leave in the network the gradient of its mean loss, of which this process takes its rows, a part
+    at a time. Where it fails there is no gradient.
+
+    Returns what it adds to the sums over all processes: the scalars of its rows and, where there are other processes, buffers
+    with all gradients of the network (P,) and all scalars (S,). They are made before anything is exchanged, as memory may run
+    out in one process alone.
+    """
+    world_size, totals, buffers = state.processes.world_size, {}, []
+    optimizer.zero_grad(set_to_none=True)
+    try:
         loss_of = drawn_loss()
         for rows in state.sizes.parts(n // world_size):
             share = (rows.stop - rows.start) / n
@@ -245,9 +248,12 @@ def _accumulate(
             scaler.scale(share * loss).backward()
             for name, value in stats.items():
                 totals[name] = totals.get(name, 0) + share * value.detach()
-        if world_size == 1:
-            return Sums(totals, None)
-        return Sums(totals, (_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])))
+        if world_size > 1:
+            buffers = [_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])]
+    except Exception:
+        optimizer.zero_grad(set_to_none=True)
+        raise
+    return totals, buffers
 
 
 def _shrinking(state: TrainState) -> Callable[[], bool]:
@@ -262,17 +268,6 @@ def _shrinking(state: TrainState) -> Callable[[], bool]:
     return shrink
 
 
-@contextlib.contextmanager
-def _no_half_gradient(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """The gradients begin at none, and are none where the block does not come to its end."""
-    optimizer.zero_grad(set_to_none=True)
-    try:
-        yield
-    except Exception:
-        optimizer.zero_grad(set_to_none=True)
-        raise
-
-
 def _in_one_buffer(network: nn.Module) -> Tensor:
     """The network's gradients moved into one buffer (P,)."""
     learning = [p for p in network.parameters() if p.grad is not None]
@@ -282,13 +277,13 @@ def _in_one_buffer(network: nn.Module) -> Tensor:
     return buffer
 
 
-def _all_reduced(sums: Sums, processes: Processes) -> Stats:
+def _all_reduced(stats: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
     """The scalars, and in the network the gradients, summed over all processes."""
-    if sums.buffers is None:
-        return sums.stats
-    _, scalars = map(processes.all_reduce, sums.buffers)
-    parts = scalars.split([value.numel() for value in sums.stats.values()])
-    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(sums.stats.items(), parts, strict=True)}
+    if not buffers:
+        return stats
+    _, scalars = map(processes.all_reduce, buffers)
+    parts = scalars.split([value.numel() for value in stats.values()])
+    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(stats.items(), parts, strict=True)}
 
 
 @contextlib.contextmanager
