@@ -90,7 +90,7 @@ def main() -> int:
         raise GrafError("--config beside --run: each names the run; leave one out (a run has its config, which --set changes)")
     refuse_unused(args)
     keep_freed_memory()
-    checkpoint = find_checkpoint(args)
+    checkpoint = args.checkpoint or trained_checkpoint(args.run or load_config(args.config, args.set).run_dir)
     content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
     if args.config and args.checkpoint:
         config = load_config(args.config, args.set)
@@ -126,13 +126,6 @@ def refuse_unused(args: argparse.Namespace) -> None:
 
 def names(some: Iterable[Job]) -> str:
     return ", ".join(f"--{job.name}" for job in some)
-
-
-def find_checkpoint(args: argparse.Namespace) -> Path:
-    """The checkpoint that the flags name. Raises GrafError where there is none."""
-    if args.checkpoint:
-        return args.checkpoint
-    return trained_checkpoint(args.run or load_config(args.config, args.set).run_dir)
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:

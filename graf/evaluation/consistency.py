@@ -115,10 +115,11 @@ def stages(rendering: Rendering, pose_c2w: Tensor) -> dict[str, View]:
 
     Depth and opacity are taken where their rays were, one of each block of pixels where `Rendering.at` has enlarged them.
     """
-    low = rendering.images if rendering.low_images is None else rendering.low_images
-    block = rendering.depth.shape[-1] // low.shape[-1]
+    images = {"nerf": rendering.images}
+    if rendering.low_images is not None:
+        images = {"nerf": rendering.low_images, "refined": rendering.images}
+    block = rendering.depth.shape[-1] // images["nerf"].shape[-1]
     depth, opacity = rendering.depth[..., ::block, ::block], rendering.opacity[..., ::block, ::block]
-    images = {"nerf": low} if rendering.low_images is None else {"nerf": low, "refined": rendering.images}
     return {stage: View(x, depth, opacity, pose_c2w) for stage, x in images.items()}
 
 
@@ -294,8 +295,7 @@ def sanity(rendering: Rendering, near: float, far: float) -> dict[str, float]:
     the images that are not empty, 0 without any; depth_range = far - near; empty_share and full_share of the images.
     """
     opacity, depth = rendering.opacity.flatten(1), rendering.depth.flatten(1)  # (B, P)
-    empty = _share_of_pixels(opacity <= EMPTY) >= NEARLY_ALL  # (B,)
-    full = _share_of_pixels(opacity >= OPAQUE) >= NEARLY_ALL
+    empty, full = (covered.float().mean(1) >= NEARLY_ALL for covered in (opacity <= EMPTY, opacity >= OPAQUE))  # (B,)
     spread = depth_spread(depth, opacity).where(~empty, 0).sum() / (~empty).sum().clamp_min(1)
     return {
         "mean_opacity": opacity.mean().item(),
@@ -340,7 +340,3 @@ def collapse_warning(stats: dict[str, float | None]) -> str | None:
             "filled by their object, its background is a wall. Look whether data.background is that of the photographs"
         )
     return None
-
-
-def _share_of_pixels(mask: Tensor) -> Tensor:
-    return mask.float().mean(1)

@@ -5,7 +5,6 @@ The colours are the field's own: CCSR refines images, not meshes.
 Legend: N points or vertices, R rays, S samples per ray, G grid cells along a side.
 """
 
-import dataclasses
 import logging
 import math
 import re
@@ -59,8 +58,9 @@ def extract_mesh(
     `silhouette_level`. Pieces of less than a thousandth of the largest one's volume are left out as specks, and closed hollows
     with them, into which no camera looks. `bar` advances by `resolution`. Raises NoSurface where there is none.
     """
-    device = generator.background.device
-    latents = _conditioned(generator, latents.to(device), class_index)
+    latents = latents.to(generator.background.device)
+    if class_index is not None:
+        latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
     radius = visible_radius(generator.config.data)
     if level is None:
         level = silhouette_level(generator, latents)
@@ -161,14 +161,6 @@ def silhouette_level(generator: Generator, latents: Tensor) -> float:
     either = opaque.sum() + torch.arange(1, len(peaks) + 1, device=peaks.device) - both
     best = int((both / either).argmax())
     return float(peaks[best] + F.pad(peaks, (0, 1))[best + 1]) / 2
-
-
-def _conditioned(generator: Generator, latents: Tensor, class_index: Tensor | None) -> Tensor:
-    """The latents with the class in them."""
-    labels = Labels.of_poses(latents.new_zeros(1, 3, 4))
-    if class_index is not None:
-        labels = dataclasses.replace(labels, class_index=class_index.to(latents.device))
-    return generator.condition(latents, labels)
 
 
 def _samples(nerf: NerfConfig) -> int:

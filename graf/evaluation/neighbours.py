@@ -5,7 +5,7 @@ Legend: M samples, N training images, D features, k neighbours.
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,12 +61,12 @@ def neighbour_sheet(
     pictures = [picture for i in shown for picture in (samples[i], *_images(dataset, found.index[i].tolist()))]
     write_grid(out / "neighbours.png", torch.stack(pictures), 1 + found.index.shape[1])
     _write_summary(out / "neighbours.json", found, shown, dataset, extractor)
-    nearest_distances = found.distance[:, 0]
+    distances = found.distance[:, 0]
     log.info(
         "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, and those %.4g (median) from "
         "one another; %.0f%% of %d samples are nearer than that: about 50%% if they are new ones of the same kind, nearly all "
         "if the data is known by heart",
-        *(nearest_distances.min(), nearest_distances.median(), extractor.name, found.typical_distance),
+        *(distances.min(), distances.median(), extractor.name, found.typical_distance),
         *(100 * found.share_nearer, n_samples),
     )
     return found
@@ -86,8 +86,8 @@ def find_neighbours(
     network = extractor_network(extractor, device)
     wanted = torch.cat([features(network, batch) for batch in samples])  # (M, D)
     known = torch.empty(n, extractor.width)  # (N, D)
-    for start, batch in _training_images(dataset, batch_size):
-        known[start : start + len(batch)] = features(network, batch)
+    for some in progress(torch.arange(n).split(batch_size), desc="training images", unit="batch"):
+        known[some] = features(network, torch.stack(_images(dataset, some.tolist())))
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
     typical = nearest(known[some], known, 1, excluded=some)[0].median()
@@ -113,11 +113,6 @@ def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = No
     exact = torch.stack([(query - known[row]).norm(dim=-1) for query, row in zip(queries, index, strict=True)])
     distance, order = exact.masked_fill(distance.isinf(), torch.inf).sort(dim=1, stable=True)
     return distance[:, :k], index.gather(1, order)[:, :k]
-
-
-def _training_images(dataset: Views, batch_size: int) -> Iterator[tuple[int, Tensor]]:
-    for start in progress(range(0, len(dataset), batch_size), desc="training images", unit="batch"):
-        yield start, torch.stack(_images(dataset, range(start, min(start + batch_size, len(dataset)))))
 
 
 def _images(dataset: Views, indices: Iterable[int]) -> list[Tensor]:
