@@ -20,8 +20,10 @@ from graf.config.strict import expanded
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
-from graf.evaluation.inversion import invert_files
+from graf.evaluation.inversion import invert
+from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
+from graf.evaluation.inversion.results import write_inversion
 from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
 from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
@@ -224,15 +226,17 @@ class Evaluation:
 
     def reconstruction(self) -> list[Path]:
         poses = reconstruction_poses(self.generator.config.data)
-        latents, classes = self.objects
-        out, resolution = self.out / "reconstruction", self.flags.resolution
-        return write_reconstruction(self.generator, latents[:1], classes[:1], poses, out, resolution)
+        first = tuple(values[:1] for values in self.objects)
+        return write_reconstruction(self.generator, first, poses, self.out / "reconstruction", self.flags.resolution)
 
     def invert(self) -> list[Path]:
-        flags, (photographs, poses) = self.flags, self.photographs
+        photographs, poses = self.photographs
         with progress(desc="inversion", unit="rendering") as bar:
-            out = self.out / "inversion"
-            return invert_files(self.generator, self.photograph_files, photographs, out, poses, flags.seed, bar)
+            inversion = invert(self.generator, photographs, poses, InversionSettings(seed=self.flags.seed), bar)
+        paths = self.photograph_files
+        for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
+            log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
+        return write_inversion(self.generator, inversion, photographs, self.out / "inversion", list(map(str, paths)))
 
     def export(self) -> list[Path]:
         return [write_export(self.flags.export, self.generator, self.step)]

@@ -25,11 +25,11 @@ from graf.config import DataConfig
 from graf.errors import GrafError
 from graf.evaluation.mesh import visible_radius
 from graf.evaluation.outputs import as_uint8, write_image
-from graf.evaluation.sampling import render_views
+from graf.evaluation.sampling import Objects, render_views
 from graf.evaluation.sweep import MANIFEST, made_from, require_ours
 from graf.models.generator import Generator
 from graf.runtime.console import progress
-from graf.runtime.files import write_text
+from graf.runtime.files import read_object, write_text
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -46,14 +46,9 @@ def reconstruction_poses(data: DataConfig) -> Tensor:
 
 
 def write_reconstruction(
-    generator: Generator,
-    latents: Tensor,
-    class_index: Tensor,
-    pose_c2w: Tensor,
-    out: Path,
-    resolution: int | None = None,
+    generator: Generator, objects: Objects, pose_c2w: Tensor, out: Path, resolution: int | None = None
 ) -> list[Path]:
-    """Render latents (1, Z) of class_index (1,) from pose_c2w (V, 3, 4) into the folder `out`, transforms.json last.
+    """Render one object, latents (1, Z) and class (1,), from pose_c2w (V, 3, 4) into the folder `out`, transforms.json last.
 
     Pictures that a stopped one has left there are kept; made_from.json beside them says what they show.
     resolution in pixels, by default data.imsize. Returns images, sparse and transforms.json in `out`.
@@ -67,11 +62,11 @@ def write_reconstruction(
         )
     width = resolution or data.imsize
     names = [f"{number:04d}.png" for number in range(len(pose_c2w))]
-    keep_pictures_of(made_from(generator, (latents, class_index), pose_c2w, width), out)
+    keep_pictures_of(made_from(generator, objects, pose_c2w, width), out)
     views = zip(names, pose_c2w, strict=True)
     for name, pose in progress(views, total=len(names), desc="reconstruction", unit="image"):
         if not (out / "images" / name).exists():
-            view = render_views(generator, (latents, class_index), pose[None], resolution)
+            view = render_views(generator, objects, pose[None], resolution)
             write_image(out / "images" / name, as_uint8(view.images[0]))
     poses = pose_c2w.double().cpu().numpy()
     for file, text in colmap_model(names, poses, width, data.fov).items():
@@ -83,11 +78,11 @@ def write_reconstruction(
 def keep_pictures_of(shown: str, out: Path) -> None:
     """Remove pictures with another digest of `made_from`. Raises GrafError where the folder holds files of other programs."""
     require_ours(out)
-    manifest, content = out / MANIFEST, json.dumps({"made_from": shown})
-    if not manifest.exists() or manifest.read_bytes() != content.encode():
+    content = {"made_from": shown}
+    if read_object(out / MANIFEST) != content:
         for picture in (out / "images").glob("????.png"):
             picture.unlink()
-        write_text(manifest, content)
+        write_text(out / MANIFEST, json.dumps(content))
 
 
 def colmap_model(names: list[str], pose_c2w: np.ndarray, width: int, fov_deg: float) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graf.config import Config, config_to_dict, flat
 from graf.config.foreign import OLDER_NAMES
-from graf.runtime.files import write_text
+from graf.runtime.files import read_object, write_text
 
 log = logging.getLogger("graf")
 
@@ -129,12 +129,11 @@ class ResultFile:
         return file
 
     def _content(self) -> dict:
-        """{} where the file cannot be read as a dictionary."""
+        """{} where the file cannot be read, which would cost the new result too."""
         try:
-            content = json.loads((self.folder / METRICS_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_object(self.folder / METRICS_FILE)
+        except OSError:
             return {}
-        return content if isinstance(content, dict) else {}
 
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:

@@ -18,7 +18,7 @@ from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects, render_views
 from graf.models.generator import Generator, Rendering, weights_hash
 from graf.runtime.console import progress
-from graf.runtime.files import write_text
+from graf.runtime.files import read_object, write_text
 
 import imageio.v2 as imageio
 import torch
@@ -125,7 +125,7 @@ class Frames:
 
     def missing(self) -> list[int]:
         """The frames to be rendered: all of them where those in the folder cannot be kept."""
-        can_stay = self._can_stay(self._read_manifest())
+        can_stay = self._can_stay(read_object(self.manifest))
         files = [[self.path(kind, i) for kind in self.kinds] for i in range(len(self.poses))]
         return [i for i, kinds in enumerate(files) if not (can_stay and all(file.exists() for file in kinds))]
 
@@ -141,7 +141,7 @@ class Frames:
         """Remove frames of other objects or cameras. Returns the errors of the frames that are kept."""
         require_ours(self.folder)
         if self.manifest.exists():
-            found = self._read_manifest()
+            found = read_object(self.manifest)
             if self._can_stay(found):
                 return {name: found[name] for name in NO_ERRORS}
             same = found.get("made_from") == self.made_from
@@ -154,14 +154,6 @@ class Frames:
 
     def _can_stay(self, manifest: dict) -> bool:
         return manifest.get("made_from") == self.made_from and manifest.keys() >= NO_ERRORS.keys()
-
-    def _read_manifest(self) -> dict:
-        """The manifest, {} where there is none or a damaged one."""
-        try:
-            found = json.loads(self.manifest.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
 
     def _write_manifest(self, errors: Errors) -> None:
         write_text(self.manifest, json.dumps({"made_from": self.made_from} | errors, indent=1))

@@ -64,6 +64,15 @@ def check_writable(file: Path | str) -> None:
         pass
 
 
+def read_object(path: Path) -> dict:
+    """The object in a JSON file; {} where there is no file, or one of anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:
     """Remove temporary files of `whole_file` that killed processes left behind.
 

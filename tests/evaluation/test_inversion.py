@@ -1,5 +1,6 @@
 """Finding photographs in a generator: its own pictures come back, known cameras stay, others are found."""
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -9,12 +10,13 @@ import math
 from graf.camera import azimuth_and_v, poses_at
 from graf.errors import GrafError
 from graf.evaluation import inversion as module
+from graf.evaluation import jobs
 from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0
-from graf.evaluation.inversion import invert, invert_files, likeness, results
+from graf.evaluation.inversion import invert, likeness, results
 from graf.evaluation.inversion.camera_search import finalists
 from graf.evaluation.inversion.likeness import Hypotheses, InversionSettings, keep_in_range, likeness_to, pooling
-from graf.evaluation.inversion.photographs import labelled_poses, read_photograph
 from graf.evaluation.inversion.results import similarity, write_inversion
+from graf.evaluation.jobs import Evaluation
 from graf.models import perception
 from graf.models.generator import Generator
 from graf.models.perception import feature_network, features_of
@@ -333,16 +335,16 @@ def test_what_is_written(tmp_path, generator):
     assert told["loss"] == found.loss
 
 
-def test_files_are_found_and_reported_by_name(tmp_path, generator, monkeypatch, caplog):
-    monkeypatch.setattr(module, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
+def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, caplog):
+    monkeypatch.setattr(jobs, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
     monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
     path = tmp_path / "0.5_0090.png"
     Image.new("RGB", (32, 24), (200, 100, 50)).save(path)
-    photograph = read_photograph(path, generator.config.data)
-    poses = labelled_poses([path], dataclasses.replace(generator.config.data, v=[0.45]))
+    flags = argparse.Namespace(invert=[str(path)], seed=3)
+    evaluation = Evaluation(flags, with_balls(refine("data.v=[0.45]")), 0, tmp_path, tmp_path / "out", None)
     with caplog.at_level(logging.INFO, logger="graf"):
-        files = invert_files(generator, [path], photograph[None], tmp_path / "out", poses, seed=3)
-    told = json.loads((tmp_path / "out" / "inversion.json").read_text())
+        files = evaluation.invert()
+    told = json.loads((tmp_path / "out" / "inversion" / "inversion.json").read_text())
     assert len(files) == 5
     assert told["photographs"][0]["photograph"] == str(path)
     assert f"{path}: azimuth 90 degrees" in caplog.text

@@ -52,7 +52,7 @@ def written(tmp_path, refine):
     generator = Generator(config).eval()
     pose_c2w = sample_poses(5, config.data, torch.Generator().manual_seed(0))
     latents = torch.randn(1, 8, generator=torch.Generator().manual_seed(1))
-    files = write_reconstruction(generator, latents, NO_CLASS, pose_c2w, tmp_path / "object", 24)
+    files = write_reconstruction(generator, (latents, NO_CLASS), pose_c2w, tmp_path / "object", 24)
     return generator, latents, pose_c2w, tmp_path / "object", files
 
 
@@ -97,9 +97,9 @@ def test_pictures_that_are_there_are_kept_unless_of_another_object(written):
     made = [picture.read_bytes() for picture in pictures]
     pictures[1].write_bytes(b"kept")
     pictures[2].unlink()
-    write_reconstruction(generator, latents, NO_CLASS, pose_c2w, out, 24)
+    write_reconstruction(generator, (latents, NO_CLASS), pose_c2w, out, 24)
     assert [picture.read_bytes() for picture in pictures] == [made[0], b"kept", *made[2:]]
-    write_reconstruction(generator, -latents, NO_CLASS, pose_c2w, out, 24)
+    write_reconstruction(generator, (-latents, NO_CLASS), pose_c2w, out, 24)
     assert all(picture.read_bytes() not in (b"kept", old) for picture, old in zip(pictures, made, strict=True))
 
 
@@ -108,7 +108,7 @@ def test_a_folder_of_the_users_is_left_alone(written):
     (out / "made_from.json").unlink()
     (out / "images" / "0000.png").write_bytes(b"mine")
     with pytest.raises(GrafError, match="object: pictures would be written here, .* another folder with --out"):
-        write_reconstruction(generator, -latents, NO_CLASS, pose_c2w, out, 24)
+        write_reconstruction(generator, (-latents, NO_CLASS), pose_c2w, out, 24)
     assert (out / "images" / "0000.png").read_bytes() == b"mine"
 
 
@@ -116,7 +116,7 @@ def test_pictures_of_another_object_go_and_nothing_else_does(written):
     generator, latents, pose_c2w, out, _ = written
     (out / "images" / "notes.txt").write_text("mine")
     (out / "made_from.json").write_bytes(b"\xff")
-    write_reconstruction(generator, latents, NO_CLASS, pose_c2w[:2], out, 24)
+    write_reconstruction(generator, (latents, NO_CLASS), pose_c2w[:2], out, 24)
     assert sorted(file.name for file in (out / "images").iterdir()) == ["0000.png", "0001.png", "notes.txt"]
 
 
@@ -170,5 +170,5 @@ def test_poses_go_around_on_three_rings_within_the_range(smoke):
 def test_orthographic_cameras_are_refused_before_anything_is_written(tmp_path, smoke):
     generator = Generator(smoke("data.orthographic=true"))
     with pytest.raises(GrafError, match="data.orthographic is true.*--mesh"):
-        write_reconstruction(generator, torch.zeros(1, 8), NO_CLASS, reconstruction_poses(generator.config.data), tmp_path)
+        write_reconstruction(generator, (torch.zeros(1, 8), NO_CLASS), reconstruction_poses(generator.config.data), tmp_path)
     assert not list(tmp_path.iterdir())

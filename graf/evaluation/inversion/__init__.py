@@ -4,38 +4,16 @@ Latents and camera are optimised together. An unknown camera is searched for all
 leads from the wrong side of the object to the right one.
 """
 
-import logging
-from collections.abc import Sequence
-from pathlib import Path
-
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
 from graf.evaluation.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras
 from graf.evaluation.inversion.likeness import InversionSettings, likeness_to
-from graf.evaluation.inversion.results import Inversion, similarity, write_inversion
+from graf.evaluation.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
 
 from torch import Tensor
 from tqdm import tqdm
-
-log = logging.getLogger("graf")
-
-
-def invert_files(
-    generator: Generator,
-    paths: Sequence[Path | str],
-    photographs: Tensor,
-    out: Path,
-    poses: Tensor | None,
-    seed: int,
-    bar: tqdm | None = None,
-) -> list[Path]:
-    """Invert photographs (N, 3, W, W), whose files are `paths`, and write the results with `write_inversion`."""
-    inversion = invert(generator, photographs, poses, InversionSettings(seed=seed), bar)
-    for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
-        log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
-    return write_inversion(generator, inversion, photographs, out, [str(path) for path in paths])
 
 
 def invert(
