@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graf.config import Config, load_config
-from graf.data.workers import available_cores
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import write_text
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
+from graf.runtime.limits import available_cores
 from graf.runtime.processes import Processes
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, in_own_process, timed_steps

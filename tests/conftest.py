@@ -5,7 +5,7 @@ import os
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
-from graf.data.workers import available_cores
+from graf.runtime.limits import available_cores
 
 import pytest
 import torch

@@ -18,7 +18,6 @@ from graf.camera import Labels, sample_poses
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
 from graf.data.loader import MAX_WORKERS
-from graf.data.workers import available_cores
 from graf.errors import GrafError
 from graf.evaluation.extractors import INCEPTION, choose_extractor
 from graf.memory.budget import budget_bytes
@@ -29,7 +28,7 @@ from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.guard import WITH_SMALLEST, attempt
-from graf.runtime.limits import GB, MB, memory_available, memory_limit
+from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step

@@ -1,16 +1,18 @@
 """Endless batches whose content depends on the seed and the step only, not on the number of workers."""
 
 import logging
-import multiprocessing
-from collections.abc import Callable, Iterator
+import multiprocessing.connection
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config
 from graf.data.views import Views, generator_of
-from graf.data.workers import available_cores, ended, how_it_ended, leave_deaths_to_reader, leave_interrupts_to_parent
 from graf.errors import DataError, GrafError
+from graf.runtime.limits import available_cores
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 MAX_WORKERS = 4
 MOST_DEATHS = 4  # of workers that are survived per batch
 DYING_S = 1.0  # to wait for a worker's exit after its batch broke off
+REAPING_S = 1.0  # to wait for the system's record of an exit
 MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
 
 log = logging.getLogger("graf")
@@ -165,3 +168,39 @@ def build_loader(
 
     renew = n_workers > 0 and not training.persistent_workers
     return Batches(open_loader, start_step, renew_every=n // batch_size if renew else 0)
+
+
+def leave_interrupts_to_parent(_worker: int) -> None:
+    """Ignore signals in workers: one sent to the process group must not stop them while the parent finishes its step."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):  # Windows has no SIGUSR1
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def leave_deaths_to_reader() -> None:
+    """Detect a worker's death where its batch is read, and nowhere else.
+
+    torch also raises it from a handler of SIGCHLD, in the middle of whatever the main thread does: a step, or a checkpoint.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    if str(getattr(handler, "__module__", "")).startswith("torch."):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def ended(workers: Sequence[BaseProcess], within_s: float = 0.0) -> list[BaseProcess]:
+    """The workers that have ended; if none has, the first to end within the time."""
+    by_sentinel = {worker.sentinel: worker for worker in workers}
+    found = [by_sentinel[sentinel] for sentinel in multiprocessing.connection.wait(list(by_sentinel), within_s)]
+    for worker in found:
+        worker.join(REAPING_S)
+    return found
+
+
+def how_it_ended(worker: BaseProcess) -> str:
+    """`SIGKILL`, or `signal 40`, which has no name, or `exit status 1`."""
+    code = worker.exitcode or 0
+    if code >= 0:
+        return f"exit status {code}"
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

@@ -22,12 +22,11 @@ from graf.data.car_shapes import make_car
 from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
 from graf.data.views import Views, generator_of
-from graf.data.workers import available_cores
 from graf.errors import DataError
 from graf.rays import camera_rays
 from graf.runtime.console import progress
 from graf.runtime.files import whole_file
-from graf.runtime.limits import GB, memory_limit
+from graf.runtime.limits import GB, available_cores, memory_limit
 
 import torch
 from torch import Tensor

@@ -22,9 +22,9 @@ from graf.data.folders import (
     v_cure,
 )
 from graf.data.transforms import items_by_transforms
-from graf.data.workers import available_cores
 from graf.errors import DataError
 from graf.runtime.console import progress
+from graf.runtime.limits import available_cores
 
 FOV_TOLERANCE_DEG = 0.5
 EXAMPLES = 3  # of images that a warning names

@@ -1,5 +1,6 @@
-"""How much host memory this process may take: the machine's, or its container's where that is less."""
+"""How much host memory this process may take, the machine's or its container's where that is less, and how many cores."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,11 @@ MB, GB = 2**20, 2**30  # as cards, containers and ulimit count them
 # limit, use, and the part of the use that is file cache which the kernel drops on demand
 CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
 CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_limit(root: Path = Path("/")) -> int:

@@ -15,8 +15,7 @@ from graf.camera import Labels, poses_at
 from graf.config import load_config
 from graf.data import Views, build_loader, sample_labels
 from graf.data import loader as loader_module
-from graf.data.loader import EndlessBatches
-from graf.data.workers import how_it_ended
+from graf.data.loader import EndlessBatches, how_it_ended
 from graf.errors import DataError, GrafError
 
 N = 22

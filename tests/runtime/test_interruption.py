@@ -3,7 +3,7 @@
 import os
 import signal
 
-from graf.data.workers import leave_interrupts_to_parent
+from graf.data.loader import leave_interrupts_to_parent
 from graf.runtime.files import whole_file
 from graf.runtime.interruption import REQUEUE, SIGNALS, Interruption, requeue_at_start
 
