@@ -100,6 +100,7 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
     "training.save_every_steps": "training.save_every",
     "memory.max_metric_rows": "reporting.max_metric_rows",
 }
+_told: set[str] = set()  # renamed keys that this process has logged
 
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"
 RATES = "training.lr_g and training.lr_d, one for each network"
@@ -131,10 +132,11 @@ def translate(raw: dict, where: str) -> tuple[dict, bool]:
 
 
 def translate_names(raw: dict, where: str) -> dict:
-    """A config of ours with keys of older names under their new ones, which the log tells. Raises ConfigError."""
-    raw, told = with_new_names(raw, OLDER_NAMES, where)
-    if told:
-        log.info("%s: %s", where, ", ".join(told))
+    """A config of ours with keys of older names under their new ones; the log tells each key once. Raises ConfigError."""
+    raw, renamed = with_new_names(raw, OLDER_NAMES, where)
+    if told := [line for line in renamed if line not in _told]:
+        _told.update(told)
+        log.info("%s: %s", where, told[0] if len(told) == 1 else "\n  ".join([f"{len(told)} keys have new names:", *told]))
     return raw
 
 

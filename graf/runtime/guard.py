@@ -39,9 +39,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError, OutOfMemory)):
         return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    return isinstance(error, (RuntimeError, CheckpointWriteError)) and any(sign in str(error).lower() for sign in SIGNS)
+    if isinstance(error, CheckpointWriteError):  # its text holds a path, which may say anything
+        return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from graf.memory.sizes import smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
+from graf.runtime.guard import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
 
@@ -176,7 +177,7 @@ class TrainState:
 def restore(path: Path, state: TrainState) -> None:
     """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
 
-    Raises CheckpointError where the checkpoint is of another architecture than the config.
+    Raises CheckpointError where the checkpoint is of another architecture than the config; out of memory as it is.
     """
     content = read_checkpoint(path)
     found = recognise(content, path)
@@ -195,6 +196,8 @@ def restore(path: Path, state: TrainState) -> None:
         state.load_state_dict(content["state"])
         report_changed_conditions(path, content.get("conditions", {}), state.conditions, state.step)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
         raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
 
 

@@ -364,6 +364,16 @@ def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
     assert len(str(caught.value).splitlines()) < 10
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("std::bad_alloc")])
+def test_out_of_memory_while_a_state_is_loaded_is_raised_as_it_is(smoke, tmp_path, monkeypatch, error):
+    path, state = tmp_path / NEWEST, new_state(smoke())
+    save_checkpoint(path, state.checkpoint())
+    monkeypatch.setattr(TrainState, "load_state_dict", lambda *_: (_ for _ in ()).throw(error))
+    with pytest.raises(type(error)) as caught:
+        restore(path, state)
+    assert caught.value is error
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [([1, 2], "found a list"), ({"model": {}, "epoch": 3}, "its keys are model, epoch"), (torch.zeros(2), "found a Tensor")],

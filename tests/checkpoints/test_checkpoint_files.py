@@ -355,7 +355,9 @@ def test_a_save_that_runs_out_of_memory_does_not_wait(state, monkeypatch, waits)
         raise error
 
     monkeypatch.setattr(checkpoint_files, "save_checkpoint", fails)
-    for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), CheckpointWriteError("std::bad_alloc")):
+    no_memory = CheckpointWriteError("model.pt: cannot be written (std::bad_alloc)")
+    no_memory.__cause__ = RuntimeError("std::bad_alloc")
+    for error in (MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), no_memory):
         with pytest.raises(type(error)) as caught:
             save_newest(state.checkpoint(), sleep=waits.append)
         assert caught.value is error and waits == []

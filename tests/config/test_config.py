@@ -220,6 +220,22 @@ def test_values_that_do_not_fit_are_told_for_each_concern_at_once():
         assert words in message
 
 
+def test_all_values_of_one_concern_that_do_not_fit_are_told_at_once():
+    message = refusal("data.near=9", "data.radius=5,4", "data.vmin=0.4", "data.vmax=0.3", "data.v=[]")
+    assert message.splitlines()[1:] == [
+        "  data: near must be below far, found 9 and 4.6",
+        "  data.radius: the range runs from low to high, found (5.0, 4.0)",
+        "  data: vmin must be at most vmax",
+        "  data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]",
+    ]
+
+
+def test_what_only_follows_from_another_fault_is_not_told_with_it():
+    assert "\n" not in refusal("ccsr.scale_factor=3")
+    assert "\n" not in refusal("ray_sampler.rays_per_patch=1000")
+    assert "\n" not in refusal("ccsr.rrdb.freeze=true")
+
+
 @pytest.mark.parametrize("section", ["", "training.", "data."])
 @pytest.mark.parametrize("name", sorted(OTHER_SUITES))
 def test_keys_of_other_suites_are_told_by_ours(section, name):

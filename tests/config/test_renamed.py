@@ -4,7 +4,7 @@ import logging
 
 from graf.checkpoints.conditions import report_config_changes
 from graf.checkpoints.foreign.recognition import ForeignCheckpoint, stored_config
-from graf.config import Config, config_rows, config_to_dict, flat, load_config, merge, nested
+from graf.config import Config, config_rows, config_to_dict, flat, foreign, load_config, merge, nested
 from graf.config.foreign import OLDER_NAMES
 from graf.errors import ConfigError
 
@@ -47,7 +47,8 @@ def older(config):
 
 
 @pytest.fixture(autouse=True)
-def told(caplog):
+def told(caplog, monkeypatch):
+    monkeypatch.setattr(foreign, "_told", set())
     caplog.set_level(logging.INFO, "graf")
     return caplog
 
@@ -69,6 +70,10 @@ def test_a_file_of_older_names_says_the_same_and_the_log_names_the_new_ones(tmp_
     (message,) = told.messages
     assert message.startswith(f"{path}: ")
     assert all(f"{old} is now {new}" in message for old, new in OLDER_NAMES.items())
+    assert len(message.splitlines()) == 1 + len(OLDER_NAMES)
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(raw))
+    load_config(tmp_path / "again.yaml")
+    assert told.messages == [message]
 
 
 @pytest.mark.parametrize(("old", "value"), OLD.items())

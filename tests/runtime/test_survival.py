@@ -5,6 +5,7 @@ import logging
 from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
+from graf.errors import CheckpointWriteError
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
 from graf.runtime.console import run_script
@@ -166,7 +167,14 @@ def test_what_out_of_memory_looks_like(error):
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("shape mismatch"), ValueError("out of memory"), KeyError("x"), OSError(errno.ENOSPC, "")]
+    "error",
+    [
+        RuntimeError("shape mismatch"),
+        ValueError("out of memory"),
+        KeyError("x"),
+        OSError(errno.ENOSPC, ""),
+        CheckpointWriteError("runs/out of memory/model.pt: cannot be written (No space left on device)"),
+    ],
 )
 def test_what_it_does_not_look_like_is_raised(error):
     assert not is_out_of_memory(error)

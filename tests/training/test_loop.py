@@ -115,7 +115,9 @@ def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkey
 
 def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, caplog):
     state = build()
-    calls = failing(monkeypatch, "save_newest", 2, CheckpointWriteError("model.pt: cannot be written (std::bad_alloc)"))
+    no_memory = CheckpointWriteError("model.pt: cannot be written (std::bad_alloc)")
+    no_memory.__cause__ = RuntimeError("std::bad_alloc")
+    calls = failing(monkeypatch, "save_newest", 2, no_memory)
     train(state, Grey(), Interruption())
     assert calls == [2, 2, 3]
     assert saved_step(state) == 3
