@@ -72,10 +72,15 @@ def labels_of(dataset: Views, data: DataConfig) -> Callable[[int, torch.Generato
 
 
 def fresh_renderings(
-    generator: Generator, draw_labels: Callable[[int, torch.Generator], Labels], n: int, batch_size: int, seed: int
+    generator: Generator,
+    draw_labels: Callable[[int, torch.Generator], Labels],
+    n: int,
+    batch_size: int,
+    seed: int,
+    truncation: float = 1.0,
 ) -> Iterator[Rendering]:
     """What fresh_samples takes its images from, whole: batches of renderings on the CPU."""
-    for drawn in _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation=1.0):
+    for drawn in _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation):
         yield _render_in_pieces(generator, *drawn)
 
 

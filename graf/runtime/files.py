@@ -6,9 +6,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -43,6 +43,16 @@ def write_text(path: Path | str, text: str) -> None:
     """The text, in UTF-8, as a whole file."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
+    """The content of a file of JSON; where there is none, or it is damaged, what `compute` returns, which is written there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = compute()
+    write_text(path, json.dumps(content))
+    return content
 
 
 def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:

@@ -9,7 +9,7 @@ import stat
 import time
 
 import graf.runtime.files
-from graf.runtime.files import check_writable, file_sha256, json_rows, not_worth_a_run, remove_leftovers, whole_file
+from graf.runtime.files import check_writable, file_sha256, json_rows, kept_json, not_worth_a_run, remove_leftovers, whole_file
 
 import pytest
 
@@ -143,3 +143,10 @@ def test_lines_that_hold_no_row_are_left_out():
     cut = ["", '{"step": 3', "[3]", b"\xff\xfe", "[" * 100_000, '{"step": ' + "9" * 5000 + "}"]
     whole = ['{"step": 3, "loss_g": null}\n', b'{"step": 4}']
     assert list(json_rows([whole[0], *cut, whole[1]])) == [{"step": 3, "loss_g": None}, {"step": 4}]
+
+
+def test_json_is_computed_once_and_again_where_its_file_is_damaged(tmp_path):
+    path, values = tmp_path / "new" / "kept.json", iter(([1.5, None], "again"))
+    assert kept_json(path, lambda: next(values)) == kept_json(path, lambda: next(values)) == [1.5, None]
+    path.write_text("[1.5")
+    assert kept_json(path, lambda: next(values)) == "again"

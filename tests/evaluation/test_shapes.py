@@ -1,0 +1,202 @@
+"""Variety, coverage and matching distance of shapes: by hand on few points, and on generators of which the answer is known."""
+
+import dataclasses
+import json
+
+from graf.camera import middle_poses, poses_at
+from graf.data import build_dataset
+from graf.data.car_shapes import make_car
+from graf.data.toy_cars import render_cars
+from graf.evaluation import shapes
+from graf.evaluation.shapes import (
+    Subject,
+    Surfaces,
+    chamfer_distances,
+    clouds_of,
+    coverage_and_mmd,
+    dissimilarity,
+    photographed_silhouettes,
+    silhouette_variety,
+    surface_coverage,
+    surfaces,
+)
+from graf.models import generator as renderer
+from graf.models.generator import Generator, Rendering
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+N = 5
+
+
+def test_variety_is_the_mean_of_one_minus_iou_over_pairs():
+    """Two, two and one pixels in a row: IoU is 1/3, 0 and 1/2; a fourth one, empty, shares nothing with any."""
+    masks = torch.tensor([[[1, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0, 1, 0]]], dtype=torch.bool)
+    assert dissimilarity(masks) == pytest.approx((2 / 3 + 1 + 1 / 2) / 3)
+    with_empty = torch.cat([masks, torch.zeros_like(masks[:1])])
+    assert dissimilarity(with_empty) == pytest.approx((2 / 3 + 1 + 1 / 2 + 3) / 6)
+    assert dissimilarity(masks[:1].expand(3, -1, -1)) == dissimilarity(torch.zeros_like(masks)) == 0
+
+
+def test_chamfers_distance_is_the_mean_square_both_ways():
+    """From 0 and 3 on the x axis to 1 and 1: (1 + 4) / 2 there, 1 back."""
+    axis = [np.array([[x, 0.0, 0.0] for x in some]) for some in ((0, 3), (1, 1))]
+    distances = chamfer_distances(axis, axis)
+    np.testing.assert_allclose(distances, [[0, 2.5 + 1], [1 + 2.5, 0]])
+
+
+def test_coverage_and_mmd_as_achlioptas_defines_them():
+    """Both generated objects are nearest to the first of three references, whose nearest ones are at 1, 5 and 2."""
+    coverage, mmd = coverage_and_mmd(np.array([[1.0, 6.0, 2.0], [4.0, 5.0, 9.0]]))
+    assert (coverage, mmd) == (pytest.approx(1 / 3), pytest.approx(8 / 3))
+
+
+def test_points_lie_where_rays_end_and_only_where_they_are_opaque():
+    rays = torch.tensor([1.0, 2.0, 3.0]).expand(2, 4, 3), torch.tensor([0.0, 0.0, -1.0]).expand(2, 4, 3)
+    opaque = torch.tensor([[False, True, False, True], [False] * 4])
+    seen = surfaces(opaque, torch.tensor([[0.0, 1.0, 2.0, 5.0]] * 2), rays)
+    (cloud,) = clouds_of(seen, n_views=2)  # of one object seen twice
+    assert cloud.shape == (shapes.POINTS, 3)
+    assert np.unique(cloud, axis=0).tolist() == [[1, 2, -2], [1, 2, 2]]
+    assert (cloud[:, 2] == 2).sum() == shapes.POINTS // 2
+    assert clouds_of(Surfaces(*(values[1:] for values in seen)), n_views=1) == []
+
+
+@pytest.mark.parametrize("refined", [False, True])
+def test_rays_are_those_of_the_field(smoke, refine, monkeypatch, refined):
+    config, drawn = (refine if refined else smoke)(), []
+
+    def noted(*args):
+        drawn.append(real(*args))
+        return drawn[-1]
+
+    real = renderer.camera_rays
+    monkeypatch.setattr(renderer, "camera_rays", noted)
+    poses = middle_poses(torch.tensor([20.0]), config.data)
+    generator = Generator(config)
+    seen = shapes.generated_surfaces(generator, (torch.randn(1, 8), torch.zeros(1, dtype=torch.long)), poses, 6, "views")
+    assert seen.opaque.shape == (1, 6, 6)
+    for ours, theirs in zip(shapes.field_rays(poses, 6, config), drawn[0], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+class Cars(Generator):
+    """A generator whose objects are toy cars of the data's seed: the given numbers in turn, negative ones for empty objects."""
+
+    numbers: tuple[int, ...] = ()
+
+    def sample_latents(self, n, generator=None):
+        return torch.tensor([self.numbers[i % len(self.numbers)] for i in range(n)], dtype=torch.float32)[:, None]
+
+    def render(self, latents, pose_c2w, resolution=None, class_index=None):
+        data = dataclasses.replace(self.config.data, imsize=resolution)
+        views = render_cars([make_car(data.seed, abs(int(i))) for i in latents], pose_c2w, data, supersampling=1)
+        opacity = (views.opacity * (latents >= 0)[..., None])[:, None]
+        return Rendering(views.images, views.depth[:, None], views.depth[:, None], opacity)
+
+
+@pytest.fixture
+def subject(smoke, tmp_path, monkeypatch):
+    """N generated cars of the given numbers, on few points."""
+    monkeypatch.setattr(shapes, "POINTS", 64)
+    monkeypatch.setattr(shapes, "SURFACE_RAYS", 16)
+
+    def of(*numbers):
+        generator = Cars(smoke(f"data.datadir={tmp_path}"))
+        generator.numbers = numbers
+        return Subject(generator, None, seed=0, truncation=1.0, cache=tmp_path / "cache", n=N)
+
+    return of
+
+
+def test_exact_cars_are_as_varied_as_the_data_and_one_body_is_not_at_all(subject):
+    every = silhouette_variety(subject(0, 1, 2, 3, 4))
+    assert every["variety"] == every["variety_data"] > 0.05
+    assert every["share_of_data"] == 1 and every["n_objects"] == N
+    one = silhouette_variety(subject(3))
+    assert one["variety"] == one["share_of_data"] == 0 and one["variety_data"] == every["variety_data"]
+    with_empty = silhouette_variety(subject(0, 1, 2, 3, -4))
+    assert with_empty["empty_share"] == pytest.approx(0.2) and with_empty["variety"] > every["variety"]
+
+
+def test_the_references_own_cars_cover_it_and_one_car_does_not(subject):
+    every, further, one = (surface_coverage(subject(*numbers)) for numbers in (range(N), range(N, 2 * N), (3,)))
+    assert every["coverage"] == 1 and every["mmd"] == pytest.approx(0, abs=1e-12)
+    assert (further["coverage"], further["mmd"]) == (further["coverage_best"], further["mmd_best"])
+    assert further["coverage_best"] < 1 and further["mmd_best"] > 0
+    assert one["coverage"] == pytest.approx(1 / N) and one["mmd"] > 0
+    assert json.loads(json.dumps(one)) == one
+
+
+def test_empty_objects_cover_nothing(subject):
+    some, none = surface_coverage(subject(0, 1, -2, -3, -4)), surface_coverage(subject(-1))
+    assert (some["coverage"], some["empty_share"]) == (pytest.approx(2 / N), pytest.approx(3 / N))
+    assert (none["coverage"], none["mmd"], none["empty_share"]) == (0, None, 1)
+
+
+def test_the_best_is_computed_once(subject, monkeypatch):
+    first = surface_coverage(subject(0))
+    real, asked = shapes.exact_clouds, []
+    monkeypatch.setattr(shapes, "exact_clouds", lambda indices, *rest: asked.append(indices) or real(indices, *rest))
+    assert surface_coverage(subject(0)) == first and asked == [range(N)]
+
+
+@pytest.fixture
+def turntable(smoke, tmp_path):
+    """Photographs of squares from 8 azimuths, 45 degrees apart, of the side in pixels that each azimuth is given."""
+
+    def of(sides, mode="RGBA", *overrides):
+        for number, side in enumerate(sides):
+            image = Image.new(mode, (16, 16))
+            image.paste((255,) * len(mode), (0, 0, side, side))
+            image.save(tmp_path / f"0.5_{45 * number:04d}.png")
+        config = smoke("data.type=images", f"data.datadir={tmp_path}", "data.v=[0.34]", *overrides)
+        return config, build_dataset(config)
+
+    return of
+
+
+def test_photographs_are_those_nearest_to_the_camera(turntable, monkeypatch, caplog):
+    """At 80 degrees, that from 90 and then that from 45: squares of 12 and 6 pixels, or 6 and 3 at half the resolution."""
+    config, dataset = turntable([2, 6, 12, 2, 2, 2, 2, 2])
+    pose_c2w = poses_at(torch.tensor(80.0), torch.tensor(0.34), 3.6)
+    monkeypatch.setattr(shapes, "NEAREST_PHOTOGRAPHS", 2)
+    found = photographed_silhouettes(dataset, pose_c2w, 8, config.data)
+    assert found.masks.sum(dim=(1, 2)).tolist() == [36, 9]
+    assert dissimilarity(found.masks) == pytest.approx(1 - 9 / 36)
+    torch.testing.assert_close(found.pose_c2w, dataset.labels.pose_c2w[[2, 1]])
+    assert 30 < found.terms["apart_deg"] <= 35  # on a circle that is smaller than a great one
+    assert "photographs up to 33 degrees from the camera are compared" in caplog.text
+
+
+def test_objects_are_seen_from_the_photographs_cameras(turntable, monkeypatch, tmp_path):
+    config, dataset = turntable([2, 4, 6, 8, 10, 12, 14, 16])
+    monkeypatch.setattr(shapes, "NEAREST_PHOTOGRAPHS", 3)
+    generator = Generator(config)
+    given = []
+
+    def render(latents, poses, resolution, classes):
+        given.append(poses)
+        blank = torch.ones(len(poses), 1, resolution, resolution)
+        return Rendering(blank.expand(-1, 3, -1, -1), blank, blank, blank)
+
+    monkeypatch.setattr(generator, "render", render)
+    result = silhouette_variety(Subject(generator, dataset, 0, 1.0, tmp_path, n=N))
+    assert result["variety"] == 0 and result["variety_data"] > 0 and result["n_objects"] == 3
+    rows = {tuple(pose.flatten().tolist()) for pose in dataset.labels.pose_c2w}
+    assert len({tuple(pose.flatten().tolist()) for pose in torch.cat(given)} & rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "overrides", "reason"),
+    [("RGB", (), "photographs without transparency"), ("RGBA", ("data.labels=none",), "the photographs have no cameras")],
+)
+def test_data_without_silhouettes_is_not_compared_with(turntable, tmp_path, caplog, mode, overrides, reason):
+    config, dataset = turntable([8] * 8, mode, *overrides)
+    result = silhouette_variety(Subject(Generator(config), dataset, 0, 1.0, tmp_path, n=N))
+    assert result["n_objects"] == N and result["variety"] >= 0
+    assert result["variety_data"] is result["share_of_data"] is None
+    assert reason in result["unavailable"] and reason in caplog.text
+    assert surface_coverage(Subject(Generator(config), dataset, 0, 1.0, tmp_path))["coverage"] is None
