@@ -2,14 +2,25 @@
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 
 from graf.camera import Labels
-from graf.config import DataConfig
+from graf.config import Config, DataConfig
 from graf.data.decoding import read_image
-from graf.data.folders import Item
+from graf.data.folders import (
+    Fault,
+    Folder,
+    Item,
+    elevation_prefixes,
+    find_folders,
+    how_to_convert,
+    items_by_name,
+    label_source,
+)
 from graf.data.knowledge import elevation_bins
-from graf.data.validation import Survey
+from graf.data.transforms import items_by_transforms
+from graf.data.validation import check_fit, check_images, raise_or_skip, tell_elevations, warn_of_enlarged
 from graf.data.views import Views
 from graf.errors import DataError
 
@@ -18,24 +29,26 @@ from torch import Tensor
 
 PREPROCESSING_KEYS = ("imsize", "background", "center_crop")
 
+log = logging.getLogger("graf")
+
 
 class ImageFolders(Views):
-    """The images of a survey, read from their files when asked for."""
+    """The items of the folders, read from their files when asked for."""
 
-    def __init__(self, survey: Survey, data: DataConfig):
+    def __init__(self, items: list[Item], folders: list[Folder], source: str, data: DataConfig):
         self.data = data
-        class_index = torch.tensor([item.class_index for item in survey.items], dtype=torch.long)
+        class_index = torch.tensor([item.class_index for item in items], dtype=torch.long)
         labels = None
-        if survey.label_source != "none":
-            elevation_index = torch.tensor([item.elevation_index for item in survey.items], dtype=torch.long)
-            labels = Labels(torch.stack([item.pose_c2w for item in survey.items]), class_index, elevation_index)
+        if source != "none":
+            elevation_index = torch.tensor([item.elevation_index for item in items], dtype=torch.long)
+            labels = Labels(torch.stack([item.pose_c2w for item in items]), class_index, elevation_index)
         super().__init__(
-            files=[str(item.file) for item in survey.items],
-            class_names=[folder.path.resolve().name for folder in survey.folders],
+            files=[str(item.file) for item in items],
+            class_names=[folder.path.resolve().name for folder in folders],
             labels=labels,
-            fingerprint=images_fingerprint(survey.items, data),
+            fingerprint=images_fingerprint(items, data),
             class_index=class_index,
-            n_elevations=elevation_bins(data, survey.label_source),
+            n_elevations=elevation_bins(data, source),
         )
 
     def read(self, index: int) -> Tensor:
@@ -43,6 +56,36 @@ class ImageFolders(Views):
             return read_image(self.files[index], self.data)
         except ValueError as error:
             raise DataError(f"{self.files[index]}: {error}") from error
+
+
+def load_images(config: Config) -> ImageFolders:
+    """The images of a config, each of them labelled and decoded once. Raises DataError with all faults.
+
+    With data.on_bad_file: skip, faulty images are left out and logged.
+    """
+    data = config.data
+    folders, faults, unread = find_folders(data)
+    source = label_source(data, folders)
+    if source == "none":
+        items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
+    else:
+        items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
+        faults += wrong
+    checked = check_images(items, data)
+    faults += [image.fault for image in checked if image.fault]
+    bad_files = {fault.where for fault in faults if fault.of_image}
+    sound = [item for item in items if str(item.file) not in bad_files]
+    n_images = len(sound) if data.on_bad_file == "skip" else len(items)
+    faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
+    if data.on_bad_file == "skip" and items and not sound:
+        faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
+    if unread and items:  # without any it is among the faults
+        log.warning("%s", how_to_convert(unread))
+    warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
+    raise_or_skip(faults, data)
+    if source == "filename":
+        tell_elevations(elevation_prefixes(folders), data.v)
+    return ImageFolders(sound, folders, source, data)
 
 
 def images_fingerprint(items: list[Item], data: DataConfig) -> str:

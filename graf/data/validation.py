@@ -1,27 +1,15 @@
-"""Every fault of a data set, found in one pass before training begins."""
+"""Checks of a data set before training begins: image files, and how the set fits the config."""
 
 import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
 from graf.data.decoding import open_rgb, square_side
-from graf.data.folders import (
-    Fault,
-    Folder,
-    Item,
-    elevation_prefixes,
-    find_folders,
-    how_to_convert,
-    items_by_name,
-    label_source,
-    v_cure,
-)
-from graf.data.transforms import items_by_transforms
+from graf.data.folders import Fault, Item, v_cure
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -32,45 +20,6 @@ LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
 
 log = logging.getLogger("graf")
-
-
-@dataclass(frozen=True)
-class Survey:
-    """The content of the folders: valid images, class folders, and the source of the cameras."""
-
-    items: list[Item]
-    folders: list[Folder]
-    label_source: str
-
-
-def survey_images(config: Config) -> Survey:
-    """Find, label and decode every image of a config. Raises DataError with all faults.
-
-    With data.on_bad_file: skip, faulty images are left out and logged.
-    """
-    data = config.data
-    folders, faults, unread = find_folders(data)
-    source = label_source(data, folders)
-    if source == "none":
-        items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
-    else:
-        items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
-        faults += wrong
-    checked = check_images(items, data)
-    faults += [image.fault for image in checked if image.fault]
-    bad_files = {fault.where for fault in faults if fault.of_image}
-    sound = [item for item in items if str(item.file) not in bad_files]
-    n_images = len(sound) if data.on_bad_file == "skip" else len(items)
-    faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
-    if data.on_bad_file == "skip" and items and not sound:
-        faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
-    if unread and items:  # without any it is among the faults
-        log.warning("%s", how_to_convert(unread))
-    warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
-    raise_or_skip(faults, data)
-    if source == "filename":
-        tell_elevations(elevation_prefixes(folders), data.v)
-    return Survey(sound, folders, source)
 
 
 def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
