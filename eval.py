@@ -1,4 +1,4 @@
-"""Look at a trained run and measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
+"""Render a trained run, or measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
 
 import argparse
 import logging
@@ -45,16 +45,16 @@ def parser() -> argparse.ArgumentParser:
     what = p.add_argument_group("what", "--sweep where none is named")
     for job in JOBS:
         job.flag.add_to(what)
-    p.add_argument("--config", type=Path, help="YAML file that names the run, or the config of a --checkpoint")
+    p.add_argument("--config", type=Path, help="YAML file of the run, or of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.samples_per_ray=64")
     p.add_argument(
         "--run", type=Path, help="a run's folder; by default that of the config, and of configs/default.yaml without one"
     )
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
-    p.add_argument("--partial", action="store_true", help="take those of the checkpoint's weights that fit the config")
+    p.add_argument("--partial", action="store_true", help="load those of the checkpoint's weights that fit the config")
     for flag in shared_flags():
         flag.add_to(p)
-    p.add_argument("--seed", type=seed, default=0, help="of the objects' latents, and of the samples that are measured")
+    p.add_argument("--seed", type=seed, default=0, help="seed of the objects' latents and of the measured samples")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--out", type=Path, help="folder of the results; by default eval/step_N in the run's folder")
     return p

@@ -68,13 +68,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--partial", action="store_true", help="with --resume FILE: a new run from those of its weights that fit")
     p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; the same as the variable LOCAL_RANK")
+    p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
     p.add_argument("--seed", type=int, help="instead of training.seed")
     p.add_argument(
-        "--memory_snapshot", action="store_true", help="write beside each checkpoint what memory holds: memory/memory_STEP.json"
+        "--memory_snapshot", action="store_true", help="list what memory holds at each checkpoint: memory/memory_STEP.json"
     )
     p.add_argument(
-        "--detect_anomaly", action="store_true", help="name the operation whose backward pass makes a nan, and stop; slow"
+        "--detect_anomaly", action="store_true", help="name the operation whose backward pass produces a nan, and stop; slow"
     )
     p.add_argument(
         "--dry_run", action="store_true", help="build everything, run one step, print what would be trained, and stop"

@@ -4,8 +4,7 @@
     python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
     python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
 
-docs/activations.md tells what lies in the folder. Ctrl-C keeps the batches that are done; the same command goes on
-after them.
+docs/activations.md describes the files. Ctrl-C keeps the finished batches; the same command continues after them.
 """
 
 import argparse
@@ -75,15 +74,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--checkpoint", type=Path, required=True, help="a checkpoint file, or a run's folder")
     p.add_argument("--network", choices=["discriminator", "generator"], default="discriminator", help="default: discriminator")
     p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
-    p.add_argument("--list", action="store_true", help="print the layers, and in which shape they answer to a sample")
+    p.add_argument("--list", action="store_true", help="print the layers with the shape of their output for one sample")
     p.add_argument("--num_samples", type=positive, default=100, help="photographs, or objects to render; default 100")
     p.add_argument("--out", type=Path, help="new folder of the activations")
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
     p.add_argument(
-        "--max_failures", type=count, default=10, help="batches that may fail and are left out, before it ends; default 10"
+        "--max_failures", type=count, default=10, help="batches that may fail and are left out; one more ends it; default 10"
     )
     p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
-    p.add_argument("--seed", type=int, default=0, help="of the choice of photographs, of latents and cameras; default 0")
+    p.add_argument("--seed", type=int, default=0, help="seed of the chosen photographs, latents and cameras; default 0")
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")
@@ -125,7 +124,7 @@ def write(subject: Subject, source: Source, config: Config, args: argparse.Names
     """Cache the activations; the exit status, 0 or that of an interruption."""
     n = len(subject.samples)
     if n < args.num_samples:
-        log.info("the data set has %d photographs, all are taken", n)
+        log.info("the data set has %d photographs, all are used", n)
     layers = list(dict.fromkeys(args.layers))
     settings = hashlib.sha256(repr((config, args.resolution, args.batch_size)).encode()).hexdigest()
     writer = ActivationWriter(args.out, n, source, layers, settings)
@@ -146,7 +145,7 @@ def write(subject: Subject, source: Source, config: Config, args: argparse.Names
     if len(failures) > args.max_failures:
         raise GrafError(
             f"{len(failures)} batches failed, more than --max_failures {args.max_failures}; {writer.samples} samples are kept, "
-            "and the same command goes on after them"
+            "and the same command continues after them"
         )
     return interruption.exit_status
 

@@ -2,9 +2,9 @@
 
     python tools/check_system.py --config configs/default.yaml
 
-What is judged is a step as train.py would begin to take it: in parts, where the config leaves that open (`auto`) and the
-whole batch is too much. Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2:
-the config is faulty.
+The step is the one that train.py would start with: in parts, if the config leaves that open (`auto`) and the whole batch does
+not fit. Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2: the config is
+faulty.
 """
 
 import argparse
@@ -77,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
     add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    p.add_argument("--budget_gb", type=float, help="judge by so much memory instead of by what is free, such as 4")
-    p.add_argument("--no_step", action="store_true", help="estimate alone, without training for two steps to measure")
+    p.add_argument("--budget_gb", type=float, help="assume this much memory instead of what is free, such as 4")
+    p.add_argument("--no_step", action="store_true", help="only estimate; do not train for two steps to measure")
     return p
 
 
@@ -177,7 +177,7 @@ def host_suffices(device: torch.device) -> bool:
 def measure(config: Config, known: Knowledge, device: torch.device, estimate: Estimate, budget: int) -> int:
     """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget."""
     if estimate.total_bytes > budget:
-        log.info("\nmeasured: nothing, since by the estimate a step might take the machine down")
+        log.info("\nmeasured: nothing, because by the estimate a step could exhaust the machine's memory")
         return 0
     idle = peak_memory_bytes(device)
     with attempt(failures=WITH_SMALLEST) as outcome:

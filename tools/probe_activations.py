@@ -2,8 +2,8 @@
 
     python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
 
-The score is of samples that took no part in training, beside that of the best guess without looking. Ctrl-C keeps the best
-probe so far. Weights and result lie in the folder as probe_LAYER_TARGET.safetensors and .json.
+The score is measured on samples that were not used in training, and printed with the score of the best constant guess. Ctrl-C
+keeps the best probe so far. Weights and result are in the folder, as probe_LAYER_TARGET.safetensors and .json.
 """
 
 import dataclasses
@@ -219,7 +219,7 @@ def main() -> int:
     parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder that tools/cache_activations.py wrote")
     parser.add_argument("--layer", help="by default the only one")
-    parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to read off the activations")
+    parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to predict from the activations")
     for field in dataclasses.fields(Settings):
         parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=f"default {field.default}")
     args = parser.parse_args()

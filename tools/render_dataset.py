@@ -3,11 +3,11 @@
     python tools/render_dataset.py models --match '*chair*' --out data/chairs
     python train.py --config data/chairs/config.yaml --use_amp
 
-Models are files, or folders that are searched, of OBJ, GLB, glTF, OFF, PLY or STL, with their colours and textures. Each is
-brought to a bounding box of diagonal 2 around the origin, z up. The set has RGBA images, their cameras, config.yaml, and
-LICENSES with every source and the licence texts beside it. The same command continues a set that was interrupted.
+Models are OBJ, GLB, glTF, OFF, PLY or STL files, or folders to search for them, with their colours and textures. Each is scaled
+to a bounding box of diagonal 2 around the origin, z up. The set has RGBA images, their cameras, config.yaml, and LICENSES with
+every source and the licence texts beside it. After an interruption the same command continues the set.
 
-Exits with 0 where models were rendered, even if others could not be, which are listed; with 2 where none could.
+Exits with 0 if models were rendered, and lists those that could not be; with 2 if none could.
 """
 
 import argparse
@@ -61,15 +61,15 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("meshes", nargs="+", type=Path, metavar="MESHES", help="files, or folders to search")
     p.add_argument("--out", required=True, type=Path, help="folder of the set")
-    p.add_argument("--match", default="*", metavar="PATTERN", help="take files of a folder whose path fits, such as '*chair*'")
+    p.add_argument("--match", default="*", metavar="PATTERN", help="only files whose path matches, such as '*chair*'")
     p.add_argument(
         "--labels",
         choices=("transforms", "filename"),
         default="transforms",
-        help="transforms (default): random cameras in one transforms.json; filename: a folder an object, a class each, and "
+        help="transforms (default): random cameras in one transforms.json; filename: one folder and class per object, and "
         "images named <elevation>_<azimuth>.png, evenly around it",
     )
-    p.add_argument("--views", type=int, default=24, help="images an object; filename: at each elevation (default 24)")
+    p.add_argument("--views", type=int, default=24, help="images per object; filename: per elevation (default 24)")
     p.add_argument("--resolution", type=int, default=64, help="pixels a side (default 64)")
     p.add_argument("--fov", type=float, default=32.0, help="field of view, degrees (default 32)")
     p.add_argument("--radius", type=float, default=3.6, help="distance of the camera; objects are 2 across (default 3.6)")
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         "(transforms) (default 5 20 35)",
     )
     p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the files that points upwards (default y)")
-    p.add_argument("--seed", type=int, default=0, help="of the random cameras")
+    p.add_argument("--seed", type=int, default=0, help="seed of the random cameras")
     return p
 
 
@@ -190,7 +190,7 @@ def claim_folder(out: Path, settings: dict[str, Any]) -> None:
         log.info("%s: continuing the set in it", out)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GrafError(f"{out}: exists already and is no set of this tool's; nothing was written, choose another --out")
+        raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
     write_text(file, json.dumps(settings, indent=1))
 
 
@@ -237,7 +237,7 @@ def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: in
     if not file.exists():
         write_text(file, text)
     elif file.read_text(encoding="utf-8", errors="replace") != text:
-        log.warning("%s: left as it is, for it is not what this tool would write; remove it to have that", file)
+        log.warning("%s: left as it is, although this tool would write another; remove it to have that", file)
 
 
 def find_meshes(paths: list[Path], pattern: str) -> list[Source]:

@@ -3,8 +3,8 @@
     python tools/train_with_memory_monitoring.py --config configs/safe_training.yaml --data_dir D --output_dir O
     python tools/train_with_memory_monitoring.py test
 
-The second checks that the watching works, on a planted leak and a clean loop. Flags that are not listed below are train.py's,
-such as --max_steps 1000 or --device cpu. At a warning the training is asked to clean up.
+The second runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to train.py, such as
+--max_steps 1000 or --device cpu. At each warning the run is asked to free memory.
 """
 
 import argparse

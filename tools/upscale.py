@@ -1,9 +1,9 @@
-"""Enlarge a photograph with ESRGAN or Real-ESRGAN weights: do they work, before a run starts from them?
+"""Enlarge a photograph with ESRGAN or Real-ESRGAN weights, to check them before a run starts from them.
 
     python tools/upscale.py data/weights/realesrgan-x4plus.pth photo.png results/upscaled.png
 
-Beside each other: the photograph's pixels enlarged, what the network makes of them, and that projected onto the images whose
-downsampling is the photograph, as CCSR does it.
+The output shows, side by side: the photograph's enlarged pixels, the network's output, and its projection onto the images whose
+downsampling is the photograph, as in CCSR.
 """
 
 from pathlib import Path
@@ -37,8 +37,8 @@ def main() -> None:
     parser.add_argument("weights", type=Path, help="file of weights, such as tools/convert_realesrgan.py writes")
     parser.add_argument("photo", type=Path, help="the photograph")
     parser.add_argument("output", type=Path, help="PNG file to write")
-    parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="that of the weights")
-    parser.add_argument("--shrink", type=int, default=1, help="first make the photograph so many times smaller")
+    parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="scale factor of the weights")
+    parser.add_argument("--shrink", type=int, default=1, help="first shrink the photograph by this factor")
     args = parser.parse_args()
     if args.output.suffix.lower() != ".png":
         raise GrafError(f"{args.output}: expected the name of a PNG file, such as {args.output}.png")

@@ -1,10 +1,10 @@
-"""Check a config's data set and picture it: every fault at once, or a contact sheet with the cameras around the object.
+"""Check a config's data set and draw it: every fault at once, or a contact sheet with the cameras around the object.
 
     python tools/validate_data.py --config configs/default.yaml [--set data.datadir=data/chairs] [--out chairs_check]
 
-Exits with 0 where the set can be trained on and with 2 where it has faults. The sheet tells a wrong pose convention at a
-glance: each image must show what a camera standing where it is drawn would see. Of images without cameras it draws those
-that training will draw. Where there are faults, the sheet of an earlier check is removed.
+Exits with 0 if the set can be trained on and with 2 if it has faults. The sheet shows a wrong pose convention at a glance: each
+image must show what a camera at the drawn position would see. For images without cameras it shows cameras from the distribution
+that training draws from. If there are faults, the sheet of an earlier check is removed.
 """
 
 import re
@@ -42,9 +42,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="YAML file of the run; without it configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.fov=32")
     add_data_flag(parser)
-    parser.add_argument(
-        "--out", type=Path, help=f"folder of the contact sheet; by default one of the set's own: {FOLDER}/EXPNAME/DATA"
-    )
+    parser.add_argument("--out", type=Path, help=f"folder of the contact sheet; by default {FOLDER}/EXPNAME/DATA")
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
@@ -54,7 +52,7 @@ def main() -> None:
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
     fit_to_data(config, dataset.knowledge)
-    log.info("nothing else that training would stop at" if config.data.on_bad_file == "skip" else "no faults")
+    log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
 
 
 def own_folder(config: Config) -> Path:

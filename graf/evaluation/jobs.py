@@ -293,10 +293,10 @@ def export_name(text: str) -> str:
 
 TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
 RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
-OBJECTS = Flag("n_objects", "objects down the sheet", positive, 4)
+OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
-STAGE = Flag("stage", "what CCSR made, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
+STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
 DUMP_SAMPLES = Flag(
@@ -314,7 +314,7 @@ JOBS = (  # in the order in which they are done
         needs="dataset",
     ),
     Job(
-        Flag("consistency", "is it one 3D object: depth-warp error, popping of a turn, checkerboards"),
+        Flag("consistency", "is it one 3D object: depth-warp error, popping while turning, checkerboards"),
         Evaluation.consistency,
         flags=(TRUNCATION,),
         needs="dataset",

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.register("type", Path, file_path)
         versions = f"graf_ccsr {__version__}, PyTorch {version('torch')}, Python {sys.version.split()[0]}"
-        self.add_argument("--version", action="version", version=versions, help="print versions and leave")
+        self.add_argument("--version", action="version", version=versions, help="print versions and exit")
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -100,7 +100,7 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
     overrides = []
     if data_dir is not None:
         if not data_dir.is_dir():
-            raise GrafError(f"--data_dir {data_dir}: no such folder; it is where the images lie")
+            raise GrafError(f"--data_dir {data_dir}: no such folder; name the folder of your images")
         overrides += ["data.type=images", f"data.datadir={json.dumps(str(data_dir))}"]
     if output_dir is not None:
         overrides.append(f"training.outdir={json.dumps(str(output_dir))}")

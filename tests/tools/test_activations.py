@@ -402,7 +402,7 @@ def test_the_discriminators_activations_to_photographs(run, checkpoint, tmp_path
     path, state = checkpoint()
     status, said = run("--checkpoint", tmp_path, "--layers", "main.2", "output", "--batch_size", "5", "--out", tmp_path / "a")
     assert status == 0
-    assert "the data set has 12 photographs, all are taken" in said
+    assert "the data set has 12 photographs, all are used" in said
     cached = CachedActivations(tmp_path / "a", "main.2")
     assert cached.manifest["source"]["checkpoint_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     dataset = build_dataset(state.config)
@@ -557,7 +557,7 @@ def test_an_interruption_keeps_the_batches_that_are_done(run, tool, checkpoint, 
         assert "holds part of other activations" in said
     status, said = run(*flags)
     assert status == 0
-    assert "goes on after the first 6 of 12 samples" in said
+    assert "continues after the first 6 of 12 samples" in said
     assert len(CachedActivations(tmp_path / "a")) == 12
     status, said = run(*flags)
     assert status == 2

@@ -101,7 +101,7 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     assert load_config(config).training.batch_size == 4
     with pytest.raises(GrafError, match="a set of other seed"):
         tool(*run, "--seed", 1)
-    with pytest.raises(GrafError, match="is no set of this tool's"):
+    with pytest.raises(GrafError, match="was not made by this tool"):
         tool(models, "--out", models)
     assert sorted(file.name for file in models.iterdir()) == ["ball.ply", "broken.glb", "chairs", "notes.txt", "points.ply"]
 

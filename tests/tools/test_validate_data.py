@@ -115,5 +115,5 @@ def test_faults_that_are_left_out_are_not_denied(program, tmp_path):
     flags = photographs(tmp_path / "photos")
     (tmp_path / "photos" / "IMG_0.jpg").write_text("damaged")
     status, said = program("validate_data", *SMOKE, *flags, "data.on_bad_file=skip")
-    assert status == 0 and said.endswith("nothing else that training would stop at")
+    assert status == 0 and said.endswith("nothing else that would stop training")
     assert "left out 1 faulty images" in said and "no faults" not in said

@@ -86,7 +86,7 @@ class ActivationWriter:
         self.taken, self.samples, self._shards = held["taken"], held["samples"], held["shards"]
         self._layers, self._labels = held["layers"], held["labels"]
         self.bytes = self.estimated_bytes = held["bytes"]
-        log.info("%s: goes on after the first %d of %d samples", self.folder, self.taken, self.n_samples)
+        log.info("%s: continues after the first %d of %d samples", self.folder, self.taken, self.n_samples)
 
     def add(self, activations: dict[str, Tensor], labels: dict[str, Tensor]) -> None:
         """Append n samples: activations (n, ...) float16 by name, labels (n,) by name, all on the CPU.
