@@ -227,8 +227,7 @@ def rotation_smoothness(
     """
     poses = turn(step_deg, generator.config.data)
     if len(poses) < 2:
-        unknown = dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
-        return {"turn_step_deg": step_deg} | unknown
+        return {"turn_step_deg": step_deg} | dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
     latents, classes = sample_objects(generator, n_objects, seed, truncation)
     differences = []
     with progress(total=n_objects * len(poses), desc="turns", unit="image") as bar:

@@ -5,6 +5,7 @@ order.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -50,7 +51,7 @@ log = logging.getLogger("graf")
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
-FEWEST_CELLS = 8
+FEWEST_CELLS, METRICS = 8, ",".join(FEWEST_IMAGES)
 NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need, the quick first
 
 
@@ -242,55 +243,30 @@ class Evaluation:
         return [write_export(self.flags.export, self.generator, self.step)]
 
 
+def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    """A flag's type: what `parse` makes of its text, where that is valid; otherwise the error says what was expected."""
+
+    def parsed(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if valid(value := parse(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"expected {expected} found {text!r}")
+
+    return parsed
+
+
 def numbers(text: str) -> list[float]:
-    """The numbers between the commas; nan where something else is there."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        return [math.nan]
+    return [float(part) for part in text.split(",")]
 
 
-def angles(text: str) -> list[float]:
-    degrees = numbers(text)
-    if not all(map(math.isfinite, degrees)):
-        raise argparse.ArgumentTypeError(f"expected degrees with commas, such as 0,45,90; found {text!r}")
-    return degrees
-
-
-def heights(text: str) -> list[float]:
-    degrees = angles(text)
-    if max(map(abs, degrees)) > 90:
-        raise argparse.ArgumentTypeError(f"expected degrees from -90 to 90, found {text!r}")
-    return degrees
-
-
-def share(text: str) -> float:
-    value, *more = numbers(text)
-    if more or not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, found {text!r}")
-    return value
-
-
-def cells(text: str) -> int:
-    number = positive(text)
-    if number < FEWEST_CELLS:
-        raise argparse.ArgumentTypeError(f"expected at least {FEWEST_CELLS} cells, found {text!r}; fewer show no shape")
-    return number
-
-
-def metric_names(text: str) -> list[str]:
-    names = text.split(",")
-    if not set(names) <= FEWEST_IMAGES.keys():
-        raise argparse.ArgumentTypeError(f"expected some of {','.join(FEWEST_IMAGES)} with commas; found {text!r}")
-    return names
-
-
-def export_name(text: str) -> str:
-    if not text.endswith(SUFFIX):
-        raise argparse.ArgumentTypeError(f"expected a file name that ends in {SUFFIX}, found {text!r}")
-    return expanded(text)
-
-
+angles = checked(numbers, lambda found: all(map(math.isfinite, found)), "degrees with commas, such as 0,45,90;")
+heights = checked(numbers, lambda found: all(-90 <= angle <= 90 for angle in found), "degrees from -90 to 90 with commas;")
+share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
+cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
+metric_names = checked(
+    lambda text: text.split(","), lambda names: set(names) <= FEWEST_IMAGES.keys(), f"some of {METRICS} with commas;"
+)
+export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
 TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
 RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
 OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
@@ -308,7 +284,7 @@ DUMP_SAMPLES = Flag(
 )
 JOBS = (  # in the order in which they are done
     Job(
-        Flag("metrics", f"some of {','.join(FEWEST_IMAGES)}, against the data set", metric_names),
+        Flag("metrics", f"some of {METRICS}, against the data set", metric_names),
         Evaluation.metrics,
         flags=(DUMP_SAMPLES, TRUNCATION),
         needs="dataset",

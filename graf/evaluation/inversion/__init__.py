@@ -44,14 +44,13 @@ def invert(
     if bar is not None:
         bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
     if len(found) > 1:
-        found, losses = coarse.fit(found, settings.search_steps, bar)
+        found, losses = coarse.fit(found, searched, bar)
         found = found[losses.argsort()[:1]]
     fine = likeness_to(generator, photographs, poses, settings, settings.fit_size, network)
     found, losses = fine.fit(found, settings.fit_steps, bar)
     if not losses.isfinite().all():
         raise GrafError("the model draws nothing finite, so that no photograph can be found in it; name another checkpoint")
     latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine.poses_of(found)[0].cpu()
-    n = len(pose_c2w)
     images = generator.render(latents.expand(n, -1), pose_c2w, class_index=class_index.expand(n)).images
     psnr, ssim = zip(*map(similarity, photographs.cpu(), images), strict=True)
     return Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w), images, psnr, ssim, losses.item())
