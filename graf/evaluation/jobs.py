@@ -25,7 +25,7 @@ from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import write_inversion
-from graf.evaluation.mesh import NoSurface, extract_mesh, object_stem, remove_meshes, write_mesh
+from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_mesh
 from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
@@ -220,7 +220,7 @@ class Evaluation:
                     log.warning("object %d: %s", i, error)
                     no_surface = error
                     continue
-                files += write_mesh(surface, object_stem(self.out / "mesh", i))
+                files += write_mesh(surface, self.out / "mesh" / f"object_{i:02d}")
         if not files:
             raise no_surface
         return files

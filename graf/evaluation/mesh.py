@@ -98,15 +98,10 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
 
 
 def remove_meshes(folder: Path) -> None:
-    """Remove what `write_mesh` has written of `object_stem`s, such as those of another seed, and nothing else."""
+    """Remove what eval.py --mesh has written there, such as objects of another seed, and nothing else."""
     for file in folder.glob("object_*"):
         if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES:
             file.unlink()
-
-
-def object_stem(folder: Path, index: int) -> Path:
-    """The `stem` for `write_mesh` of the object with that number."""
-    return folder / f"object_{index:02d}"
 
 
 def visible_radius(data: DataConfig) -> float:

@@ -66,8 +66,7 @@ def neighbour_sheet(
         "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, and those %.4g (median) from "
         "one another; %.0f%% of %d samples are nearer than that: about 50%% if they are new ones of the same kind, nearly all "
         "if the data is known by heart",
-        *(distances.min(), distances.median(), extractor.name, found.typical_distance),
-        *(100 * found.share_nearer, n_samples),
+        *(distances.min(), distances.median(), extractor.name, found.typical_distance, 100 * found.share_nearer, n_samples),
     )
     return found
 
