@@ -51,6 +51,7 @@ def keep_to(memory: MemoryConfig, device: torch.device) -> None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
         return
+    # The host's memory: what Python takes of it, then the limit
     resident = psutil.Process().memory_info().rss
     if memory.budget_gb and budget <= resident:
         n = local_processes()

@@ -203,23 +203,21 @@ def _rrdb(network: RRDBNet, side: int) -> int:
     return trunk + nf * (2 * (2 * side) ** 2 + 5 * (4 * side) ** 2)
 
 
-def _features(discriminator: Discriminator, side: int) -> int:
-    """Numbers that the convolutions put out for an image."""
-    total = 0
+def _features(config: Config, discriminator: Discriminator, batch: int) -> int:
+    """Numbers that scoring a batch of images keeps: what convolutions put out, twice where a normalisation keeps its input."""
+    total, side = 0, config.patch_size
     for layer in discriminator.main[:-1]:
         if isinstance(layer, nn.Conv2d):
             side //= layer.stride[0]
             total += layer.out_channels * side**2
-    return total
+    return batch * total * (2 if config.discriminator.norm == "instance" else 1)
 
 
 def _scores(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
-    """Bytes that scoring one batch keeps; normalisation keeps its input too."""
+    """Bytes that scoring one batch keeps, and its coarse rendering where there is one."""
     judged = 2 if config.nerf.importance_samples_per_ray > 0 else 1
-    maps = 2 if config.discriminator.norm == "instance" else 1
-    features = _features(discriminator, config.patch_size)
     weights = _weights(discriminator) if config.discriminator.spectral_norm else 0  # a normalised copy
-    return judged * maps * batch * features * size + weights
+    return judged * _features(config, discriminator, batch) * size + weights
 
 
 def _discriminator_step(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
@@ -228,8 +226,7 @@ def _discriminator_step(config: Config, discriminator: Discriminator, batch: int
     Layers' weights have copies meanwhile: second gradients to be added, and normalised ones for each scoring.
     """
     weights = _weights(discriminator)
-    maps = 2 if config.discriminator.norm == "instance" else 1
-    features = maps * batch * _features(discriminator, config.patch_size)
+    features = _features(config, discriminator, batch)
     scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
     copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)
     if config.discriminator.spectral_norm:
@@ -270,6 +267,7 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
             check_config(edited, ", ".join(map(str, edits)))
         return estimate_step(edited, device_type).total_bytes <= budget_bytes
 
+    # Take edits until a step fits
     taken: tuple[Edit, ...] = ()
     if enough(taken):
         return ()
@@ -282,6 +280,7 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
                 continue
             taken = (*before, edit)
             if ends:
+                # Leave out earlier ones that are not needed any more
                 for earlier in before:
                     fewer = tuple(other for other in taken if other != earlier)
                     taken = fewer if enough(fewer) else taken

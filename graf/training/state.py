@@ -48,6 +48,7 @@ class TrainState:
         self.device = device
         self.processes = processes
         self.n_classes, self.n_elevations = n_classes, n_elevations
+        # Networks and optimizers, from the seed
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
@@ -57,12 +58,14 @@ class TrainState:
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)
         self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
+        # Parts of a step, and its number format
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
         self.sizes = smallest_of_all(sizes, processes)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.here(device, self.amp.number_format)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
+        # What a run counts, and its random states
         self.step = 0
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
         self.first_bad = ""  # what was not finite in the first of them

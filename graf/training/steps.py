@@ -86,7 +86,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
         n = len(images) * state.processes.world_size
         return sample_labels(dataset, n, config.data, state.draws).to(state.device)
 
-    # Both networks, in parts that fit
+    # Train both networks, in parts that fit into memory
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
     sizes = str(state.sizes)
@@ -95,7 +95,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
-    # What is told of the step
+    # Scalars for the log, and the sizes of the next step
     stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
     state.advance()
     if str(state.sizes) != sizes:
@@ -242,12 +242,14 @@ def _accumulate(
     optimizer.zero_grad(set_to_none=True)
     try:
         loss_of = drawn_loss()
+        # A backward pass per part; the gradients add up
         for rows in state.sizes.parts(n // world_size):
             share = (rows.stop - rows.start) / n
             loss, stats = loss_of(rows)
             scaler.scale(share * loss).backward()
             for name, value in stats.items():
                 totals[name] = totals.get(name, 0) + share * value.detach()
+        # What the processes will exchange
         if world_size > 1:
             buffers = [_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])]
     except Exception:
