@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
-from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import FOLDERS
 from graf.config import Config, load_config, override

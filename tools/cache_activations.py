@@ -18,8 +18,8 @@ from typing import Any
 
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
-from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint
-from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.checkpoint import read_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, load_config, override

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.checkpoints.conditions import Conditions
 from graf.checkpoints.export import SUFFIX, read_export
-from graf.checkpoints.foreign.recognition import step_of
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
@@ -143,8 +143,3 @@ def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str |
     if content.get("format") == FORMAT:
         missing = "no record beside it" if record is None else f"the record beside it is of step {record.step}, another file"
         log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)
-
-
-def checkpoint_step(content: dict) -> int:
-    """The training step that a checkpoint's content is of."""
-    return step_of(content)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, read_checkpoint, save_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import remove_leftovers, whole_file

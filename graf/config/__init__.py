@@ -3,6 +3,7 @@
 config = load_config("carla_64", ["training.batch_size=4"])
 """
 
+# ruff: noqa: F401  names of the package
 from graf.config.reading import (
     CONFIG_DIR,
     config_from_dict,
@@ -24,41 +25,9 @@ from graf.config.schema import (
     DataConfig,
     DiscriminatorConfig,
     LatentConfig,
-    LightBackboneConfig,
     MemoryConfig,
     MetricsConfig,
     NerfConfig,
     RaySamplerConfig,
-    ReportingConfig,
-    RrdbConfig,
     TrainingConfig,
 )
-
-__all__ = [
-    "CcsrConfig",
-    "Config",
-    "CONFIG_DIR",
-    "config_from_dict",
-    "config_rows",
-    "config_to_dict",
-    "DataConfig",
-    "DiscriminatorConfig",
-    "find_config",
-    "flat",
-    "graf_config",
-    "nested",
-    "LatentConfig",
-    "LightBackboneConfig",
-    "load_config",
-    "MemoryConfig",
-    "merge",
-    "MetricsConfig",
-    "NerfConfig",
-    "override",
-    "parse_override",
-    "RaySamplerConfig",
-    "ReportingConfig",
-    "RrdbConfig",
-    "read_yaml",
-    "TrainingConfig",
-]

@@ -5,17 +5,18 @@ names the file, and every key that is unknown, of a wrong type or out of range.
 """
 
 import dataclasses
+import json
 import math
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from graf.config.checks import check_config
 from graf.config.foreign import GRAF_RECIPE, OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config
-from graf.config.strict import build, expanded, one_line, shown
+from graf.config.strict import build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
 
 import yaml
@@ -138,7 +139,8 @@ def parse_override(text: str) -> dict:
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
     try:
         parsed = yaml.load(value, _PlainLoader)
-        if _is_text(OLDER_NAMES.get(name.strip(), name.strip())) and not isinstance(parsed, str):  # 2024 may be a name
+        wanted = dict(leaves(Config)).get(OLDER_NAMES.get(name.strip(), name.strip()))
+        if wanted and wanted.type is str and not isinstance(parsed, str):  # 2024 may be a name
             parsed = value
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"--set {text}: the value is not valid YAML") from None
@@ -160,13 +162,6 @@ def flat(raw: dict, prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
-def _is_text(name: str) -> bool:
-    kind: Any = Config
-    for part in name.split("."):
-        kind = {f.name: f.type for f in dataclasses.fields(kind)}.get(part) if dataclasses.is_dataclass(kind) else None
-    return kind is str
-
-
 def config_from_dict(raw: dict, where: str) -> Config:
     """The checked config of nested dictionaries such as `config_to_dict` gives. Raises ConfigError."""
     config = build(Config, raw, where)
@@ -176,31 +171,17 @@ def config_from_dict(raw: dict, where: str) -> Config:
 
 def config_to_dict(config: Config) -> dict:
     """The config as nested dictionaries of plain values, ready for YAML, JSON and `config_from_dict`."""
-    return _plain(dataclasses.asdict(config))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return json.loads(json.dumps(dataclasses.asdict(config)))  # tuples as lists
 
 
 def config_rows() -> list[tuple[str, str, str]]:
     """(key, default, meaning) of every config key, in the order of the dataclasses: the table of docs/config.md."""
-
-    def rows(cls: type, prefix: str) -> Iterator[tuple[str, str, str]]:
-        for f in dataclasses.fields(cls):
-            if dataclasses.is_dataclass(f.type):
-                yield from rows(f.type, f"{prefix}{f.name}.")
-            else:
-                yield prefix + f.name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]
-
-    return list(rows(Config, ""))
+    return [(name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]) for name, f in leaves(Config)]
 
 
 def as_yaml(value: Any, words: Mapping[str, Any] | None = None) -> str:
     """A key's value on one line of YAML, by its name where `words` has one, two equal numbers of a range as one."""
     value = next((word for word, meant in (words or {}).items() if meant == value), value)
-    if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
-        value = value[0]
-    return yaml.safe_dump(_plain(value), default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()
+    if isinstance(value, tuple):
+        value = value[0] if len(value) == 2 and value[0] == value[1] else list(value)
+    return yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("\n...\n").strip()

@@ -300,11 +300,9 @@ class Config:
     def images_at_once(self) -> int:
         """Images of a step whose graph is held at a time, where memory suffices for them."""
         training = self.training
-        return (
-            math.ceil(training.batch_size / training.accumulation_steps)
-            if training.micro_batch == "auto"
-            else training.micro_batch
-        )
+        if training.micro_batch != "auto":
+            return training.micro_batch
+        return math.ceil(training.batch_size / training.accumulation_steps)
 
     @property
     def rendered_scale(self) -> int:

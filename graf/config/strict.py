@@ -31,7 +31,7 @@ def key(
 ) -> Any:
     """One config key: its default, what it means (docs/config.md has it), the closed range of its numbers.
 
-    is_path: whether it names files; words: that stand for values; wanted: what a message says of a list of the wrong length.
+    is_path: whether it names files; words: that stand for values; wanted: what a message says instead of the type.
     """
     rules = {"low": low, "high": high, "is_path": is_path, "words": words or {}, "wanted": wanted}
     return dataclasses.field(default=default, metadata={"meaning": meaning} | rules)
@@ -114,20 +114,21 @@ def _unknown_keys(raw: dict, known: list[str], names: dict[str, list[str]]) -> t
             yield f"unknown key '{told}'"
 
 
-def full_names(cls: type, prefix: str = "") -> dict[str, list[str]]:
+def leaves(cls: type, prefix: str = "") -> typing.Iterator[tuple[str, dataclasses.Field]]:
+    """(full name such as `training.batch_size`, field) of every key, in the order of the dataclasses."""
+    for f in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(f.type):
+            yield from leaves(f.type, f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name, f
+
+
+def full_names(cls: type) -> dict[str, list[str]]:
     """Every key by its last word: {"batch_size": ["training.batch_size", "metrics.batch_size"], ...}."""
     names: dict[str, list[str]] = {}
-    for f in dataclasses.fields(cls):
-        if not dataclasses.is_dataclass(f.type):
-            names.setdefault(f.name, []).append(prefix + f.name)
-            continue
-        for name, found in full_names(f.type, f"{prefix}{f.name}.").items():
-            names.setdefault(name, []).extend(found)
+    for name, f in leaves(cls):
+        names.setdefault(f.name, []).append(name)
     return names
-
-
-class _WrongLength(ValueError):
-    """A list of more or fewer values than are wanted."""
 
 
 def _value(raw: Any, f: dataclasses.Field) -> Any:
@@ -135,10 +136,8 @@ def _value(raw: Any, f: dataclasses.Field) -> Any:
     try:
         words = f.metadata["words"]
         value = _typed(words.get(raw, raw) if isinstance(raw, str) else raw, f.type)
-    except _WrongLength as error:
-        raise ValueError(f"expected {f.metadata['wanted'] or error}, found {shown(raw)}") from None
     except ValueError as error:
-        raise ValueError(f"expected {error}, found {shown(raw)}") from None
+        raise ValueError(f"expected {f.metadata['wanted'] or error}, found {shown(raw)}") from None
     _check_range(value, f)
     if f.metadata["is_path"]:
         return tuple(map(expanded, value)) if isinstance(value, tuple) else expanded(value)
@@ -209,7 +208,7 @@ def _typed_tuple(value: Any, kinds: tuple) -> tuple:
     if len(value) == 1 and len(kinds) == 2:
         value = [value[0], value[0]]
     if len(value) != len(kinds):
-        raise _WrongLength(f"{len(kinds)} numbers")
+        raise ValueError(f"{len(kinds)} numbers")
     return tuple(_typed(item, kinds[0]) for item in value)
 
 

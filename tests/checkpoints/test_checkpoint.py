@@ -13,7 +13,8 @@ from pathlib import Path
 
 import graf
 from graf.camera import Labels, poses_at, sample_poses
-from graf.checkpoints.checkpoint import NEWEST, backup_name, checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, save_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config

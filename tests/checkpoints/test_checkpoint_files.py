@@ -17,7 +17,8 @@ from pathlib import Path
 import graf.runtime.files
 from graf.checkpoints import checkpoint
 from graf.checkpoints import run_folder as checkpoint_files
-from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, read_checkpoint, save_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import read_record, record_path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save, save_newest
 from graf.config import load_config

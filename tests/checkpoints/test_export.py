@@ -6,8 +6,9 @@ from pathlib import Path
 
 import eval as evaluation
 import graf
-from graf.checkpoints.checkpoint import checkpoint_step, read_checkpoint, save_checkpoint
+from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
 from graf.errors import CheckpointError

@@ -8,7 +8,7 @@ import graf
 import train
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.foreign.architecture import differences, infer_config, read_architecture
-from graf.checkpoints.foreign.recognition import recognise, step_of
+from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import config_to_dict, flat
@@ -134,7 +134,7 @@ def test_fine_network_and_average_come_under_our_names():
     ],
 )
 def test_step(content, step):
-    assert step_of(content) == step
+    assert checkpoint_step(content) == step
 
 
 def test_what_the_family_has_of_its_own_is_named(family, caplog):

@@ -4,7 +4,8 @@ import json
 import logging
 
 from graf.camera import Labels, sample_poses
-from graf.checkpoints.checkpoint import NEWEST, checkpoint_step, read_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
 from graf.errors import GrafError

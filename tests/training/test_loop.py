@@ -2,7 +2,8 @@
 
 import json
 
-from graf.checkpoints.checkpoint import NEWEST, Checkpoint, checkpoint_step, read_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
+from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.data import Views
 from graf.errors import CheckpointWriteError
 from graf.evaluation.results import COMPARABLE

@@ -9,15 +9,15 @@ import logging
 import re
 from pathlib import Path
 
+from graf.checkpoints.foreign.recognition import Weights, some
 from graf.errors import CheckpointError
 from graf.models.rrdb import RRDBNet
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 log = logging.getLogger("graf")
-
-Weights = dict[str, Tensor]
 
 FIRST = "conv_first.weight"
 FIRST_CHANNELS = (3, 12, 48)  # that the first convolution takes, by scale factor
@@ -72,18 +72,12 @@ def read_weights(path: Path) -> Weights:
         raise CheckpointError(f"{path}: no such file of pretrained weights")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except ImportError:
-        raise CheckpointError(f"{path}: reading it needs `pip install safetensors`") from None
     except Exception as error:  # a damaged file can make either library raise nearly anything
         raise CheckpointError(f"{path}: not weights that can be read ({type(error).__name__}: {error})") from None
-    for wrapper in ("params_ema", "params"):
-        if isinstance(content, dict) and wrapper in content:
-            content = content[wrapper]
-            break
+    if isinstance(content, dict):
+        content = content.get("params_ema", content.get("params", content))
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         raise CheckpointError(f"{path}: expected tensors by name, as BasicSR and ESRGAN save them")
     return content
@@ -97,8 +91,7 @@ def to_basicsr(weights: Weights, path: Path | str) -> Weights:
         return {_replace_all(name, NEW_TO_BASICSR): tensor for name, tensor in weights.items()}
     if "model.0.weight" in weights:
         return _from_old_architecture(weights, path)
-    some = ", ".join(list(weights)[:3])
-    raise CheckpointError(f"{path}: not weights of ESRGAN's RRDBNet in a known layout; its tensors are {some}, ...")
+    raise CheckpointError(f"{path}: not weights of ESRGAN's RRDBNet in a known layout; its tensors are {some([*weights])}")
 
 
 def fold_first_convolution(weight: Tensor, u: int) -> Tensor:
@@ -149,7 +142,7 @@ def _from_old_architecture(weights: Weights, path: Path | str) -> Weights:
 
 def _mismatch(path: Path | str, weights: Weights, own: Weights, left: list[str]) -> str:
     message = f"{path}: another network than the config's; {len(left)} tensors do not match, as {', '.join(left[:3])}"
-    found, expected = ("num_blocks {}, nf {}, gc {}".format(*(n or "?" for n in network_size(some))) for some in (weights, own))
+    found, expected = ("num_blocks {}, nf {}, gc {}".format(*(n or "?" for n in network_size(of))) for of in (weights, own))
     return f"{message}. The file has {found}, the config {expected}"
 
 

@@ -97,7 +97,7 @@ def recognise(content: dict, path: Path | str) -> ForeignCheckpoint:
         )
     config = next((content[name] for name in CONFIG_NAMES if isinstance(content.get(name), dict)), None)
     kind = "ours" if ours else _kind(content, left_out)
-    return ForeignCheckpoint(kind, step_of(content), parts, config, _n_classes(parts), left_out, averaged=bool(average))
+    return ForeignCheckpoint(kind, checkpoint_step(content), parts, config, _n_classes(parts), left_out, averaged=bool(average))
 
 
 def _kind(content: dict, left_out: dict) -> Literal["graf", "graf_ccsr", "weights"]:
@@ -186,7 +186,7 @@ def _discriminator(weights: Weights, left_out: dict[str, Weights]) -> Weights:
     }
 
 
-def step_of(content: dict) -> int:
+def checkpoint_step(content: dict) -> int:
     """The training step that a checkpoint's content is of; 0 where it does not say."""
     content = content["state"] if isinstance(content.get("state"), dict) else content
     return next((max(content[name], 0) for name in STEP_NAMES if isinstance(content.get(name), int)), 0)
