@@ -103,7 +103,7 @@ def main() -> int:
     step = checkpoint_step(content)
     run_dir = run_of(checkpoint, config)
     out = args.out or run_dir / "eval" / f"step_{step:08d}"
-    log.info("%s, step %d: %d objects, seed %d", checkpoint, step, args.n_objects, args.seed)
+    log.info("%s, step %d", checkpoint, step)
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)

@@ -54,9 +54,9 @@ class DataConfig:
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
     on_bad_file: Literal["error", "skip"] = key(
-        "error", "what a faulty image does: end with the list, or be left out and counted"
+        "error", "faulty images: `error` ends with a list of them, `skip` leaves them out and counts them"
     )
-    prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) reads ahead", 1, 1000)
+    prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) prefetches", 1, 1000)
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class NerfConfig:
     importance_samples_per_ray: int = key(
         0, "further samples per ray, importance-sampled for a fine network; 0 for none", 0, 4096
     )
-    perturb: bool = key(True, "jitter the samples in training (samples for people are never jittered)")
+    perturb: bool = key(True, "jitter the samples in training (never in images that are written)")
     raw_noise_std: float = key(0.0, "standard deviation of the noise added to raw density in training", 0)
-    decrease_noise: bool = key(True, "let that noise fall to zero over the first 5,000 steps")
+    decrease_noise: bool = key(True, "reduce that noise to zero over the first 5,000 steps")
     checkpoint_rays: Literal["auto"] | int = key(
         "auto",
-        "rays whose activations are held at a time, the others' being computed again in the backward pass; 0 holds all, `auto` "
-        "as many as memory needs",
+        "rays whose activations are held at a time; the others' are recomputed in the backward pass; 0 holds all, `auto` "
+        "as many as fit into memory",
         0,
     )
     chunk: int = key(16384, "rays rendered at a time outside training", 1)
@@ -136,14 +136,16 @@ class CcsrConfig:
     judge: Literal["rendered", "restored"] = key(
         "rendered", "consistency: the discriminator sees renderings and photographs as they are, or both as CCSR restores them"
     )
-    detach: Literal["none", "nerf", "ccsr"] = key("none", "consistency: whose gradient that loss leaves out")
+    detach: Literal["none", "nerf", "ccsr"] = key(
+        "none", "consistency: what that loss passes no gradient to: the field, or CCSR"
+    )
 
 
 @dataclass(frozen=True)
 class LatentConfig:
     type: Literal["gauss", "uniform"] = key("gauss", "distribution of the latents")
     dim: int = key(64, "width of the latents", 2, 65536)
-    dim_appearance: int = key(32, "how many of them, the last, are appearance", 0)
+    dim_appearance: int = key(32, "width of the appearance code, the last part of the latents", 0)
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class DiscriminatorConfig:
     )
     dual: bool = key(False, "refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
     blur_sigma: float = key(
-        2.0, "blur of all that it sees at step 0, standard deviation in pixels, so that shape comes first", 0, 64
+        2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
     blur_steps: int = key(700, "steps in which that blur fades away; 0 for no blur", 0)
     label_loss: Literal["none", "MCE"] = key(
@@ -185,7 +187,7 @@ class TrainingConfig:
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
     max_steps: int = key(1800, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
-    accumulation_steps: int = key(1, "parts that a step's batch is taken in, whose gradients add up to the whole batch's", 1)
+    accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
         "auto",
         "images in each part, at most; auto: batch_size / accumulation_steps, or what memory allows where that is less",
@@ -219,7 +221,7 @@ class TrainingConfig:
     save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     sample_every: int = key(500, "steps between sample sheets (four times as often in the first 500)", 0)
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
-    save_retries: int = key(3, "times that a checkpoint which cannot be written is tried again, before the run ends", 0, 100)
+    save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
     fid_every: int = key(900, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
@@ -250,7 +252,7 @@ class MetricsConfig:
 class MemoryConfig:
     budget_gb: float = key(
         0.0,
-        "memory that the run keeps to, GB of 2^30 bytes, of the device that it trains on; 0 for what the system allows",
+        "memory that the run may use, GB of 2^30 bytes, of the device that it trains on; 0 for what the system allows",
         0,
         1e6,
     )
@@ -267,7 +269,7 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class ReportingConfig:
-    max_metric_rows: int = key(2000, "points that a curve of metrics.jsonl is drawn in; rows beyond are joined", 100)
+    max_metric_rows: int = key(2000, "points per curve of metrics.jsonl; more rows are averaged", 100)
 
 
 @dataclass(frozen=True)
