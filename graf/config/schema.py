@@ -231,8 +231,8 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class MetricsConfig:
-    extractor: Literal["auto", "inception-v3-compat", "efficientnet-lite0"] = key(
-        "auto", "network of FID and KID; auto takes Inception where its weights lie on this machine"
+    extractor: Literal["auto", "inception-v3-compat", "efficientnet-lite0", "efficientnet-lite2"] = key(
+        "auto", "network of FID and KID; auto takes Inception where its weights lie on this machine, else efficientnet-lite0"
     )
     weights_path: str = key("", "file of the Inception weights; empty looks into torch hub's cache", is_path=True)
     protocol: Literal["counts", "graf", "full"] = key(

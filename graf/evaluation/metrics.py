@@ -12,15 +12,16 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import Literal
 
 from graf.checkpoints.record import is_not_the_files
 from graf.config import MetricsConfig
 from graf.data import Views
 from graf.errors import GrafError
-from graf.evaluation.extractors import INCEPTION, Extractor, choose_extractor, tell_once
+from graf.evaluation.extractors import EFFICIENTNET_2, INCEPTION, Extractor, choose_extractor, networks_of_training, tell_once
 from graf.evaluation.outputs import as_uint8
 from graf.evaluation.results import rendering_sha256
-from graf.evaluation.sampling import fresh_samples, labels_of
+from graf.evaluation.sampling import fresh_samples, labels_in_range, labels_of
 from graf.models.generator import Generator, weights_hash
 from graf.runtime.guard import first_line, is_out_of_memory, retry_halved
 from graf.runtime.processes import ALONE, Processes
@@ -63,6 +64,7 @@ class MeasureSettings:
 
     options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder,
     where the generated images are written as PNGs, and the real ones that they are compared with in its folder `real`.
+    cameras: those of the data, or drawn from the config's range whatever the data's are.
     """
 
     names: Sequence[str]
@@ -70,6 +72,7 @@ class MeasureSettings:
     truncation: float = 1.0
     options: MetricsConfig | None = None
     dump: Path | None = None
+    cameras: Literal["data", "range"] = "data"
 
 
 def measure_generator(
@@ -80,13 +83,14 @@ def measure_generator(
     bar: tqdm | None = None,
     processes: Processes = ALONE,
 ) -> dict:
-    """`measure` of samples of a generator at cameras and classes drawn from the data's own, with what they depend on.
+    """`measure` of samples of a generator at the settings' cameras and classes drawn from the data's, with what they depend on.
 
     All processes of a run render and the first measures; the others return {}. The numbers are those of one process. Raises
     GrafError as `measure` does.
     """
     config, options = generator.config, settings.options or generator.config.metrics
-    draw_labels, n_fake = labels_of(dataset, config.data), options.counts[1]
+    draw_labels = (labels_of if settings.cameras == "data" else labels_in_range)(dataset, config.data)
+    n_fake = options.counts[1]
     dump = None if settings.dump is None else new_folder(settings.dump)
     cuda = generator.background.device.type == "cuda"
 
@@ -120,12 +124,27 @@ def measure_generator(
         subset = RealSubset(dataset, result["n_real"], SEED)
         for _ in written((dataset[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
             pass
+    trained_with = networks_of_training(config)
+    if result.get("extractor") in trained_with:
+        warning = f"{result['extractor']} took part in this training, which may please it; measure by {EFFICIENTNET_2} too"
+        tell_once(logging.WARNING, f"metrics: {warning}")
+        result["warnings"].append(warning)
     return result | {
+        "networks_of_training": trained_with,
         "sample_seed": settings.seed,
         "truncation": settings.truncation,
         "generator_sha256": weights_hash(generator),
         "rendering_sha256": rendering_sha256(config),
     }
+
+
+def kid_independent(
+    generator: Generator, dataset: Views, settings: MeasureSettings, cache_dir: Path, bar: tqdm | None = None
+) -> dict[str, float]:
+    """{"kid_independent_<extractor>": KID} of samples at cameras of the config's range, whatever the data's are."""
+    settings = dataclasses.replace(settings, names=["kid"], cameras="range", dump=None)
+    result = measure_generator(generator, dataset, settings, cache_dir, bar)
+    return {f"kid_independent_{result['extractor']}": result["values"][f"kid_{result['extractor']}"]}
 
 
 def measure(

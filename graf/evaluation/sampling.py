@@ -1,8 +1,9 @@
 """Rendering a trained generator: fixed objects from chosen cameras, or fresh samples. Results go to the CPU at once."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
-from graf.camera import Labels
+from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.models.generator import Generator, Rendering
@@ -69,6 +70,15 @@ def fresh_samples(
 def labels_of(dataset: Views, data: DataConfig) -> Callable[[int, torch.Generator], Labels]:
     """What draws labels for fresh samples from the data's own distribution, as `sample_labels` does."""
     return lambda n, rng: sample_labels(dataset, n, data, rng)
+
+
+def labels_in_range(dataset: Views, data: DataConfig) -> Callable[[int, torch.Generator], Labels]:
+    """The same with classes of the data's and cameras of the config's range, drawn independently of each other."""
+
+    def draw(n: int, rng: torch.Generator) -> Labels:
+        return dataclasses.replace(sample_labels(dataset, n, data, rng), pose_c2w=sample_poses(n, data, rng))
+
+    return draw
 
 
 def fresh_renderings(

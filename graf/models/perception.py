@@ -23,10 +23,10 @@ def feature_network() -> EfficientNet:
     return load_efficientnet(EFFICIENTNET_WEIGHTS).eval().requires_grad_(False)
 
 
-def load_efficientnet(weights: Path | str) -> EfficientNet:
-    """EfficientNet-Lite0 with a file's weights."""
+def load_efficientnet(weights: Path | str, name: str = EFFICIENTNET) -> EfficientNet:
+    """The EfficientNet of that name with a file's weights."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
-        network = EfficientNet.from_name(EFFICIENTNET)
+        network = EfficientNet.from_name(name)
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return network
 

@@ -9,6 +9,7 @@ import random
 import socket
 from pathlib import Path
 
+from graf.camera import azimuth_and_v
 from graf.config import CONFIG_DIR, MetricsConfig, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
@@ -29,7 +30,7 @@ import torch_fidelity
 from PIL import Image
 from torch.utils.data import Dataset
 
-LITE = "efficientnet-lite0"
+LITE, LITE_2 = "efficientnet-lite0", "efficientnet-lite2"
 INCEPTION = "inception-v3-compat"
 KID = MeasureSettings(["kid"], seed=0)
 FEW = (f"metrics.extractor={LITE}", "metrics.n_real=8", "metrics.n_fake=6")
@@ -235,19 +236,65 @@ def test_random_states_are_left_alone(tmp_path):
     assert before[2] == after[2]
 
 
-def test_efficientnet_sees_127_as_zero_and_255_as_one():
-    path = str(extractors.EFFICIENTNET_WEIGHTS)
-    extractor = extractors.EfficientNetLite0(LITE, ["1280"], path).eval()
+@pytest.mark.parametrize(("name", "side"), [(LITE, 224), (LITE_2, 260)])
+def test_efficientnet_sees_127_as_zero_and_255_as_one(name, side):
+    extractor = extractors.extractor_network(extractors.choose_extractor(options(8, name))).eval()
     images = torch.tensor([127, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 32, 32)
     with torch.no_grad():
         (features,) = extractor(images)
-        maps = extractor.network.extract_features(torch.stack([torch.zeros(3, 224, 224), torch.ones(3, 224, 224)]))
+        maps = extractor.network.extract_features(torch.stack([torch.zeros(3, side, side), torch.ones(3, side, side)]))
     assert features.shape == (2, 1280)
     torch.testing.assert_close(features, maps.mean(dim=(2, 3)), atol=1e-4, rtol=1e-4)
 
 
+def test_the_second_extractor_is_another_network(tmp_path):
+    reals, fakes = Photographs(checkers(8, seed=1)), [checkers(8, seed=2)]
+    first, second = (measure(fakes, reals, options(8, name), tmp_path, names=("kid",)) for name in (LITE, LITE_2))
+    assert first["weights_sha256"] != second["weights_sha256"] and second["resize"].startswith("260 x 260")
+    assert list(second["values"]) == [f"kid_{LITE_2}"]
+    assert second["values"][f"kid_{LITE_2}"] != first["values"][f"kid_{LITE}"]
+
+
+@pytest.mark.parametrize(
+    ("extractor", "weight", "trained_with", "warned"),
+    [(LITE, 0.1, [LITE], True), (LITE_2, 0.1, [LITE], False), (LITE, 0.0, [], False)],
+)
+def test_a_network_of_the_training_that_measures_is_told(smoke, tmp_path, caplog, extractor, weight, trained_with, warned):
+    config = smoke(*FEW, f"metrics.extractor={extractor}", "ccsr.mode=consistency", f"ccsr.perceptual_weight={weight}")
+    reals = build_dataset(smoke(f"data.datadir={tmp_path}", "data.n_images=8"))
+    result = measure_generator(Generator(config), reals, KID, tmp_path)
+    assert result["networks_of_training"] == trained_with
+    told = [warning for warning in result["warnings"] if "took part in this training" in warning]
+    assert bool(told) is warned and ("took part in this training" in caplog.text) is warned
+
+
+def test_independent_cameras_are_those_of_the_configs_range(smoke, tmp_path, monkeypatch):
+    """The data's cameras are all at 90 degrees; its classes stay as frequent as they are."""
+    config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=8", "data.umin=0.25", "data.umax=0.25")
+    reals = build_dataset(config)
+    reals.labels.class_index[:] = 3
+    wide = dataclasses.replace(config, data=dataclasses.replace(config.data, umin=0.5, umax=0.75))
+    drawn = []
+    real = metrics.fresh_samples
+
+    def noted(generator, draw_labels, n, *rest):
+        drawn.append(draw_labels(n, torch.Generator().manual_seed(0)))
+        return real(generator, draw_labels, n, *rest)
+
+    monkeypatch.setattr(metrics, "fresh_samples", noted)
+    generator = Generator(wide)
+    own = measure_generator(generator, reals, KID, tmp_path)["values"]
+    independent = metrics.kid_independent(generator, reals, KID, tmp_path)
+    azimuths = [azimuth_and_v(labels.pose_c2w)[0] for labels in drawn]
+    assert azimuths[0].round().unique().tolist() == [90]
+    assert azimuths[1].min() >= 180 and azimuths[1].max() <= 270 and azimuths[1].std() > 5
+    assert all(labels.class_index.unique().tolist() == [3] for labels in drawn)
+    assert list(independent) == [f"kid_independent_{LITE}"] and independent[f"kid_independent_{LITE}"] != own[f"kid_{LITE}"]
+
+
 def test_titles_name_the_extractor():
     assert title(f"fid_{INCEPTION}") == "FID (inception-v3-compat)"
+    assert title(f"kid_independent_{LITE_2}") == "KID independent (efficientnet-lite2)"
     assert title(f"kid_std_{LITE}") == "KID std (efficientnet-lite0)"
     result = {"values": {f"fid_{LITE}": 12.345}, "n_fake": 8, "n_real": 9, "resolution": 64}
     assert summary(result) == "FID (efficientnet-lite0) 12.35; 8 generated and 9 real images at 64 px"
