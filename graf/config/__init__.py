@@ -3,7 +3,6 @@
 config = load_config("carla_64", ["training.batch_size=4"])
 """
 
-# ruff: noqa: F401  names of the package
 from graf.config.reading import (
     CONFIG_DIR,
     config_from_dict,
