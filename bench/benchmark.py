@@ -83,17 +83,17 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
     if args.what == "memory" and args.count:
         return memory.count_memory(row["name"], row["rays"])
     if args.what == "memory":
-        return memory.measure_memory(row["name"], row["rays"], args.steps or 3, 60, device)
+        return memory.measure_memory(row["name"], row["rays"], args.steps or 3, device)
     if args.what == "rules":
         return memory.measure_rules(load_config(args.config), args.steps or 20, device)
     if args.what == "ccsr":
         settings = ["training.use_amp=true", f"nerf.samples_per_ray={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
-        return row | memory.measure_steps(config, True, args.steps or 10, memory.WARM_UP_STEPS, device)
+        return row | memory.measure_steps(config, True, args.steps or 10, device)
     amp, kept = STEP_VARIANTS[row["name"]]
     config = load_config(args.config, [f"training.use_amp={str(amp).lower()}", f"training.amp_dtype={args.dtype}"])
     row["number_format"] = AmpSettings.choose(config.training, device).number_format
-    return row | memory.measure_steps(config, kept, args.steps or 20, memory.WARM_UP_STEPS, device)
+    return row | memory.measure_steps(config, kept, args.steps or 20, device)
 
 
 def step_rows(args: argparse.Namespace) -> list[dict]:

@@ -94,10 +94,6 @@ class Outcome:
     kind: str
     said: str
 
-    @property
-    def is_fault(self) -> bool:
-        return self.kind not in ("ran", "refused")
-
 
 class TooLong(BaseException):
     """A mutation has not ended in time; no `except Exception` may take it for its own."""
@@ -115,7 +111,10 @@ def main() -> int:
     for name, fuzz in {**subjects, "data sets": fuzz_data}.items():
         rows[name], wrong = count(name, fuzz, args.mutations, args.seed)
         faults += wrong
-    report(rows)
+    kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+    log.info("| mutated | %s |\n|%s", " | ".join(kinds), " --- |" * (len(kinds) + 1))
+    for name, row in rows.items():
+        log.info("| %s | %s |", name, " | ".join(str(row.get(kind, 0)) for kind in kinds))
     if args.json:
         write_text(args.json, json.dumps({"seed": args.seed, "counts": rows, "faults": faults}, indent=1))
     return 1 if faults else 0
@@ -130,18 +129,10 @@ def count(name: str, fuzz: Callable[[random.Random], Outcome], n: int, seed: int
         outcome = fuzz(random.Random(state))
         slowest_s = max(slowest_s, time.monotonic() - start)
         counts[outcome.kind] += 1
-        if outcome.is_fault:
+        if outcome.kind not in ("ran", "refused"):
             faults.append({"state": state, "kind": outcome.kind, "said": outcome.said})
             log.warning("%s: %s\n%s", state, outcome.kind, outcome.said[-3000:])
     return {**counts, "slowest_s": round(slowest_s, 1)}, faults
-
-
-def report(rows: dict[str, dict[str, int]]) -> None:
-    """Log the counts as a table."""
-    kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
-    log.info("| mutated | %s |\n|%s", " | ".join(kinds), " --- |" * (len(kinds) + 1))
-    for name, row in rows.items():
-        log.info("| %s | %s |", name, " | ".join(str(row.get(kind, 0)) for kind in kinds))
 
 
 def fuzz_config(path: Path, rng: random.Random) -> Outcome:

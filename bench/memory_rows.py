@@ -36,7 +36,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-WARM_UP_STEPS, FRAMES = 3, 8  # of the rules
+WARM_UP_STEPS = 3  # before what is timed
+FRAMES = 8  # of the rules
+LONGEST_S = 60.0  # of one variant's steps
 BATCH = 2  # images; the part that does not grow with them is small
 DEFAULT = ("training.micro_batch=2", "nerf.checkpoint_rays=0")
 AMP, ACCUMULATION, CHECKPOINT = "training.use_amp=true", "training.micro_batch=1", "nerf.checkpoint_rays=1024"
@@ -85,8 +87,8 @@ def in_own_process(arguments: list[str], environment: dict[str, str] | None = No
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure_memory(variant: str, rays: int, n_steps: int, at_most_seconds: float, device: torch.device) -> dict:
-    """Seconds of a training step, the fastest of n_steps or of as many as begin within a time, and peak bytes over the idle
+def measure_memory(variant: str, rays: int, n_steps: int, device: torch.device) -> dict:
+    """Seconds of a training step, the fastest of n_steps or of as many as begin within a minute, and peak bytes over the idle
     process's: of the card, or resident on the CPU."""
     idle = idle_bytes(device)
     if variant != "plain":  # as train.py does
@@ -97,7 +99,7 @@ def measure_memory(variant: str, rays: int, n_steps: int, at_most_seconds: float
     seconds, start = [], time.perf_counter()
     for taken, _ in timed_steps(state):
         seconds.append(taken)
-        if len(seconds) == n_steps or time.perf_counter() - start > at_most_seconds:
+        if len(seconds) == n_steps or time.perf_counter() - start > LONGEST_S:
             break
     peak = peak_memory_bytes(device) - idle
     return described(variant, rays, device) | {"seconds_per_step": min(seconds), "peak_bytes": peak}
@@ -114,17 +116,16 @@ def described(variant: str, rays: int, device: torch.device) -> dict:
     return {"name": variant, "rays_per_image": rays, "number_format": amp.number_format}
 
 
-def measure_steps(config: Config, kept: bool, n_steps: int, warm_up_steps: int, device: torch.device) -> dict:
+def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device) -> dict:
     """Median seconds of a training step, its mean CPU seconds, and peak bytes over the idle process's, with or without freed
     memory being kept."""
     if kept:
         keep_freed_memory()
     idle = idle_bytes(device)
-    steps = timed_steps(TrainState(config, device))
-    for _ in range(warm_up_steps):
-        next(steps)
+    steps = (seconds for seconds, _ in timed_steps(TrainState(config, device)))
+    list(islice(steps, WARM_UP_STEPS))
     start = time.process_time()
-    seconds = [next(steps)[0] for _ in range(n_steps)]
+    seconds = list(islice(steps, n_steps))
     return {
         "seconds_per_step": statistics.median(seconds),
         "cpu_seconds_per_step": (time.process_time() - start) / n_steps,

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import random
 import re
 import resource
@@ -162,7 +163,8 @@ def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterato
         planned = round(0.8 * STEPS_PER_FAULT * (number + rng.random()))
         fault = Fault(inflict.__name__.replace("_", " "))
         with surviving(run, fault):
-            inflict(run, planned, rng)
+            run.kill() if inflict in WHILE_ENDED else run.train_until(planned)
+            inflict(run, rng)
         fault.step = run.step()
         if not run.alive:
             with surviving(run, fault):
@@ -223,72 +225,64 @@ def digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-# A fault leaves the run alive or ended, and raises NotSurvived where the run does not take it as it has to: by going on, or by
-# the right message and exit status.
+# A fault finds the run training, or ended if it is of WHILE_ENDED, and leaves it alive or ended. It raises NotSurvived where
+# the run does not take it as it has to: by going on, or by the right message and exit status.
 
 
-def killed_anywhere(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def killed_anywhere(run: Subject, rng: random.Random) -> None:
     time.sleep(rng.uniform(0, 0.5))
     run.kill(whole_group=rng.random() < 0.5)
 
 
-def killed_while_starting(run: Subject, step: int, rng: random.Random) -> None:
-    run.kill()
+def killed_while_starting(run: Subject, rng: random.Random) -> None:
     run.start()
     time.sleep(rng.uniform(0, 2))
     run.kill()
 
 
-def killed_in_a_write_at_start(run: Subject, step: int, rng: random.Random) -> None:
-    run.kill()
+def killed_in_a_write_at_start(run: Subject, rng: random.Random) -> None:
     run.halt.write_text(str(rng.randint(1, CHANGES_OF_A_START)))
     run.start()
     _kill_where_it_halts(run)
 
 
-def killed_in_a_checkpoint(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def killed_in_a_checkpoint(run: Subject, rng: random.Random) -> None:
     asked = run.halt.with_suffix(".asked")
     asked.write_text(str(rng.randint(1, CHANGES_OF_A_SAVE)))
     asked.rename(run.halt)
     _kill_where_it_halts(run)
 
 
-def newest_truncated(run: Subject, step: int, rng: random.Random) -> None:
-    newest = _newest_after_sigterm(run, step)
-    with newest.open("r+b") as file:
-        file.truncate(rng.randrange(newest.stat().st_size))
+def newest_truncated(run: Subject, rng: random.Random) -> None:
+    newest = _newest_after_sigterm(run)
+    os.truncate(newest, rng.randrange(newest.stat().st_size))
 
 
-def newest_bit_flipped(run: Subject, step: int, rng: random.Random) -> None:
-    newest = _newest_after_sigterm(run, step)
+def newest_bit_flipped(run: Subject, rng: random.Random) -> None:
+    newest = _newest_after_sigterm(run)
     content = bytearray(newest.read_bytes())
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     newest.write_bytes(content)
 
 
-def newest_removed(run: Subject, step: int, rng: random.Random) -> None:
-    _newest_after_sigterm(run, step).unlink()
+def newest_removed(run: Subject, rng: random.Random) -> None:
+    _newest_after_sigterm(run).unlink()
 
 
-def disk_full(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def disk_full(run: Subject, rng: random.Random) -> None:
     _limit_files(run, rng)
     run.end(FILE_STATUS)
     if "cannot be written" not in run.said():
         raise NotSurvived("it did not say what could not be written")
 
 
-def disk_full_for_a_while(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def disk_full_for_a_while(run: Subject, rng: random.Random) -> None:
     _limit_files(run, rng)
     run.wait(lambda: "trying again" in run.said() or None)
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def worker_killed(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def worker_killed(run: Subject, rng: random.Random) -> None:
     told = run.said().count("a loader process died")
     workers = psutil.Process(run.process.pid).children()
     if not workers:
@@ -297,18 +291,15 @@ def worker_killed(run: Subject, step: int, rng: random.Random) -> None:
     run.wait(lambda: run.said().count("a loader process died") > told or None)
 
 
-def images_damaged(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
-    _with_bad_images(run, rng, lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]))
+def images_damaged(run: Subject, rng: random.Random) -> None:
+    _with_bad_images(run, rng, lambda file: os.truncate(file, file.stat().st_size // 2))
 
 
-def images_removed(run: Subject, step: int, rng: random.Random) -> None:
-    run.train_until(step)
+def images_removed(run: Subject, rng: random.Random) -> None:
     _with_bad_images(run, rng, Path.unlink)
 
 
-def images_missing_at_start(run: Subject, step: int, rng: random.Random) -> None:
-    run.kill()
+def images_missing_at_start(run: Subject, rng: random.Random) -> None:
     _with_bad_images(run, rng, Path.unlink)
 
 
@@ -317,6 +308,7 @@ FAULTS = (  # in the order in which they are injected
     *(newest_bit_flipped, killed_while_starting, disk_full_for_a_while, killed_in_a_write_at_start, newest_removed),
     *(images_removed, images_missing_at_start),
 )
+WHILE_ENDED = (killed_while_starting, killed_in_a_write_at_start, images_missing_at_start)
 
 
 def images_of(folder: Path) -> list[Path]:
@@ -348,9 +340,8 @@ def _kill_where_it_halts(run: Subject) -> None:
         reached.unlink(missing_ok=True)
 
 
-def _newest_after_sigterm(run: Subject, step: int) -> Path:
+def _newest_after_sigterm(run: Subject) -> Path:
     """model.pt of the run ended by SIGTERM, with another checkpoint before it."""
-    run.train_until(step)
     run.wait(lambda: next(run.run_dir.rglob("model*.pt"), None))
     run.train_until(run.step() + 1)
     run.process.terminate()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from graf.runtime.console import run_script
 from graf.runtime.files import json_rows
@@ -29,7 +30,7 @@ TRAIN = runpy.run_path(str(ROOT / "train.py"))["main"]
 FORK = multiprocessing.get_context("fork")
 LONGEST_WAIT_S = 600
 POLL_S = 0.05
-WRITES_BEFORE_HALT = 20  # of the stream that torch.save writes to: about a tensor each
+WRITTEN_BEFORE_HALT = 2**16  # bytes of what torch.save writes
 
 
 class NotSurvived(Exception):
@@ -68,8 +69,7 @@ class Subject:
         """Start the command and wait until it trains. Raises NotSurvived where it does not come to that."""
         self.start()
         self.wait(lambda: "training on " in self.said() or None)
-        told = self.continued_from()
-        self.resumed_step = 0 if told is None else told
+        self.resumed_step = self.continued_from() or 0
 
     def train_until(self, step: int) -> None:
         """Have it take at least one step, and reach this one. Raises NotSurvived where it ends before that."""
@@ -167,8 +167,9 @@ def _halt_where_asked(halt: Path) -> None:
         return next(remaining) == 1
 
     def hold() -> None:
-        rename(halt, halt.with_suffix(".reached"))
+        os.rename(halt, halt.with_suffix(".reached"))
         time.sleep(LONGEST_WAIT_S)
+        os._exit(1)
 
     def held(real: Callable) -> Callable:
         def call(*args, **kwargs):
@@ -178,23 +179,12 @@ def _halt_where_asked(halt: Path) -> None:
 
         return call
 
-    def save_held(content: dict, file: object) -> None:
-        save(content, _Halting(file, hold) if reached() else file)
+    def save_held(content: dict, file: BinaryIO) -> None:
+        if reached():  # in the middle of the file
+            file.write(bytes(WRITTEN_BEFORE_HALT))
+            file.flush()
+            hold()
+        save(content, file)
 
-    rename, save = os.rename, torch.save
+    save = torch.save
     os.fsync, os.replace, os.link, torch.save = held(os.fsync), held(os.replace), held(os.link), save_held
-
-
-class _Halting:
-    """A file that holds its writer in the middle of what it writes."""
-
-    def __init__(self, file: object, hold: Callable[[], None]):
-        self._file, self._hold, self._writes = file, hold, 0
-        self.flush = file.flush
-
-    def write(self, block: bytes) -> int:
-        self._writes += 1
-        if self._writes == WRITES_BEFORE_HALT:
-            self._file.flush()
-            self._hold()
-        return self._file.write(block)

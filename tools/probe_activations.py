@@ -224,7 +224,10 @@ def main() -> int:
         parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=f"default {field.default}")
     args = parser.parse_args()
     settings = Settings(*(getattr(args, field.name) for field in dataclasses.fields(Settings)))
-    check_settings(settings)
+    if settings.epochs < 1 or settings.batch_size < 1 or not 0 < settings.learning_rate <= 1e30:
+        raise GrafError("--epochs, --batch_size and --learning_rate must be finite numbers above 0")
+    if not 0 < settings.held_out <= 0.4:
+        raise GrafError(f"--held_out {settings.held_out}: expected a share above 0 and at most 0.4, which is left out twice")
     cached = CachedActivations(args.folder, args.layer)
     experiment = Experiment(cached, build_target(cached, args.target), settings)
     with Interruption() as interruption, progress(total=settings.epochs, desc="probe", unit="epoch") as bar:
@@ -233,14 +236,6 @@ def main() -> int:
     report(result, experiment.target.score)
     log.info("%s", write(args.folder / f"probe_{cached.layer}_{args.target}", result, best.weights))
     return interruption.exit_status or (0 if best.finite else 1)
-
-
-def check_settings(settings: Settings) -> None:
-    """Raises GrafError for numbers that cannot be."""
-    if settings.epochs < 1 or settings.batch_size < 1 or not 0 < settings.learning_rate <= 1e30:
-        raise GrafError("--epochs, --batch_size and --learning_rate must be finite numbers above 0")
-    if not 0 < settings.held_out <= 0.4:
-        raise GrafError(f"--held_out {settings.held_out}: expected a share above 0 and at most 0.4, which is left out twice")
 
 
 def build_target(cached: CachedActivations, name: str) -> Target:

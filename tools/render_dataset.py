@@ -94,7 +94,9 @@ def main() -> int:
     config = config_from_dict(merge(config_to_dict(load_config()), layer, where), where)
     sources = find_meshes(arguments.meshes, arguments.match)
     renderer = MeshRenderer(config.data)
-    claim_folder(arguments.out, settings_of(arguments, sources))
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
+    settings["meshes"] = {source.name: source.file.relative_to(source.root).as_posix() for source in sources}
+    claim_folder(arguments.out, settings)
     rendered: dict[Source, list[View]] = {}
     faults = []
     for index, source in enumerate(progress(sources, desc="rendering", unit="mesh")):
@@ -168,12 +170,6 @@ def patch_settings(resolution: int) -> dict[str, Any]:
     if patch < resolution:
         rays |= {"min_scale": patch / resolution, "random_scale": True, "random_shift": True}
     return rays
-
-
-def settings_of(arguments: argparse.Namespace, sources: list[Source]) -> dict[str, Any]:
-    """All that the set depends on."""
-    flags = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
-    return flags | {"meshes": {source.name: source.file.relative_to(source.root).as_posix() for source in sources}}
 
 
 def claim_folder(out: Path, settings: dict[str, Any]) -> None:

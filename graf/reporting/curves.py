@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from graf.errors import GrafError
 from graf.evaluation.results import COMPARABLE, title
-from graf.runtime.files import whole_file
+from graf.runtime.files import json_rows, whole_file
 
 import torch
 from matplotlib.axes import Axes
@@ -126,7 +126,7 @@ def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
 def _take(line: str, history: History) -> bool:
     """Add a line to the history; False, and nothing is added, where it cannot be read."""
     try:
-        match json.loads(line):
+        match next(json_rows([line]), None):
             case {"step": int(step), "evaluation": {"values": dict(values)} as result} if values:
                 numbers = _numbers(values)
                 curves = _evaluations_like(result, step, history).curves
@@ -135,7 +135,7 @@ def _take(line: str, history: History) -> bool:
             case _:
                 return False
         step = float(step)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # no JSON, no numbers, too large or too deeply nested
+    except (ValueError, TypeError, OverflowError):  # no numbers, or too large
         return False
     for name, value in numbers.items():
         curves.setdefault(name, Curve(history.max_points)).add(step, value)

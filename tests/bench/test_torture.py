@@ -184,7 +184,7 @@ def test_damaged_images_are_put_back_and_must_be_named(run, monkeypatch, said, s
     monkeypatch.setattr(Subject, "start", lambda run: run.log_file.write_text(said))
     monkeypatch.setattr(run, "end", end)
     try:
-        torture.images_missing_at_start(run, 0, random.Random(0))
+        torture.images_missing_at_start(run, random.Random(0))
         assert survived
     except NotSurvived:
         assert not survived

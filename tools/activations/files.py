@@ -51,16 +51,24 @@ class ActivationWriter:
     """
 
     def __init__(self, folder: Path | str, n_samples: int, source: Source, layers: Sequence[str], settings: str = ""):
-        self.folder, self.n_samples, self.source = Path(folder), n_samples, source
-        self.asked = {"layers": list(layers), "samples": n_samples, "settings": settings}
-        self.taken = self.samples = self.bytes = self.estimated_bytes = 0
-        self._layers: dict[str, dict] = {}
-        self._labels: dict[str, str] = {}
+        self.folder, self.n_samples = Path(folder), n_samples
+        self.manifest = {
+            "format": FORMAT,
+            "source": dataclasses.asdict(source),
+            "complete": False,
+            "asked": {"layers": list(layers), "samples": n_samples, "settings": settings},
+            "taken": 0,
+            "samples": 0,
+            "bytes": 0,
+            "layers": {},
+            "labels": {},
+            "shards": [],
+        }
         self._rows: list[dict[str, Tensor]] = []  # of the next shard, batch by batch
-        self._rows_bytes = 0
-        self._shards: list[dict] = []
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             self._go_on()
+        self.taken, self.samples, self.bytes = (self.manifest[name] for name in ("taken", "samples", "bytes"))
+        self.estimated_bytes, self._shards = self.bytes, self.manifest["shards"]
         self._kept = len(self._shards)  # of before: an error leaves them as they were
 
     def __enter__(self) -> "ActivationWriter":
@@ -78,15 +86,13 @@ class ActivationWriter:
 
     def _go_on(self) -> None:
         held = read_manifest(self.folder) if (self.folder / MANIFEST).exists() else {}
-        if held.get("complete", True) or held["source"] != dataclasses.asdict(self.source) or held["asked"] != self.asked:
+        if held.get("complete", True) or any(held[key] != self.manifest[key] for key in ("source", "asked")):
             kept = "not an empty folder"
             if held:
                 kept = "holds activations already" if held.get("complete", True) else "holds part of other activations"
             raise GrafError(f"{self.folder}: {kept}; nothing is written over, delete it or name another with --out")
-        self.taken, self.samples, self._shards = held["taken"], held["samples"], held["shards"]
-        self._layers, self._labels = held["layers"], held["labels"]
-        self.bytes = self.estimated_bytes = held["bytes"]
-        log.info("%s: continues after the first %d of %d samples", self.folder, self.taken, self.n_samples)
+        self.manifest = held
+        log.info("%s: continues after the first %d of %d samples", self.folder, held["taken"], self.n_samples)
 
     def add(self, activations: dict[str, Tensor], labels: dict[str, Tensor]) -> None:
         """Append n samples: activations (n, ...) float16 by name, labels (n,) by name, all on the CPU.
@@ -97,14 +103,14 @@ class ActivationWriter:
         rows |= {f"labels/{name}": x for name, x in labels.items()}
         n, n_bytes = len(next(iter(rows.values()))), sum(x.nbytes for x in rows.values())
         if not self._rows and len(self._shards) == self._kept:  # the first
-            self._labels = {name: _dtype(x) for name, x in labels.items()}
+            self.manifest["labels"] = {name: _dtype(x) for name, x in labels.items()}
             self._reserve(n_bytes * (self.n_samples - self.taken) // n)
         for name, x in activations.items():
             self._describe(name, x)
         self._rows.append(rows)
         self.taken, self.samples = self.taken + n, self.samples + n
-        self.bytes, self._rows_bytes = self.bytes + n_bytes, self._rows_bytes + n_bytes
-        if self._rows_bytes >= SHARD_BYTES:
+        self.bytes += n_bytes
+        if sum(x.nbytes for some in self._rows for x in some.values()) >= SHARD_BYTES:
             self._flush()
 
     def _reserve(self, n_bytes: int) -> None:
@@ -120,7 +126,7 @@ class ActivationWriter:
 
     def _describe(self, name: str, x: Tensor) -> None:
         shape = list(x.shape[1:])
-        layer = self._layers.setdefault(
+        layer = self.manifest["layers"].setdefault(
             name, {"layer": name, "shape": shape, "dtype": _dtype(x), "bytes": 0, "samples_not_finite": 0}
         )
         if layer["shape"] != shape:
@@ -137,25 +143,15 @@ class ActivationWriter:
             temporary.write_bytes(save(columns))  # save_file would let nobody else read it
         n = sum(len(next(iter(rows.values()))) for rows in self._rows)
         self._shards.append({"file": path.name, "samples": n, "bytes": path.stat().st_size})
-        self._rows, self._rows_bytes = [], 0
+        self._rows = []
 
     def _write_manifest(self) -> None:
-        for layer in self._layers.values():
+        for layer in self.manifest["layers"].values():
             if n := layer["samples_not_finite"]:
                 log.warning("layer %s: %d of %d samples hold numbers beyond float16", layer["layer"], n, self.samples)
-        manifest = {
-            "format": FORMAT,
-            "source": dataclasses.asdict(self.source),
-            "complete": self.taken >= self.n_samples,
-            "asked": self.asked,
-            "taken": self.taken,
-            "samples": self.samples,
-            "bytes": sum(shard["bytes"] for shard in self._shards),
-            "layers": self._layers,
-            "labels": self._labels,
-            "shards": self._shards,
-        }
-        write_text(self.folder / MANIFEST, json.dumps(manifest, indent=1))
+        done = {"complete": self.taken >= self.n_samples, "taken": self.taken, "samples": self.samples}
+        self.manifest |= done | {"bytes": sum(shard["bytes"] for shard in self._shards)}
+        write_text(self.folder / MANIFEST, json.dumps(self.manifest, indent=1))
 
 
 class CachedActivations(Dataset):
