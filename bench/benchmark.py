@@ -3,7 +3,7 @@
 python bench/benchmark.py step       # a config's step in float32 and in mixed precision
 python bench/benchmark.py amp        # the same two in turns, A B A B: does mixed precision cost time on this processor?
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
-python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples on a ray
+python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python bench/benchmark.py rules      # what the house rules about memory are worth
 """
@@ -41,7 +41,7 @@ STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
 MOST_TIME_OF_AMP = 1.05  # of float32's
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
-SAMPLES = (20, 64)  # on a ray: the default's, and GRAF's
+SAMPLES = (20, 64)  # per ray: the default's, and GRAF's
 RAYS = (1024, 4096, 16384)
 
 
@@ -178,7 +178,7 @@ def time_of_row(path: Path, n: int, training: subprocess.Popen) -> float:
 def ccsr_rows(args: argparse.Namespace) -> list[dict]:
     """Time and memory of a step with each of CCSR's variants; the discriminator sees as many pixels in all of them."""
     rows: list[dict] = []
-    log.info("| samples on a ray | step | seconds | times as fast | peak MiB |\n| --- | --- | --- | --- | --- |")
+    log.info("| samples per ray | step | seconds | times as fast | peak MiB |\n| --- | --- | --- | --- | --- |")
     for samples in SAMPLES:
         variants = [in_own_process({"name": name, "samples": samples}) for name in CCSR]
         unrefined = next(row["seconds_per_step"] for row in variants if row["name"] == NOT_REFINED)

@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--measure", action="store_true", help="be one of the processes, and print the row as JSON")
     args = parser.parse_args()
-    config = load_config(args.config, args.set)  # here, so that a fault in it is told once, and not by each process
+    config = load_config(args.config, args.set)  # here, so that a fault in it is reported once, not by every process
     if args.measure:
         with processes_of_run(args.device) as (processes, device):
             timed = TimedProcesses(processes.rank, processes.world_size)

@@ -380,7 +380,7 @@ def _animated(file: Path, rng: random.Random) -> None:
 
 
 def _bomb(file: Path, rng: random.Random) -> None:
-    """A PNG of a few bytes that says it is huge."""
+    """A PNG of a few bytes whose header declares a huge image."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

@@ -62,7 +62,7 @@ def ends(rows: list[dict]) -> tuple[int, int]:
 
 
 def draw(rows: list[dict], file: Path) -> None:
-    """Resident memory over steps; what sampling, metrics and checkpoints take is told apart."""
+    """Resident memory over steps; points of sampling, metrics and checkpoints have colours of their own."""
 
     def points(some: list[dict]) -> tuple[list[int], list[float]]:
         return [row["step"] for row in some], [row["host_bytes"] / GB for row in some]

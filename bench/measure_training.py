@@ -32,7 +32,7 @@ from graf.training.steps import train_step
 import torch
 
 NOT_REFINED = "not refined"
-CCSR = {"refined, scale 2": 2, "refined, scale 4": 4, NOT_REFINED: 1}  # pixels a ray; the discriminator sees as many in all
+CCSR = {"refined, scale 2": 2, "refined, scale 4": 4, NOT_REFINED: 1}  # pixels per ray; the discriminator sees as many in all
 UNREFINED = ("ccsr.mode=none", "ccsr.rrdb.pretrained_path=''", "discriminator.dual=false")
 COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
@@ -65,7 +65,7 @@ def main() -> int:
     args = parser.parse_args()
     variants = {"trained": None} if args.what == "progress" else CCSR
     settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
-    # Faults of a config are said now.
+    # Faults of a config are reported before anything is started.
     configs = {name: variant_config(args.config, settings, scale) for name, scale in variants.items()}
     if args.variant == DATA_ALONE:
         build_dataset(next(iter(configs.values())))
@@ -83,8 +83,7 @@ def main() -> int:
 def write_table(variants: list[str], minutes: list[float], file: Path | None) -> int:
     """Print each row as it comes, and write all there are into the file. Returns the exit status of what failed, or 0.
 
-    A process does nothing but train until it has told its peak, so minute 0 is measured in another one, and toy cars are made
-    in another one.
+    A process does nothing but train until it has reported its peak: minute 0 is measured, and toy cars are made, in others.
     """
     if status := in_own_process(DATA_ALONE, minutes, lambda row: None):
         return status
@@ -101,7 +100,7 @@ def write_table(variants: list[str], minutes: list[float], file: Path | None) ->
 
 
 def variant_config(file: Path | None, settings: Sequence[str], scale: int | None) -> Config:
-    """A file's config with the settings, and so many pixels a ray, with as many rays as keep the discriminator's view."""
+    """A file's config with the settings, and so many pixels per ray, with as many rays as keep the discriminator's view."""
     base = load_config(file, settings)
     if scale is None:
         return base
@@ -122,7 +121,7 @@ def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], No
 
 
 def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
-    """A row at each of the minutes, of one training. The peak of its memory is told where none of the minutes is 0."""
+    """A row at each of the minutes, of one training run. The peak of its memory is given where none of the minutes is 0."""
     dataset = build_dataset(config)
     config = fit_to_data(config, dataset.knowledge)
     idle = peak_memory_bytes(device)

@@ -255,7 +255,7 @@ def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[fl
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all storages that operations inside it make and that have not been freed: `live`, and their `peak`.
 
-    Fake tensors count as others do; where their values are asked for, they are said to be finite.
+    Fake tensors count as others do; where their values are asked for, they are taken to be finite.
     """
 
     def __init__(self):

@@ -30,7 +30,7 @@ class PlainGenerator(nn.Module):
     def forward(
         self, latents: Tensor, labels: Labels, grid: Tensor, noise: RayNoise | None = None, rays_at_once: int = 0
     ) -> Rendering:
-        """As Generator.forward; whatever rays_at_once says, all rays are held."""
+        """As Generator.forward; all rays are held, whatever rays_at_once is."""
         config, noise = self.learned.config, noise or RayNoise()
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, config.data.imsize, config.data)
         near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, config.data))

@@ -136,7 +136,7 @@ def keep_config(config: Config, folder: Path) -> Path:
 
 
 def first_difference(undisturbed: Subject, disturbed: Subject) -> str:
-    """The first step that two runs told of differently, and the numbers in which."""
+    """The first step whose rows differ between two runs, and the numbers in which they do."""
     rows, others = undisturbed.rows(), disturbed.rows()
     for step in sorted(rows.keys() & others.keys()):
         row, other = rows[step], others[step]

@@ -116,16 +116,16 @@ class Subject:
         return ""
 
     def continued_from(self) -> int | None:
-        """The step that the newest process said to go on from, 0 for a new run; None before it has."""
+        """The step that the newest process continues from by its log, 0 for a new run; None before the log has it."""
         told = re.search(r"continuing .* from step (\d+)", self.said())
         return int(told[1]) if told else 0 if "training on " in self.said() else None
 
     def rows(self) -> dict[int, dict]:
-        """What it told of each step, by metrics.jsonl."""
+        """The row of each step in metrics.jsonl."""
         return {row["step"]: row for row in json_rows(self._rows.read_text(encoding="utf-8").splitlines())}
 
     def step(self) -> int:
-        """The last step that it told of, 0 for none."""
+        """The last step in metrics.jsonl, 0 for none."""
         with contextlib.suppress(OSError):
             last_first = reversed(self._rows.read_text(encoding="utf-8").splitlines())  # it may be writing the last
             return next((row["step"] for row in json_rows(last_first)), 0)
@@ -156,7 +156,7 @@ def _train(arguments: Sequence[str], log_file: Path, halt: Path) -> None:
 def _halt_where_asked(halt: Path) -> None:
     """Hold the process at the n-th of its changes to files after `halt`, with n in it, has been put there.
 
-    That it is held is said by renaming the file to halt.reached.
+    Once it is held, the file is renamed to halt.reached.
     """
     remaining = itertools.repeat(0)
 

@@ -129,7 +129,7 @@ def page(status: RunStatus, bars: str = BARS) -> RenderableType:
 def curves(
     title: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], bars: str, moves: bool = True
 ) -> Table:
-    """A row a curve."""
+    """A row per curve."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in ("", *COLUMNS, ""):
         table.add_column(heading, justify="right" if heading in COLUMNS[:3] else "left", no_wrap=True, overflow="crop")

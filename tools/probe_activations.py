@@ -67,7 +67,7 @@ class AzimuthTarget:
         return F.mse_loss(outputs, self.values[index])
 
     def scores(self, outputs: Tensor, index: Tensor) -> Tensor:
-        """Degrees between what is said and what is, (n,)."""
+        """Degrees between the predicted and the true azimuth, (n,)."""
         return angular_error_deg(torch.rad2deg(torch.atan2(outputs[:, 1], outputs[:, 0])), self.azimuth_deg[index])
 
     def blind(self, train: Tensor, index: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class Experiment:
 
     @torch.no_grad()
     def outputs(self, index: Tensor) -> Tensor:
-        """What the probe says of samples (n,): (n, width)."""
+        """The probe's outputs for samples (n,): (n, width)."""
         return torch.cat([self.probe(self._features(some)) for some in index.split(self.settings.batch_size)])
 
     def _train_epoch(self, optimizer: torch.optim.Optimizer) -> float:

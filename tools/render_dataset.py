@@ -275,7 +275,7 @@ def licence_files(source: Source) -> list[Path]:
 
 
 def write_licences(path: Path, sources: Sequence[Source]) -> None:
-    """One line an object, with the numbers of its licence texts, which follow, each once."""
+    """One line per object, with the numbers of its licence texts, which follow, each once."""
     numbers: dict[str, int] = {}
     texts: list[str] = []
     lines = ["The images in this folder show these objects. To pass them on, keep to the licences of the objects.", ""]
