@@ -278,7 +278,7 @@ def disk_full(run: Subject, rng: random.Random) -> None:
 
 def disk_full_for_a_while(run: Subject, rng: random.Random) -> None:
     _limit_files(run, rng)
-    run.wait(lambda: "trying again" in run.said() or None)
+    run.wait(lambda: "trying again" in run.said())
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
@@ -288,7 +288,7 @@ def worker_killed(run: Subject, rng: random.Random) -> None:
     if not workers:
         raise NotSurvived("it has no loader processes; set training.nworkers=1 or more")
     rng.choice(workers).kill()
-    run.wait(lambda: run.said().count("a loader process died") > told or None)
+    run.wait(lambda: run.said().count("a loader process died") > told)
 
 
 def images_damaged(run: Subject, rng: random.Random) -> None:
@@ -333,7 +333,7 @@ def copy_images(config: Config, folder: Path) -> str:
 def _kill_where_it_halts(run: Subject) -> None:
     reached = run.halt.with_suffix(".reached")
     try:
-        run.wait(lambda: reached.exists() or None)
+        run.wait(reached.exists)
     finally:
         run.kill()
         run.halt.unlink(missing_ok=True)
@@ -342,7 +342,7 @@ def _kill_where_it_halts(run: Subject) -> None:
 
 def _newest_after_sigterm(run: Subject) -> Path:
     """model.pt of the run ended by SIGTERM, with another checkpoint before it."""
-    run.wait(lambda: next(run.run_dir.rglob("model*.pt"), None))
+    run.wait(lambda: any(run.run_dir.rglob("model*.pt")))
     run.train_until(run.step() + 1)
     run.process.terminate()
     run.end(TERMINATED_STATUS)

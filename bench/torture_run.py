@@ -68,7 +68,7 @@ class Subject:
     def start_training(self) -> None:
         """Start the command and wait until it trains. Raises NotSurvived where it does not come to that."""
         self.start()
-        self.wait(lambda: "training on " in self.said() or None)
+        self.wait(lambda: "training on " in self.said())
         self.resumed_step = self.continued_from() or 0
 
     def train_until(self, step: int) -> None:
@@ -76,13 +76,13 @@ class Subject:
         if not self.alive:
             self.start_training()
         step = max(step, self.resumed_step + 1)
-        self.wait(lambda: (self._rows_file() != self.old_rows_file and self.step() >= step) or None)
+        self.wait(lambda: self._rows_file() != self.old_rows_file and self.step() >= step)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Until the condition is not None. Raises NotSurvived where the process ends first, or writes nothing for long."""
+        """Until the condition holds. Raises NotSurvived where the process ends first, or writes nothing for long."""
         written, deadline = None, 0.0
-        while condition() is None:
-            if not self.alive and condition() is None:
+        while not condition():
+            if not self.alive and not condition():
                 raise NotSurvived(f"it ended with status {self.process.exitcode}")
             if written != (now := (self.step(), len(self.said()))):
                 written, deadline = now, time.monotonic() + LONGEST_WAIT_S
@@ -92,7 +92,7 @@ class Subject:
 
     def end(self, status: int) -> None:
         """Wait for it to end by itself. Raises NotSurvived where it leaves another status, or a traceback."""
-        self.wait(lambda: None if self.alive else True)
+        self.wait(lambda: not self.alive)
         if self.process.exitcode != status:
             raise NotSurvived(f"its exit status is {self.process.exitcode}, not {status}")
         if "Traceback" in self.said():

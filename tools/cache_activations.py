@@ -358,16 +358,13 @@ def cache_activations(
                 bar.set_postfix_str(f"{size(writer.bytes)} of about {size(writer.estimated_bytes)}", refresh=False)
                 bar.update(end - bar.n)
     if writer.samples == 0:
-        raise GrafError(failures[0] if failures else _nothing(silent))
+        said = "stopped before the first batch; nothing is kept"
+        if silent:
+            said = f"nothing from {', '.join(sorted(silent))}: not called as a module here; --list tells which layers are"
+        raise GrafError(failures[0] if failures else said)
     if left_out:
         log.warning("%d samples left out, for which there was nothing from %s", left_out, ", ".join(sorted(silent)))
     return failures
-
-
-def _nothing(silent: set[str]) -> str:
-    if not silent:
-        return "stopped before the first batch; nothing is kept"
-    return f"nothing from {', '.join(sorted(silent))}: not called as a module here; --list tells which layers are"
 
 
 if __name__ == "__main__":

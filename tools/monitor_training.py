@@ -42,7 +42,9 @@ def main() -> int:
     sys.stdout.reconfigure(errors="replace")  # a terminal that has not all characters
     with contextlib.suppress(KeyboardInterrupt):
         if arguments.web:
-            serve(reader, arguments.port)
+            with make_server(reader, arguments.port) as server:
+                log.info("%s is shown at http://%s:%d until Ctrl-C", reader.run_dir, *server.server_address)
+                server.serve_forever()
         else:
             show(reader, Console(), arguments.interval_s, arguments.once)
     return 0
@@ -83,12 +85,6 @@ def require_one_run(folder: Path) -> None:
     told = [(run, facts(RunReader(run).status())) for run in runs]
     lines = (f"  {run}: step {found['step']}, {found['state']}" for run, found in told)
     raise GrafError("\n".join([f"{folder}: name one of the runs in it, the newest first:", *lines]))
-
-
-def serve(reader: RunReader, port: int) -> None:
-    with make_server(reader, port) as server:
-        log.info("%s is shown at http://%s:%d until Ctrl-C", reader.run_dir, *server.server_address)
-        server.serve_forever()
 
 
 def show(reader: RunReader, console: Console, interval_s: float, once: bool) -> None:

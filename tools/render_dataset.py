@@ -110,7 +110,9 @@ def main() -> int:
         return 2
     views = [view for views in rendered.values() for view in views]
     if arguments.labels == "transforms":
-        write_transforms(arguments.out / TRANSFORMS, views, config)
+        frames = [{"file_path": file, "transform_matrix": [*pose.tolist(), [0.0, 0.0, 0.0, 1.0]]} for file, pose in views]
+        content = {"camera_angle_x": math.radians(config.data.fov), "frames": frames}  # as NeRF-Blender has it
+        write_text(arguments.out / TRANSFORMS, json.dumps(content, indent=1))
     else:
         layer["data"] |= heights_of(elevations_seen(views, arguments.elevations))
     config_file = arguments.out / "config.yaml"
@@ -217,12 +219,6 @@ def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], argum
     if not seen:
         raise ValueError("nothing of it is seen")
     return seen
-
-
-def write_transforms(file: Path, views: list[View], config: Config) -> None:
-    """transforms.json, as NeRF-Blender has it."""
-    frames = [{"file_path": view.file, "transform_matrix": [*view.pose_c2w.tolist(), [0.0, 0.0, 0.0, 1.0]]} for view in views]
-    write_text(file, json.dumps({"camera_angle_x": math.radians(config.data.fov), "frames": frames}, indent=1))
 
 
 def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:

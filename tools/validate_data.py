@@ -19,14 +19,10 @@ from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import whole_file
 
-import matplotlib
 import numpy as np
 import torch
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import SubFigure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
 SHEET_ROWS, SHEET_COLUMNS = 6, 5
@@ -63,7 +59,7 @@ def own_folder(config: Config) -> Path:
 
 def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
     """Images at the left, with azimuth and polar angle where they are known; their cameras at the right, or drawn ones."""
-    figure = plt.figure(figsize=(16, 10), layout="constrained")
+    figure = Figure(figsize=(16, 10), layout="constrained")
     left, right = figure.subfigures(1, 2)
     shown = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS)
     if dataset.posed:
@@ -86,7 +82,6 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
     with whole_file(file) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of names in scripts that matplotlib has no font for
         figure.savefig(temporary, dpi=100)
-    plt.close(figure)
 
 
 def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
