@@ -9,6 +9,7 @@ import logging
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig, NerfConfig
@@ -62,9 +63,10 @@ def extract_mesh(
     if class_index is not None:
         latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
     radius = visible_radius(generator.config.data)
+    styles = generator.styles(latents)
     if level is None:
-        level = silhouette_level(generator, latents)
-    grid = _density_grid(generator, latents, radius, resolution, bar)
+        level = silhouette_level(generator, styles)
+    grid = _density_grid(generator, styles, radius, resolution, bar)
     if not 0 < level < grid.max():
         raise NoSurface(
             f"mesh: no surface at density {level:g}, this object has 0 to {grid.max():.3g} in {resolution} cells per side; "
@@ -74,7 +76,7 @@ def extract_mesh(
     vertices, faces, _, _ = marching_cubes(grid, level, spacing=(cell,) * 3, gradient_direction="ascent")
     mesh = trimesh.Trimesh(vertices - (radius + cell / 2), _without_specks(vertices, faces), process=False)
     mesh.remove_unreferenced_vertices()
-    mesh.visual.vertex_colors = _vertex_colours(generator, latents, mesh)
+    mesh.visual.vertex_colors = _vertex_colours(generator, styles, mesh)
     log.info("mesh: %d faces at density %.3g of at most %.3g", len(mesh.faces), level, grid.max())
     return mesh
 
@@ -120,31 +122,31 @@ def visible_radius(data: DataConfig) -> float:
     return radius
 
 
-def density(generator: Generator, points: Tensor, latents: Tensor) -> Tensor:
-    """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen; latents (1, Z) with the class in them."""
+def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:
+    """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen; styles of one object's latents."""
     field = generator.field if generator.field_fine is None else generator.field_fine
     activation = F.relu if generator.config.nerf.density_activation == "relu" else F.softplus
     ahead = points.new_tensor([[[0.0, 0.0, -1.0]]])  # a direction, on which density does not depend
-    return torch.cat([activation(field(some[None, None], ahead, latents)[0][0, 0]) for some in points.split(POINTS_AT_ONCE)])
+    return torch.cat([activation(field(some[None, None], ahead, styles[-1])[0][0, 0]) for some in points.split(POINTS_AT_ONCE)])
 
 
 @torch.inference_mode()
-def silhouette_level(generator: Generator, latents: Tensor) -> float:
+def silhouette_level(generator: Generator, styles: tuple[Any, ...]) -> float:
     """The density whose level set has the silhouette that cameras see: the rays that are at least half opaque.
 
     A ray meets the level set where its highest density exceeds the level. Of all levels it is that at which these rays and the
     half opaque ones agree best (intersection over union, from cameras of the config's range), halfway to the next lower
-    density. Outlines are what training sees of a shape, and are defined for haze and for walls alike. latents (1, Z) with the
-    class in them. Raises NoSurface where no ray is half opaque.
+    density. Outlines are what training sees of a shape, and are defined for haze and for walls alike. Raises NoSurface where
+    no ray is half opaque.
     """
-    data = generator.config.data
-    pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(latents)
-    rays_o, rays_d = camera_rays(pose_c2w, full_grid(SILHOUETTE_SIDE, latents.device), SILHOUETTE_SIDE, data)
+    data, device = generator.config.data, generator.background.device
+    pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(device)
+    rays_o, rays_d = camera_rays(pose_c2w, full_grid(SILHOUETTE_SIDE, device), SILHOUETTE_SIDE, data)
     near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in depth_bounds(pose_c2w, data))
     depths = stratified_depths(near, far, _samples(generator.config.nerf), None)  # (B, R, S)
     points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]
     inside = points.abs().amax(-1) <= visible_radius(data)
-    along = density(generator, points.flatten(0, 2), latents).view_as(depths) * inside
+    along = density(generator, points.flatten(0, 2), styles).view_as(depths) * inside
     opaque = (along * interval_lengths(depths, rays_d, endless=False)).sum(-1).flatten() >= math.log(2)
     peaks, order = along.amax(-1).flatten().sort(descending=True)
     if not opaque.any():
@@ -163,12 +165,14 @@ def _samples(nerf: NerfConfig) -> int:
     return (nerf.render_samples_per_ray or nerf.samples_per_ray) + nerf.importance_samples_per_ray
 
 
-def _density_grid(generator: Generator, latents: Tensor, radius: float, resolution: int, bar: tqdm | None) -> np.ndarray:
+def _density_grid(
+    generator: Generator, styles: tuple[Any, ...], radius: float, resolution: int, bar: tqdm | None
+) -> np.ndarray:
     """Density (G + 2, G + 2, G + 2) along x, y and z at the cells' centres, from -radius to radius, padded with zeros."""
     grid = np.zeros((resolution + 2,) * 3, dtype=np.float32)
-    axis = radius * ((2 * torch.arange(resolution, device=latents.device) + 1) / resolution - 1)
+    axis = radius * ((2 * torch.arange(resolution, device=generator.background.device) + 1) / resolution - 1)
     for i in range(resolution):
-        slab = density(generator, torch.cartesian_prod(axis[i : i + 1], axis, axis), latents)
+        slab = density(generator, torch.cartesian_prod(axis[i : i + 1], axis, axis), styles)
         grid[i + 1, 1:-1, 1:-1] = slab.view(resolution, resolution).cpu()
         if bar is not None:
             bar.update()
@@ -185,19 +189,19 @@ def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
     return faces[(volumes >= SPECK * volumes.max())[piece]]
 
 
-def _vertex_colours(generator: Generator, latents: Tensor, mesh: trimesh.Trimesh) -> np.ndarray:
+def _vertex_colours(generator: Generator, styles: tuple[Any, ...], mesh: trimesh.Trimesh) -> np.ndarray:
     """Colours (N, 3) uint8 of short rays against the normals, from one rendering step in front of the surface to one behind it.
 
     A longer ray would show the inside of a soft surface, a shorter one a single point of it.
     """
-    data, nerf = generator.config.data, generator.config.nerf
+    data, nerf, device = generator.config.data, generator.config.nerf, generator.background.device
     step = (data.far - data.near) / (_samples(nerf) - 1)
-    bounds = latents.new_zeros(1, 1), latents.new_full((1, 1), 2 * step)
-    normals = torch.tensor(mesh.vertex_normals, dtype=latents.dtype)
-    starts = torch.tensor(mesh.vertices, dtype=latents.dtype) + step * normals
+    bounds = torch.zeros(1, 1, device=device), torch.full((1, 1), 2 * step, device=device)
+    normals = torch.tensor(mesh.vertex_normals, dtype=torch.float32)
+    starts = torch.tensor(mesh.vertices, dtype=torch.float32) + step * normals
     colours, at_once = [], max(1, POINTS_AT_ONCE // _samples(nerf))
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
-        seen = generator.render_rays(*rays[:, None].to(latents.device), bounds, latents)
+        seen = generator.render_rays(*rays[:, None].to(device), bounds, styles)
         background = (1 - seen.opacity) * generator.background
         colour = ((seen.images + 1) / 2 - background) / seen.opacity.clamp_min(1e-6)
         colours.append((255 * colour[0].clamp(0, 1)).round().to("cpu", torch.uint8))

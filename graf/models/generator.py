@@ -5,6 +5,7 @@ Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 
 import dataclasses
 import hashlib
+from typing import Any
 
 from graf.camera import Labels
 from graf.config import Config, NerfConfig
@@ -169,10 +170,11 @@ class Generator(nn.Module):
         latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         bounds = depth_bounds(labels.pose_c2w, self.config.data)
+        styles = self.styles(latents)
         pieces = []
         for start in range(0, rays_o.shape[1], piece):
             some = (slice(None), slice(start, start + piece))
-            rays = rays_o[some], rays_d[some], bounds, latents, None if noise is None else noise[some]
+            rays = rays_o[some], rays_d[some], bounds, styles, None if noise is None else noise[some]
             pieces.append(recomputed(self.render_rays, *rays) if recompute else self.render_rays(*rays))
         rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
@@ -186,6 +188,11 @@ class Generator(nn.Module):
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
         """The latents (B, Z) with the class in them, where the model knows classes."""
         return latents if self.class_embedding is None else latents + self.class_embedding(labels.class_index)
+
+    def styles(self, latents: Tensor) -> tuple[Any, ...]:
+        """What each radiance field, the fine one last, makes of latents (B, Z) with the class in them: once for all rays."""
+        fields = [self.field] if self.field_fine is None else [self.field, self.field_fine]
+        return tuple(field.styles(latents) for field in fields)
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
         """Images (B, 3, h, w) downsampled and restored by CCSR, for ccsr.mode: consistency; arguments as for forward."""
@@ -216,23 +223,24 @@ class Generator(nn.Module):
         rays_o: Tensor,
         rays_d: Tensor,
         bounds: tuple[Tensor, Tensor],
-        latents: Tensor,
+        styles: tuple[Any, ...],
         noise: RayNoise | None = None,
     ) -> Rendering:
-        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1), with the noise of those rays."""
+        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1), of the fields in these `styles`, with
+        the noise of those rays."""
         nerf = self.config.nerf
         near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in bounds)  # (B, R, 1)
         n_samples = nerf.samples_per_ray
         if noise is None:
             n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
         depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
-        colour, weights = self._shade(self.field, rays_o, rays_d, depths, latents, noise.disturbance)
+        colour, weights = self._shade(self.field, rays_o, rays_d, depths, styles[0], noise.disturbance)
         coarse = None
         if self.field_fine is not None:
             coarse = self._on_background(colour, weights)
             further = importance_depths(depths, weights, nerf.importance_samples_per_ray, noise.fine_jitter)
             depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
-            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, latents, noise.fine_disturbance)
+            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, styles[1], noise.fine_disturbance)
         opacity = weights.sum(-1, keepdim=True)
         empty = opacity < 1e-10
         depth = (weights * depths).sum(-1, keepdim=True) / opacity.masked_fill(empty, 1)
@@ -249,12 +257,12 @@ class Generator(nn.Module):
         rays_o: Tensor,
         rays_d: Tensor,
         depths: Tensor,
-        latents: Tensor,
+        styles: Any,
         disturbance: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Colour (B, R, 3) without background and weights (B, R, S) of the field at the depths (B, R, S)."""
+        """Colour (B, R, 3) without background and weights (B, R, S) of the field in its styles at the depths (B, R, S)."""
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
-        density, colour = field(points, F.normalize(rays_d, dim=-1), latents)
+        density, colour = field(points, F.normalize(rays_d, dim=-1), styles)
         if disturbance is not None:
             density = density + disturbance.to(density)
         can_be_empty = self.config.nerf.density_activation == "relu"

@@ -3,7 +3,8 @@
 Legend: B images, R rays per image, S samples per ray, C channels, Z latents.
 
 Latents are constant over an image and view directions over a ray, so their products are computed once per image or ray, not per
-sample: a layer with several inputs keeps one weight tensor, as in GRAF, and splits its columns among them.
+sample: a layer with several inputs keeps one weight tensor, as in GRAF, and splits its columns among them. `styles` of a field
+are what it makes of latents alone, once per image and step; its `forward` takes points and styles.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,12 +88,16 @@ class ConcatField(nn.Module):
         else:
             self.output_linear = nn.Linear(width, 4)
 
-    def forward(self, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """points (B, R, S, 3) in scene units, view_directions (B, R, 3) of unit length, latents (B, Z).
+    def styles(self, latents: Tensor) -> Tensor:
+        """The latents (B, Z) themselves."""
+        return latents
+
+    def forward(self, points: Tensor, view_directions: Tensor, styles: Tensor) -> tuple[Tensor, Tensor]:
+        """points (B, R, S, 3) in scene units, view_directions (B, R, 3) of unit length, and the styles of B latents.
 
         Returns raw density (B, R, S) and raw colour (B, R, S, 3), before their activations, in float32.
         """
-        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        shape, appearance = styles.tensor_split([self.shape_width], dim=-1)
         shape = shape[:, None, None]  # (B, 1, 1, Z)
 
         def encode(points: Tensor) -> Tensor:
@@ -153,23 +158,27 @@ class FilmField(nn.Module):
             latents.dim_appearance or self.shape_width, 2 * width, 2 * width, config.mapping_depth
         )
 
-    def forward(self, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """As ConcatField.forward."""
-        b, r, s, _ = points.shape
+    def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Of latents (B, Z) scales and shifts (B, L, 2, C) of the L layers up to the density, and the colour's (B, 2, C)."""
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         if appearance.shape[-1] == 0:
             appearance = shape
-        styles = self.shape_mapping(shape).view(b, len(self.layers), 2, -1)
+        of_layers = self.shape_mapping(shape).unflatten(-1, (len(self.layers), 2, -1))
+        return of_layers, self.appearance_mapping(appearance).unflatten(-1, (2, -1))
+
+    def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """As ConcatField.forward."""
+        b, r, s, _ = points.shape
+        of_layers, of_colour = styles
         h = positional_encoding(points.flatten(1, 2), self.config.multires)  # (B, R S, C)
         for i, layer in enumerate(self.layers):
-            h = F.relu(film_linear(layer, h, *styles[:, i].unbind(1)), inplace=True)
+            h = F.relu(film_linear(layer, h, *of_layers[:, i].unbind(1)), inplace=True)
         density = self.density(h)
-        scale, shift = self.appearance_mapping(appearance).view(b, 2, -1).unbind(1)
         if self.config.use_viewdirs:
             directions = positional_encoding(view_directions, self.config.multires_views)  # (B, R, C)
             directions = directions[:, :, None].expand(-1, -1, s, -1).flatten(1, 2).to(h.dtype)
             h = torch.cat([h, directions], dim=-1)
-        h = F.relu(film_linear(self.colour_layer, h, scale, shift), inplace=True)
+        h = F.relu(film_linear(self.colour_layer, h, *of_colour.unbind(1)), inplace=True)
         colour = self.colour(h)
         return density.float().view(b, r, s), colour.float().view(b, r, s, 3)
 

@@ -199,7 +199,10 @@ def test_a_wall_is_exact_at_any_resolution(data, side, maps):
 class Ball(nn.Module):
     """A field: opaque within 0.7 of the origin, in colours that change smoothly with the place."""
 
-    def forward(self, points, view_directions, latents):
+    def styles(self, latents):
+        return latents
+
+    def forward(self, points, view_directions, styles):
         density = 1e4 * (points.norm(dim=-1) < 0.7)
         return density, torch.sin(3 * points + torch.arange(3.0))
 

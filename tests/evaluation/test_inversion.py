@@ -45,6 +45,9 @@ class TwoBalls(nn.Module):
     """In place of a field: a ball on either side of the origin along x, whose sizes (shape code) and colours (appearance code)
     are those of the latents (B, 8). The front one is reddish, the one behind bluish and smaller."""
 
+    def styles(self, latents):
+        return latents
+
     def forward(self, points, view_directions, latents):
         centres = torch.tensor([[0.5, 0.0, 0.0], [-0.5, 0.0, 0.1]])
         radii = torch.tensor([0.6, 0.45]) * (1 + 0.3 * latents[:, :2].tanh())  # (B, 2)

@@ -26,7 +26,10 @@ class Radial(nn.Module):
         super().__init__()
         self.profile, self.colour, self.centre = profile, colour, torch.tensor(centre)
 
-    def forward(self, points, view_directions, latents):
+    def styles(self, latents):
+        return latents
+
+    def forward(self, points, view_directions, styles):
         return self.profile((points - self.centre).norm(dim=-1)), self.colour(points)
 
 
@@ -40,6 +43,9 @@ class Both(nn.Module):
     def __init__(self, *fields):
         super().__init__()
         self.fields = nn.ModuleList(fields)
+
+    def styles(self, latents):
+        return latents
 
     def forward(self, *arguments):
         first, second = (field(*arguments) for field in self.fields)
@@ -80,7 +86,7 @@ def test_a_wall_is_cut_halfway_to_what_is_outside(show, activation, outside, haz
     """Every level between haze and wall has the ball's outline: 2 units of haze absorb 9%, 0.02 units of wall a half."""
     generator = show(ball(40.0, outside=outside), f"nerf.density_activation={activation}")
     with torch.inference_mode():
-        assert silhouette_level(generator, LATENTS) == pytest.approx((40 + haze) / 2)
+        assert silhouette_level(generator, (LATENTS,)) == pytest.approx((40 + haze) / 2)
     assert_ball(extract_mesh(generator, LATENTS, NO_CLASS, 60), 0.5, tolerance=0.034)  # half a cell is 3.3% of the radius
 
 
@@ -91,7 +97,7 @@ def test_a_soft_ball_is_as_large_as_it_looks(show):
     centre = (0.13, -0.07, 0.04)  # or all cameras would see the same outline through the same few rays
     generator = show(Radial(lambda distance: 100 * (0.6 - distance), centre=centre), "nerf.samples_per_ray=100")
     with torch.inference_mode():
-        assert silhouette_level(generator, LATENTS) == pytest.approx(100 * h, rel=0.1)
+        assert silhouette_level(generator, (LATENTS,)) == pytest.approx(100 * h, rel=0.1)
     assert_ball(extract_mesh(generator, LATENTS, NO_CLASS, 48), 0.6 - h, centre=centre)
 
 
@@ -197,9 +203,9 @@ def test_density_is_what_rendering_composites(request, network):
     depths = stratified_depths(near[:, None], far[:, None], config.nerf.samples_per_ray, None).expand(1, 16, -1)
     points = rays_o[:, :, None] + rays_d[:, :, None] * depths[..., None]
     with torch.inference_mode():
-        latents = torch.randn(1, 8)
-        rendered = generator.render_rays(rays_o, rays_d, (near, far), latents).opacity[..., 0]
-        along = density(generator, points.flatten(0, 2), latents).view_as(depths)
+        styles = generator.styles(torch.randn(1, 8))
+        rendered = generator.render_rays(rays_o, rays_d, (near, far), styles).opacity[..., 0]
+        along = density(generator, points.flatten(0, 2), styles).view_as(depths)
     optical_depth = (along * interval_lengths(depths, rays_d, endless=False)).sum(-1)
     torch.testing.assert_close(-torch.expm1(-optical_depth), rendered)
     assert rendered.std() > 1e-3  # it is no constant that the two agree about
@@ -208,9 +214,9 @@ def test_density_is_what_rendering_composites(request, network):
 def test_density_is_that_of_the_fine_field(smoke):
     generator, points, latents = Generator(smoke("nerf.importance_samples_per_ray=4")), torch.randn(5, 3), torch.randn(1, 8)
     with torch.inference_mode():
-        fine = density(generator, points, latents)
+        fine = density(generator, points, generator.styles(latents))
         generator.field, generator.field_fine = generator.field_fine, None
-        assert torch.equal(fine, density(generator, points, latents))
+        assert torch.equal(fine, density(generator, points, generator.styles(latents)))
 
 
 def test_a_class_has_its_own_mesh_and_a_bar_counts_slabs(refine, counter):

@@ -21,7 +21,10 @@ class Slab(nn.Module):
         super().__init__()
         self.inside, self.outside, self.low, self.high, self.colour = inside, outside, low, high, colour
 
-    def forward(self, points, view_directions, latents):
+    def styles(self, latents):
+        return latents
+
+    def forward(self, points, view_directions, styles):
         self.points = points
         within = (points[..., 2] > self.low) & (points[..., 2] < self.high)
         return torch.where(within, self.inside, self.outside), torch.tensor(self.colour).expand_as(points)
@@ -95,8 +98,8 @@ def test_haze_absorbs_by_beers_law(smoke, labels, latents):
     sigma = 0.7
 
     class Front(Slab):
-        def forward(self, points, view_directions, latents):
-            density, colour = super().forward(points, view_directions, latents)
+        def forward(self, points, view_directions, styles):
+            density, colour = super().forward(points, view_directions, styles)
             return density * (torch.arange(21) < 10), colour
 
     opacity = with_field(config, Front(sigma))(latents, labels).opacity.flatten(1)

@@ -202,7 +202,7 @@ def test_film_field_is_layers_scaled_and_shifted_one_image_at_a_time(smoke, view
     field = build_field(config.nerf, config.z_dist, 2, 16)
     assert isinstance(field, FilmField)
     points, directions, latents = field_inputs(config.z_dist.dim)
-    density, colour = field(points, directions, latents)
+    density, colour = field(points, directions, field.styles(latents))
     assert (density.shape, colour.shape) == ((B, R, S), (B, R, S, 3))
     for b in range(B):
         shape = latents[b, : 8 - appearance]
@@ -231,10 +231,10 @@ def test_mapping_network_has_its_depth_and_starts_small(depth):
 def test_fields_answer_in_float32_in_mixed_precision(kind, request):
     config = request.getfixturevalue(kind)("nerf.use_viewdirs=true")
     field = build_field(config.nerf, config.z_dist, config.nerf.netdepth, 16)
-    inputs = field_inputs(config.z_dist.dim)
-    expected = field(*inputs)
+    points, directions, latents = field_inputs(config.z_dist.dim)
+    expected = field(points, directions, field.styles(latents))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = field(*inputs)
+        result = field(points, directions, field.styles(latents))
     for actual, wanted in zip(result, expected, strict=True):
         assert actual.dtype == torch.float32
         torch.testing.assert_close(actual, wanted, atol=0.05, rtol=0.05)
