@@ -21,16 +21,18 @@ from graf.config.strict import expanded
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
+from graf.evaluation.haze import haze
 from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import write_inversion
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_mesh
-from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, measure_generator
+from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import ResultFile, merged, summary
 from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.shapes import Subject, silhouette_variety, surface_coverage
 from graf.evaluation.sheets import (
     class_rows,
     interpolation_sheet,
@@ -51,7 +53,13 @@ log = logging.getLogger("graf")
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
-FEWEST_CELLS, METRICS = 8, ",".join(FEWEST_IMAGES)
+FEWEST_CELLS = 8
+OBJECT_MEASURES = {
+    "variety": silhouette_variety,
+    "coverage": surface_coverage,
+    "haze": haze,
+}  # by entries in metrics.json
+METRICS = (*FEWEST_IMAGES, "kid_independent", *OBJECT_MEASURES, "mmd")  # mmd comes with coverage
 NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need, the quick first
 
 
@@ -170,14 +178,36 @@ class Evaluation:
         return files
 
     def metrics(self) -> list[Path]:
-        """Distances to the data, in metrics.json, with their protocol."""
-        flags, config = self.flags, self.generator.config
+        """Distances to the data, with their protocol, and measures of objects, in metrics.json."""
+        flags, files = self.flags, []
+        asked = {"coverage" if name == "mmd" else name for name in flags.metrics}
+        of_images = [name for name in FEWEST_IMAGES if name in asked or (name == "kid" and "kid_independent" in asked)]
+        if of_images:
+            result = self.distances(of_images, "kid_independent" in asked)
+            files.append(self.results.keep(merged(self.results.kept(), result)))
+        elif flags.dump_samples:
+            raise GrafError(f"--dump_samples: {DUMP_SAMPLES.unused}")
+        subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, self.run_dir / "cache")
+        for name, measure in OBJECT_MEASURES.items():
+            if name not in asked:
+                continue
+            result = measure(subject)
+            shown = [f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)]
+            log.info("%s: %s", name, ", ".join(shown))
+            files.append(self.results.keep({name: result | self.results.drawn_by}))
+        return files
+
+    def distances(self, names: list[str], independent: bool) -> dict:
+        """A result of `measure_generator`; independent: also of KID at cameras of the config's range."""
+        flags, cache = self.flags, self.run_dir / "cache"
         dump = Path(flags.dump_samples) if flags.dump_samples else None
-        settings = MeasureSettings(flags.metrics, flags.seed, flags.truncation, dump=dump)
-        with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
-            result = measure_generator(self.generator, self.dataset, settings, self.run_dir / "cache", bar)
+        settings = MeasureSettings(names, flags.seed, flags.truncation, dump=dump)
+        with progress(total=self.generator.config.metrics.counts[1], desc="measuring", unit="image") as bar:
+            result = measure_generator(self.generator, self.dataset, settings, cache, bar)
+            if independent:
+                result["values"] |= kid_independent(self.generator, self.dataset, settings, cache, bar)
         log.info("%s", summary(result))
-        return [self.results.keep(merged(self.results.kept(), result))]
+        return result
 
     def consistency(self) -> list[Path]:
         """Whether objects are one and solid, in metrics.json."""
@@ -264,7 +294,7 @@ heights = checked(numbers, lambda found: all(-90 <= angle <= 90 for angle in fou
 share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
 cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
 metric_names = checked(
-    lambda text: text.split(","), lambda names: set(names) <= FEWEST_IMAGES.keys(), f"some of {METRICS} with commas;"
+    lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
 )
 export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
 TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
@@ -284,7 +314,7 @@ DUMP_SAMPLES = Flag(
 )
 JOBS = (  # in the order in which they are done
     Job(
-        Flag("metrics", f"some of {METRICS}, against the data set", metric_names),
+        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
         Evaluation.metrics,
         flags=(DUMP_SAMPLES, TRUNCATION),
         needs="dataset",

@@ -16,7 +16,7 @@ log = logging.getLogger("graf")
 
 DRAWING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 METRICS_FILE = "metrics.json"
-OF_IMAGES = ("consistency", "sweep")  # entries that record the settings their images were drawn with
+OF_IMAGES = ("consistency", "sweep", "variety", "coverage", "haze")  # entries with the settings of their images
 COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
     *("kid_subsets", "kid_subset_size", "seed"),

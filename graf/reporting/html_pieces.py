@@ -14,7 +14,7 @@ from graf.reporting.curves import protocol_title
 MB = 1_000_000
 FILE_MB = 8  # a larger file is linked
 PAGE_MB = 64  # once a page holds so much, further files are linked
-CONSISTENCY = "consistency"  # an evaluation's other measurements, beside the distance to the data
+BESIDE = ("variety", "coverage", "haze", "consistency")  # an evaluation's other measurements, beside the distance to the data
 WHOLE = 16  # characters of a value that stay on one line
 TABLE_KB = 256  # of JSON; more is data rather than a result
 MEDIA = {
@@ -150,12 +150,12 @@ def result_table(result: dict) -> str:
     values = {title(key) if key.endswith(extractor) else key: value_html(value) for key, value in result["values"].items()}
     protocol = {name: result.get(name) for name in COMPARABLE}
     warnings = result.get("warnings") or []
-    others = {name: value_html(value) for name, value in result.items() if name not in ("values", "warnings", CONSISTENCY)}
+    others = {name: value_html(value) for name, value in result.items() if name not in ("values", "warnings", *BESIDE)}
     return (
         _table(values)
         + f"<p>{escape(protocol_title(protocol))}</p>\n"
         + "".join(f'<p class="note">{value_html(warning)}</p>\n' for warning in warnings)
-        + (value_html({CONSISTENCY: result[CONSISTENCY]}) if CONSISTENCY in result else "")
+        + "".join(value_html({name: result[name]}) for name in BESIDE if name in result)
         + f"<details><summary>all terms</summary>\n{_table(others)}</details>\n"
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 
 import eval as program
@@ -9,7 +10,7 @@ from graf.errors import GrafError
 from graf.evaluation import jobs, sweep
 from graf.evaluation.jobs import Evaluation, Job
 from graf.evaluation.mesh import NoSurface
-from graf.evaluation.results import ResultFile
+from graf.evaluation.results import COMPARABLE, SAMPLES, ResultFile
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator
 
@@ -170,6 +171,41 @@ def test_a_model_without_surfaces_has_its_other_results_first(evaluation, caplog
     with caplog.at_level("INFO", "graf"), pytest.raises(NoSurface):
         evaluation.run([job("mesh", no_surface), job("report", lambda _: [Path("report.html")])])
     assert caplog.messages == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("names", "of_images", "independent", "entries"),
+    [
+        (["prc", "fid"], ["fid", "prc"], False, []),
+        (["kid_independent"], ["kid"], True, []),
+        (["kid", "kid_independent", "haze"], ["kid"], True, ["haze"]),
+        (["mmd"], None, None, ["coverage"]),
+        (["haze", "coverage", "mmd", "variety"], None, None, ["variety", "coverage", "haze"]),
+    ],
+)
+def test_metrics_are_measured_by_their_names_and_kept_in_one_file(asked, monkeypatch, names, of_images, independent, entries):
+    """Whatever they are, a truncation of 0.7 and the run's cache are theirs."""
+    given, subjects, cache = [], [], asked().run_dir / "cache"
+    protocol = dict.fromkeys((*COMPARABLE, *SAMPLES), 1) | {"extractor": "lite", "warnings": []}
+
+    def distances(generator, dataset, settings, at, bar):
+        given.append(settings)
+        return protocol | {"values": {f"{name}_lite": 0.5 for name in settings.names}}
+
+    monkeypatch.setattr(jobs, "measure_generator", distances)
+    monkeypatch.setattr(jobs, "kid_independent", lambda *args: {"kid_independent_lite": 0.25})
+    for name in jobs.OBJECT_MEASURES:
+        monkeypatch.setitem(jobs.OBJECT_MEASURES, name, lambda subject: subjects.append(subject) or {"value": 1.5})
+    monkeypatch.setattr(jobs, "build_dataset", lambda _: "photographs")
+    evaluation = asked(metrics=names, dump_samples=None)
+    files = evaluation.metrics()
+    assert set(files) == {evaluation.out / "metrics.json"} and len(files) == len(entries) + bool(of_images)
+    content = json.loads(files[0].read_text())
+    assert [name for name in jobs.OBJECT_MEASURES if name in content] == entries
+    assert all(content[name]["value"] == 1.5 and "rendering_sha256" in content[name] for name in entries)
+    assert [settings.names for settings in given] == ([of_images] if of_images else [])
+    assert ("kid_independent_lite" in content.get("values", {})) is bool(independent)
+    assert all((subject.truncation, subject.cache, subject.n) == (0.7, cache, 256) for subject in subjects)
 
 
 def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatch):

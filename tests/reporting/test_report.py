@@ -104,6 +104,7 @@ def measured(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("runs") / "chairs & <b>tables")
     content = result(kid=0.123, warnings=[f"FID of few {EVIL}"]) | {
         "sample_seed": 7,
+        "variety": {"share_of_data": 0.4375},
         "consistency": {"depth_warp_error": 1.5, "drift": None},
     }
     (run / "eval" / "step_00000100" / "metrics.json").write_text(json.dumps(content))
@@ -161,7 +162,7 @@ def test_numbers_stand_with_their_protocol_and_warnings(measured):
     assert "20 real and 77 generated images at 16 px" in text
     assert f"FID of few {EVIL}" in text
     assert "sample_seed 7" in text
-    assert "consistency depth_warp_error 1.5 drift – all terms" in text
+    assert "variety share_of_data 0.4375 consistency depth_warp_error 1.5 drift – all terms" in text
     assert "None" not in text
     assert "eval/step_00000100/mesh/object 1.ply (0.00 MB)" in text
     assert "metrics.jsonl: 1 lines cannot be read" in text
