@@ -38,7 +38,7 @@ from torch.nn import functional as F
 
 OPAQUE = 0.5
 MOST_RAYS = 64  # h at most
-NEAREST_PHOTOGRAPHS = 64
+NEAREST_PHOTOGRAPHS, SINGLE_OBJECTS = 32, 4
 WIDE_DEG = 20.0  # between cameras: what their silhouettes differ by is then no longer the objects' shape alone
 SURFACE_RAYS, SURFACE_VIEWS = 32, 6
 POINTS = 1024  # of a surface
@@ -91,7 +91,8 @@ def silhouette_variety(subject: Subject) -> dict:
     """The mean pairwise 1 - IoU of objects' silhouettes from one camera, and its share of the data's own, ready for JSON.
 
     The data's own is that of as many exact toy cars, or of posed photographs as `photographed_silhouettes` finds them, from
-    whose cameras objects are then seen, one each. It is None where the data has no silhouettes.
+    whose cameras objects are then seen, one each; `variety_of_cameras` is what these cameras alone make of single objects. The
+    share is None where the data has no silhouettes.
     """
     config, pose_c2w = subject.config, sheet_pose(subject.config.data)
     side = min(MOST_RAYS, config.data.imsize // config.rendered_scale)
@@ -109,10 +110,13 @@ def silhouette_variety(subject: Subject) -> dict:
     latents, own_classes = sample_objects(subject.generator, len(poses), subject.seed, subject.truncation)
     classes = own_classes if classes is None else classes
     masks = generated_surfaces(subject.generator, (latents, classes), poses, side, "silhouettes").opaque
-    variety, data_variety = dissimilarity(masks), of_data["variety_data"]
+    variety, of_cameras = dissimilarity(masks), 0.0
+    if not torch.equal(poses, poses[:1].expand_as(poses)):
+        of_cameras = variety_of_cameras(subject.generator, (latents, classes), poses, side)
     return {
         "variety": variety,
-        "share_of_data": variety / data_variety if data_variety else None,
+        "share_of_data": share_of_variety(variety, of_data["variety_data"], of_cameras),
+        "variety_of_cameras": of_cameras,
         "empty_share": (~masks.any(dim=(1, 2))).float().mean().item(),
         **of_data,
         **subject.terms,
@@ -130,6 +134,24 @@ def dissimilarity(masks: Tensor) -> float:
     return (differ.sum() / (len(masks) * (len(masks) - 1))).item()
 
 
+def variety_of_cameras(generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor, side: int) -> float:
+    """The mean dissimilarity of the silhouettes of one object from all cameras (B, 3, 4), of the first SINGLE_OBJECTS ones."""
+    each = tuple(values[:SINGLE_OBJECTS].repeat_interleave(len(poses), 0) for values in objects)
+    n = len(each[0]) // len(poses)
+    masks = generated_surfaces(generator, each, poses.repeat(n, 1, 1), side, "cameras").opaque
+    return sum(dissimilarity(some) for some in masks.split(len(poses))) / n
+
+
+def share_of_variety(variety: float, of_data: float | None, of_cameras: float) -> float | None:
+    """The share of the data's variety once that of the cameras is taken out of both; None where the data has none besides.
+
+    Objects and cameras move an outline independently of each other, so that squares add up.
+    """
+    if of_data is None or of_data <= of_cameras:
+        return None
+    return (max(0.0, variety**2 - of_cameras**2) / (of_data**2 - of_cameras**2)) ** 0.5
+
+
 def exact_silhouettes(pose_c2w: Tensor, n: int, side: int, config: Config) -> Silhouettes:
     """Those of the first n toy cars of the config's seed from a camera (3, 4)."""
     poses = pose_c2w.expand(n, -1, -1)
@@ -142,8 +164,8 @@ def photographed_silhouettes(dataset: Views, pose_c2w: Tensor, side: int, data: 
 
     Several may be of one object, which nobody says. Returns why there are none where there are none.
     """
-    if not dataset.posed:
-        return "the photographs have no cameras"
+    if not dataset.posed or len(dataset) < 2:
+        return "the photographs have no cameras" if len(dataset) > 1 else "one photograph has no variety"
     to_camera, to_all = (F.normalize(poses[..., 3], dim=-1) for poses in (pose_c2w, dataset.labels.pose_c2w))
     angles_deg = torch.rad2deg((to_all @ to_camera).clamp(-1, 1).acos())
     apart_deg, index = (values[:NEAREST_PHOTOGRAPHS] for values in angles_deg.sort(stable=True))

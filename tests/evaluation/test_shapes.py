@@ -16,6 +16,7 @@ from graf.evaluation.shapes import (
     coverage_and_mmd,
     dissimilarity,
     photographed_silhouettes,
+    share_of_variety,
     silhouette_variety,
     surface_coverage,
     surfaces,
@@ -143,6 +144,25 @@ def test_the_best_is_computed_once(subject, monkeypatch):
     assert surface_coverage(subject(0)) == first and asked == [range(N)]
 
 
+def test_the_cameras_variety_is_taken_out_in_squares():
+    """5^2 - 3^2 = 4^2: an object that adds nothing to the cameras' 3 has no share, and one of sqrt(13)^2 = 9 + 4 a half."""
+    assert share_of_variety(5, 5, 3) == 1 and share_of_variety(3, 5, 3) == share_of_variety(2.9, 5, 3) == 0
+    assert share_of_variety(13**0.5, 5, 3) == pytest.approx(0.5) and share_of_variety(1, 4, 0) == 0.25
+    assert share_of_variety(5, 3, 3) is share_of_variety(5, None, 3) is None
+
+
+def test_exact_cars_from_near_cameras_have_the_variety_that_one_camera_sees(smoke):
+    """Of 12 cars: less than half of it if the cameras' variety were subtracted, a quarter more if it were left in."""
+    config, n = smoke(), 12
+    offsets = torch.rand(2, n, generator=torch.Generator().manual_seed(1)) - 0.5
+    poses = poses_at(210 + 16 * offsets[0], 0.34 + 0.12 * offsets[1], 3.6)
+    cars = [make_car(0, i) for i in range(n)]
+    from_one = dissimilarity(shapes.exact_surfaces(cars, poses[:1].expand(n, -1, -1), 32, config).opaque)
+    from_all = dissimilarity(shapes.exact_surfaces(cars, poses, 32, config).opaque)
+    alone = sum(dissimilarity(shapes.exact_surfaces([car] * n, poses, 32, config).opaque) for car in cars[:3]) / 3
+    assert (from_all**2 - alone**2) ** 0.5 == pytest.approx(from_one, rel=0.1)
+
+
 @pytest.fixture
 def turntable(smoke, tmp_path):
     """Photographs of squares from 8 azimuths, 45 degrees apart, of the side in pixels that each azimuth is given."""
@@ -184,7 +204,8 @@ def test_objects_are_seen_from_the_photographs_cameras(turntable, monkeypatch, t
 
     monkeypatch.setattr(generator, "render", render)
     result = silhouette_variety(Subject(generator, dataset, 0, 1.0, tmp_path, n=N))
-    assert result["variety"] == 0 and result["variety_data"] > 0 and result["n_objects"] == 3
+    assert result["variety"] == result["variety_of_cameras"] == result["share_of_data"] == 0
+    assert result["variety_data"] > 0 and result["n_objects"] == 3
     rows = {tuple(pose.flatten().tolist()) for pose in dataset.labels.pose_c2w}
     assert len({tuple(pose.flatten().tolist()) for pose in torch.cat(given)} & rows) == 3
 
