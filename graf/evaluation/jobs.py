@@ -187,7 +187,9 @@ class Evaluation:
             files.append(self.results.keep(merged(self.results.kept(), result)))
         elif flags.dump_samples:
             raise GrafError(f"--dump_samples: {DUMP_SAMPLES.unused}")
-        subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, self.run_dir / "cache")
+        data = self.generator.config.data  # toy cars have a folder that is ours, and that runs share
+        cache = Path(data.datadir[0]) if data.type == "toy_cars" else self.run_dir / "cache"
+        subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, cache)
         for name, measure in OBJECT_MEASURES.items():
             if name not in asked:
                 continue

@@ -19,7 +19,6 @@ from graf.data import Views
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast
 from graf.data.silhouettes import alpha_of
-from graf.data.toy_cars import VERSION
 from graf.data.views import generator_of
 from graf.evaluation.consistency import stages
 from graf.evaluation.sampling import sample_objects
@@ -191,9 +190,10 @@ def surface_coverage(subject: Subject) -> dict:
         unavailable = "only toy cars have exact surfaces"
         log.warning("coverage and mmd are not measured: %s", unavailable)
         return {"coverage": None, "mmd": None, "unavailable": unavailable}
-    data, poses = config.data, surface_poses(config.data)
+    poses = surface_poses(config.data)
     reference = exact_clouds(range(n), poses, config)
-    digest = hashlib.sha256(repr((VERSION, data, config.rendered_scale, n, POINTS, SURFACE_RAYS)).encode()).hexdigest()[:16]
+    terms = (subject.dataset.fingerprint, config.rendered_scale, n, POINTS, SURFACE_RAYS, SURFACE_VIEWS)
+    digest = hashlib.sha256(repr(terms).encode()).hexdigest()[:16]
 
     def best() -> list:
         return coverage_and_mmd(chamfer_distances(exact_clouds(range(n, 2 * n), poses, config), reference))

@@ -184,8 +184,8 @@ def test_a_model_without_surfaces_has_its_other_results_first(evaluation, caplog
     ],
 )
 def test_metrics_are_measured_by_their_names_and_kept_in_one_file(asked, monkeypatch, names, of_images, independent, entries):
-    """Whatever they are, a truncation of 0.7 and the run's cache are theirs."""
-    given, subjects, cache = [], [], asked().run_dir / "cache"
+    """Whatever they are, a truncation of 0.7 is theirs; what toy cars alone decide is kept beside them."""
+    given, subjects, cache = [], [], Path(asked().generator.config.data.datadir[0])
     protocol = dict.fromkeys((*COMPARABLE, *SAMPLES), 1) | {"extractor": "lite", "warnings": []}
 
     def distances(generator, dataset, settings, at, bar):

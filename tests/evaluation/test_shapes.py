@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 from graf.camera import middle_poses, poses_at
 from graf.data import build_dataset
@@ -107,7 +108,7 @@ def subject(smoke, tmp_path, monkeypatch):
     def of(*numbers):
         generator = Cars(smoke(f"data.datadir={tmp_path}"))
         generator.numbers = numbers
-        return Subject(generator, None, seed=0, truncation=1.0, cache=tmp_path / "cache", n=N)
+        return Subject(generator, SimpleNamespace(fingerprint="cars"), seed=0, truncation=1.0, cache=tmp_path / "cache", n=N)
 
     return of
 
