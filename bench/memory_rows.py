@@ -142,7 +142,7 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
     """Train on random photographs for ever: the seconds of each step, with what is done `afterwards`, and its stats."""
     config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
-    images = torch.rand(processes.share_of(batch), 3, size, size, generator=state.draws).to(device) * 2 - 1
+    images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.draws).to(device) * 2 - 1
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
@@ -305,7 +305,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True) 
         if plain:
             state.generator = PlainGenerator(state.generator)
         batch, width = config.training.batch_size, config.data.imsize
-        images = torch.zeros(batch, 3, width, width)
+        images = torch.zeros(batch, config.data.channels, width, width)
         labels = Labels.of_poses(torch.ones(batch, 3, 4))
         for network, optimizer in ((state.generator, state.optimizer_g), (state.discriminator, state.optimizer_d)):
             for parameter in network.parameters():

@@ -67,6 +67,13 @@ def photographs():
 
 
 @pytest.fixture
+def cut_outs(photographs):
+    """The photographs with noise for their opacity (4, 4, 16, 16)."""
+    opacity = torch.rand(4, 1, 16, 16, generator=torch.Generator().manual_seed(13)) * 2 - 1
+    return torch.cat([photographs, opacity], dim=1)
+
+
+@pytest.fixture
 def few_objects():
     """What lives already is out of a census's sight, and of its time."""
     gc.freeze()

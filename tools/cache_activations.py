@@ -25,6 +25,7 @@ from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, load_config, override
 from graf.data import Views, build_dataset, fit_to_data, sample_labels
 from graf.data.views import generator_of as numbered_generator
+from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
@@ -182,14 +183,14 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
     """The discriminator, and photographs drawn without replacement, each as training shows it with its largest patch."""
     device = choose_device(args.device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
-    needed = config.judges_restored or config.discriminator.dual
+    needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "judge"
     generator = generator_of(path, content, config, device) if needed else None
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     step = checkpoint_step(content)
 
     def forward(batch: dict[str, Tensor]) -> object:
         rng = numbered_generator(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
-        images = batch["image"].to(device)
+        images = whole_images(batch).to(device)
         labels = cameras = Labels.of_batch(batch).to(device)
         if not dataset.posed:
             cameras = labels.with_cameras(sample_labels(dataset, len(images), config.data, rng).to(device))
@@ -206,7 +207,8 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
     if config.discriminator.condition == "class_and_pose" and not dataset.posed:
         raise CheckpointError(f"{path}: its discriminator judges by cameras too, and the data has none (data.labels)")
-    network = Discriminator(config.discriminator, config.patch_size, n_classes, content.get("n_elevations", 1))
+    known = n_classes, content.get("n_elevations", 1), config.data.channels
+    network = Discriminator(config.discriminator, config.patch_size, *known)
     require_fit({"discriminator": network}, found.parts, config, path)
     network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
@@ -215,17 +217,18 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
 def judged(
     images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
 ) -> Tensor:
-    """What the discriminator of a step sees of photographs (B, 3, W, W): the whole frame, or its largest patch, centred.
+    """What the discriminator of a step sees of photographs (B, data.channels, W, W): the whole frame, or its largest patch,
+    centred.
 
     The generator is needed where it restores them, or makes their small versions.
     """
     sampler = dataclasses.replace(config.ray_sampler, random_scale=False, random_shift=False)
     grid = sample_patch_grid(len(images), config.patch_size, config.data.imsize, sampler, step, rng).to(images.device)
-    patches = cut_patch(images, grid)
+    patches, alpha = cut_patch(images, grid).tensor_split([3], dim=1)
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
-    refinement = None if generator is None else generator.refinement
-    return judged_images(patches, None, config.discriminator, refinement, step)
+    projection = None if generator is None else generator.projection
+    return judged_images(patches, None, alpha if alpha.shape[1] else None, config.discriminator, projection, step)
 
 
 def named_layers(network: nn.Module) -> dict[str, nn.Module]:

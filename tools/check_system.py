@@ -206,7 +206,7 @@ def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
     batch, width = config.training.batch_size, config.data.imsize
-    images = torch.rand(batch, 3, width, width, generator=state.draws).to(device) * 2 - 1
+    images = torch.rand(batch, config.data.channels, width, width, generator=state.draws).to(device) * 2 - 1
     for _ in range(STEPS):
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]

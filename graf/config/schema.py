@@ -53,10 +53,19 @@ class DataConfig:
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
+    alpha: Literal["ignore", "judge"] = key(
+        "ignore",
+        "`judge`: the discriminator sees opacity too, a fourth channel, in photographs transparency; `ignore`: colours only",
+    )
     on_bad_file: Literal["error", "skip"] = key(
         "error", "faulty images: `error` ends with a list of them, `skip` leaves them out and counts them"
     )
     prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) prefetches", 1, 1000)
+
+    @property
+    def channels(self) -> int:
+        """Of a photograph in training: three colours, and its opacity where that is judged."""
+        return 4 if self.alpha == "judge" else 3
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 from graf.config import DataConfig
 from graf.config.strict import one_line
@@ -18,16 +19,19 @@ UNREAD_EXTENSIONS = (  # images in formats that are not read: counted in a warni
 )
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # whatever the extension says; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
+NO_ALPHA = "has no transparency for data.alpha: judge to compare silhouettes by; cut its object out, or set data.alpha: ignore"
 MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
+
+Taken = TypeVar("Taken")
 
 
 def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
     """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped square at the centre, resized with LANCZOS.
 
-    Raises ValueError with what is wrong and what to do.
+    With data.alpha: judge its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
-    image = _square(open_rgb(file, data.background, can_skip=data.on_bad_file == "error"), data)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    parts = [np.array(_square(part, data)) for part in open_photograph(file, data)]
+    return torch.from_numpy(np.dstack(parts)).permute(2, 0, 1)
 
 
 def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
@@ -35,6 +39,18 @@ def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
     transparency. Raises ValueError as `read_image` does."""
     alpha = _opened(file, data.on_bad_file == "error", _alpha_channel)
     return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data)))
+
+
+def open_photograph(file: str | os.PathLike, data: DataConfig) -> list[Image.Image]:
+    """The whole file as `open_rgb` has it and, with data.alpha: judge, its opacity (8 bits). Raises ValueError as `read_image`
+    does."""
+    parts = [lambda image: _on_background(_eight_bits(image), data.background)]
+    if data.alpha == "judge":
+        parts.append(_alpha_channel)
+    found = _opened(file, data.on_bad_file == "error", lambda image: [part(image) for part in parts])
+    if None in found:
+        raise ValueError(NO_ALPHA)
+    return found
 
 
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:
@@ -45,7 +61,7 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
     return _opened(file, can_skip, lambda image: _on_background(_eight_bits(image), background))
 
 
-def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Image], Image.Image | None]) -> Image.Image | None:
+def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Image], Taken]) -> Taken:
     """What is taken of a file's decoded, upright image; errors as of `open_rgb`."""
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # opening a pipe would block

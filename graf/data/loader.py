@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config
-from graf.data.views import Views, generator_of
+from graf.data.views import Views, generator_of, whole_images
 from graf.errors import DataError, GrafError
 from graf.runtime.limits import available_cores
 
@@ -75,11 +75,14 @@ class BatchReader(Dataset):
                     problems.append(str(error))
             else:
                 return Read(None, problems)
-        return Read(default_collate(items), problems)
+        batch = default_collate(items)
+        batch["image"] = whole_images(batch)
+        batch.pop("alpha", None)
+        return Read(batch, problems)
 
 
 class Batches:
-    """Iterator over (images (B, 3, H, W) in [-1, 1], their Labels) on the CPU; `close` ends its workers.
+    """Iterator over (images (B, data.channels, H, W) in [-1, 1], their Labels) on the CPU; `close` ends its workers.
 
     open_loader(step) gives a loader of the batches from that step on. Workers that die are restarted from the current batch;
     where `renew_every` is not 0, all are restarted after so many steps. Raises DataError where a file cannot be read,

@@ -13,10 +13,13 @@ from torch import Tensor
 
 
 def alpha_of(dataset: Views, index: int, data: DataConfig) -> Tensor | None:
-    """Opacity (H, W) in [0, 1] of a view: of a toy car by rendering it again, of a photograph its transparency.
+    """Opacity (H, W) in [0, 1] of a view: of a photograph its transparency; of a toy car that is kept without it, by rendering
+    the car again.
 
     None for a photograph without transparency, whose silhouette nobody knows. Raises DataError where it cannot be read.
     """
+    if data.alpha == "judge":
+        return dataset.read(index)[3] / 255
     if isinstance(dataset, ToyCars):
         known = dataset.labels is not None
         pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, generator_of(data.seed))

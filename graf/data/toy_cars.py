@@ -51,7 +51,7 @@ class CarViews(NamedTuple):
 
 
 class ToyCars(Views):
-    """The set in memory: images (N, 3, H, W) uint8 and their labels."""
+    """The set in memory: images (N, data.channels, H, W) uint8 and their labels."""
 
     def __init__(self, images: Tensor, labels: Labels | None, fingerprint: str, n_elevations: int = 1):
         self.images = images
@@ -76,6 +76,8 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
     depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
+    if data.alpha == "judge":
+        depends_on.append("alpha")
     fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
     file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
     kept = _read(file, data)
@@ -98,14 +100,16 @@ def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
 
 
 def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
-    """images (N, 3, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone. Raises DataError where memory has no
-    room for them."""
+    """images (N, data.channels, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone. Raises DataError where
+    memory has no room for them."""
     pose_c2w = sample_poses(data.n_images, data, generator_of(data.seed))
     images = _room_for_images(data)
 
     def make(index: int) -> None:
         view = render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data)
-        images[index] = ((view.images[0] + 1) * 127.5).round().to(torch.uint8)
+        images[index, :3] = ((view.images[0] + 1) * 127.5).round().to(torch.uint8)
+        if data.alpha == "judge":
+            images[index, 3] = (view.opacity[0] * 255).round().to(torch.uint8)
 
     n_threads = torch.get_num_threads()
     try:  # one car per core: its operations are too small to be shared between cores
@@ -118,7 +122,7 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
 
 
 def _room_for_images(data: DataConfig) -> Tensor:
-    shape = data.n_images, 3, data.imsize, data.imsize
+    shape = data.n_images, data.channels, data.imsize, data.imsize
     size = math.prod(shape)
     if size <= memory_limit():  # the system would grant more, and kill the process once it is written to
         with contextlib.suppress(RuntimeError):
@@ -172,7 +176,7 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
         log.warning("%s: not readable (%s), making it again", file, error)
         return None
     n, side = data.n_images, data.imsize
-    sound = found == {"images": ((n, 3, side, side), torch.uint8), "pose_c2w": ((n, 3, 4), torch.float32)}
+    sound = found == {"images": ((n, data.channels, side, side), torch.uint8), "pose_c2w": ((n, 3, 4), torch.float32)}
     return kept if sound else None
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import open_rgb, square_side
+from graf.data.decoding import open_photograph, square_side
 from graf.data.folders import Fault, Item, v_cure
 from graf.errors import DataError
 from graf.runtime.console import progress
@@ -71,7 +71,7 @@ def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
 def check_image(item: Item, data: DataConfig) -> CheckedImage:
     """Check one image file; its side is 0 where it cannot be read."""
     try:
-        image = open_rgb(item.file, data.background, can_skip=data.on_bad_file == "error")
+        image, *_ = open_photograph(item.file, data)
         side = square_side(*image.size, data.center_crop)
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))

@@ -26,7 +26,7 @@ class Views(Dataset, abc.ABC):
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:
-        """Image (3, H, W) uint8. Raises DataError where it cannot be read."""
+        """Image (3, H, W) uint8, with data.alpha: judge (4, H, W), opacity last. Raises DataError where it cannot be read."""
 
     @property
     def posed(self) -> bool:
@@ -40,17 +40,24 @@ class Views(Dataset, abc.ABC):
         return len(self.files)
 
     def __getitem__(self, key: int | tuple[int, bool]) -> dict[str, Tensor]:
-        """image (3, H, W) in [-1, 1], class_index and elevation_index (), and pose_c2w (3, 4) where the data is posed.
+        """image (3, H, W) in [-1, 1], class_index and elevation_index (), and pose_c2w (3, 4) where the data is posed; with
+        data.alpha: judge also alpha (1, H, W), opacity from -1, clear, to 1.
 
         The key is an index, or an index and whether the image is mirrored (unposed data only).
         """
         index, flip = key if isinstance(key, tuple) else (key, False)
         assert not (flip and self.posed), "a mirrored photograph needs a mirrored camera"
         image = self.read(index)
-        item = {"image": (image.flip(-1) if flip else image).to(torch.float32) / 127.5 - 1}
+        image = (image.flip(-1) if flip else image).to(torch.float32) / 127.5 - 1
+        item = {"image": image[:3]} | ({"alpha": image[3:]} if len(image) > 3 else {})
         if self.labels is None:
             return item | {"class_index": self.class_index[index], "elevation_index": torch.tensor(0)}
         return item | {f.name: getattr(self.labels, f.name)[index] for f in dataclasses.fields(Labels)}
+
+
+def whole_images(batch: dict[str, Tensor]) -> Tensor:
+    """The images (B, C, H, W) of a batch of items, C = data.channels: colours, and opacity where they have it."""
+    return torch.cat([batch[name] for name in ("image", "alpha") if name in batch], dim=1)
 
 
 def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Generator) -> Labels:

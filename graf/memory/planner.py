@@ -67,7 +67,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the card's)."""
     with torch.device("meta"):  # shapes alone
         generator = Generator(config, n_classes)
-        discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations)
+        discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations, config.data.channels)
     held = _persistent(config, generator, discriminator)
     amp = AmpSettings.choose(config.training, torch.device(device_type))
     size = amp.dtype.itemsize  # bytes of a number that a network keeps
@@ -108,8 +108,9 @@ def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) 
 
 def _images(config: Config, batch: int) -> int:
     """The photographs of a step, and patches: their grids (2 channels, twice), real and generated ones and both joined."""
-    photographs = 3 * config.training.batch_size * config.data.imsize**2
-    return FLOAT * (photographs + 13 * batch * config.patch_size**2)
+    channels = config.data.channels
+    photographs = channels * config.training.batch_size * config.data.imsize**2
+    return FLOAT * (photographs + (4 + 3 * channels) * batch * config.patch_size**2)
 
 
 def _noise(config: Config) -> int:

@@ -29,19 +29,22 @@ class Scores:
 class Discriminator(nn.Module):
     """GRAF's convolutional discriminator of patches of side 16, 32, 64 or 128 (DCGAN layers).
 
+    channels: of an image, as data.channels; with discriminator.dual there are three more.
     With instance and spectral normalisation and no condition its parameters have the official code's names and shapes.
     A condition enters by projection (Miyato & Koyama 2018): the logit gains the inner product of the image's features with
     an embedding of class and camera.
     """
 
-    def __init__(self, config: DiscriminatorConfig, patch_size: int, n_classes: int = 1, n_elevations: int = 1):
+    def __init__(
+        self, config: DiscriminatorConfig, patch_size: int, n_classes: int = 1, n_elevations: int = 1, channels: int = 3
+    ):
         super().__init__()
         self.config = config
         ndf = config.ndf
         widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[patch_size]
         widths += [4 * ndf, 8 * ndf]
         layers: list[nn.Module] = []
-        for i, (width_in, width) in enumerate(zip([6 if config.dual else 3, *widths], widths, strict=False)):
+        for i, (width_in, width) in enumerate(zip([channels + 3 * config.dual, *widths], widths, strict=False)):
             layers.append(self._conv(width_in, width, stride=2, padding=1))
             first_of_several = i == 0 and patch_size >= 64
             if config.norm == "instance" and not first_of_several:
@@ -80,7 +83,7 @@ class Discriminator(nn.Module):
                     hook.compute_weight(layer, do_power_iteration=True)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of images (B, 3, K, K) in [-1, 1], with discriminator.dual (B, 6, K, K); labels where there is a condition."""
+        """Scores of `judged_images` (B, C, K, K) in [-1, 1]; labels where there is a condition."""
         features = self.main[:-1](images)  # (B, C, 4, 4)
         logits = self.main[-1](features).flatten(1)[:, 0]
         features = features.flatten(1)

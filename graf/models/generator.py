@@ -11,6 +11,7 @@ from graf.camera import Labels
 from graf.config import Config, NerfConfig
 from graf.errors import GrafError
 from graf.models.ccsr import Refinement
+from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import build_field, recomputed
 from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
@@ -30,8 +31,8 @@ class Rendering:
     """The generator's output; h x w is the full frame or a patch.
 
     images (B, 3, h, w) in [-1, 1]; depth (B, 1, h, w) in scene units, planar, `far` where the ray is empty; disparity
-    (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network,
-    coarse_images are those of the coarse network: the loss is on both, or the coarse one would never learn. Where ccsr.mode is
+    (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network, coarse_images
+    and coarse_opacity are the coarse network's: the loss is on both, or the coarse one would never learn. Where ccsr.mode is
     refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, drift (B, 1)
     is how far CCSR's proposals were from it, and depth, disparity and opacity have its size until `at` enlarges them.
     """
@@ -41,6 +42,7 @@ class Rendering:
     disparity: Tensor
     opacity: Tensor
     coarse_images: Tensor | None = None
+    coarse_opacity: Tensor | None = None
     low_images: Tensor | None = None
     drift: Tensor | None = None
 
@@ -90,6 +92,11 @@ class Generator(nn.Module):
         if n_classes > 1 and knows_class:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
+
+    @property
+    def projection(self) -> ConsistencyEnforcingModule | None:
+        """CCSR's, with the downsampling H of which refined images are consistent; None where images are not refined."""
+        return self.refinement.projection if self.config.ccsr.mode == "refine" else None
 
     def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, Z) latents drawn as z_dist says, on the generator's device (the CPU without one)."""
@@ -235,9 +242,9 @@ class Generator(nn.Module):
             n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
         depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
         colour, weights = self._shade(self.field, rays_o, rays_d, depths, styles[0], noise.disturbance)
-        coarse = None
+        coarse = None, None
         if self.field_fine is not None:
-            coarse = self._on_background(colour, weights)
+            coarse = self._on_background(colour, weights), weights.sum(-1, keepdim=True)
             further = importance_depths(depths, weights, nerf.importance_samples_per_ray, noise.fine_jitter)
             depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
             colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, styles[1], noise.fine_disturbance)
@@ -245,7 +252,7 @@ class Generator(nn.Module):
         empty = opacity < 1e-10
         depth = (weights * depths).sum(-1, keepdim=True) / opacity.masked_fill(empty, 1)
         disparity = (1 / depth.clamp_min(1 / EMPTY_DISPARITY)).masked_fill(empty, EMPTY_DISPARITY)
-        return Rendering(self._on_background(colour, weights), torch.where(empty, far, depth), disparity, opacity, coarse)
+        return Rendering(self._on_background(colour, weights), torch.where(empty, far, depth), disparity, opacity, *coarse)
 
     def _on_background(self, colour: Tensor, weights: Tensor) -> Tensor:
         """Colour (B, R, 3) in [0, 1] over the background, in [-1, 1]."""

@@ -7,9 +7,9 @@ import math
 
 from graf.camera import Labels
 from graf.config import CcsrConfig, DiscriminatorConfig
-from graf.models.ccsr import Refinement
 from graf.models.discriminator import Scores
 from graf.models.perception import feature_distance, features_of
+from graf.models.projection import ConsistencyEnforcingModule
 
 import torch
 from torch import Tensor, nn
@@ -20,23 +20,41 @@ NARROWEST_BLUR = 0.2  # pixels; a narrower blur changes nothing
 
 
 def judged_images(
-    images: Tensor, low: Tensor | None, config: DiscriminatorConfig, refinement: Refinement | None, step: int
+    images: Tensor,
+    low: Tensor | None,
+    alpha: Tensor | None,
+    config: DiscriminatorConfig,
+    projection: ConsistencyEnforcingModule | None,
+    step: int,
 ) -> Tensor:
-    """The discriminator's input (B, 3 or 6, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training and,
-    with discriminator.dual, stacked with their enlarged low-resolution images.
+    """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training; then
+    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are.
 
     low (B, 3, k, k): what the images were refined from; None for photographs, which go through the same downsampling H.
+    alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of photographs (B, 1, K, K) goes through
+    H before. projection: that has H; None where images are not refined, and opacity has their size.
     """
+    side = images.shape[-1]
+
+    def blurred(x: Tensor) -> Tensor:
+        return faded_blur(x, config.blur_sigma, config.blur_steps, step)
+
     with torch.autocast(images.device.type, enabled=False):
-        seen = faded_blur(images.float(), config.blur_sigma, config.blur_steps, step)
-        if not config.dual:
-            return seen
-        low = refinement.projection.downsample(images) if low is None else low.float()
-        return torch.cat([seen, F.interpolate(low, seen.shape[-1], mode="bilinear")], dim=1)
+        seen = [blurred(images.float())]
+        if config.dual:
+            low = projection.downsample(images) if low is None else low.float()
+            seen.append(F.interpolate(low, side, mode="bilinear"))
+        if alpha is not None:
+            alpha = alpha.float()
+            if projection is not None:
+                low_alpha = projection.downsample(alpha) if alpha.shape[-1] == side else alpha
+                alpha = F.interpolate(low_alpha, side, mode="bilinear")
+            seen.append(blurred(alpha))
+        return torch.cat(seen, dim=1)
 
 
 def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
-    """Images (B, 3, H, W) blurred with a standard deviation in pixels that falls from `sigma` at step 0 to 0 at `steps`.
+    """Images (B, C, H, W) blurred with a standard deviation in pixels that falls from `sigma` at step 0 to 0 at `steps`.
 
     A discriminator that sees sharp images from the start judges by edges before there is a shape to have them; Karras et al.
     (Alias-Free Generative Adversarial Networks, 2021) blur early on too.

@@ -53,7 +53,8 @@ class TrainState:
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
         self.generator = Generator(config, n_classes).to(device)
-        self.discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations).to(device)
+        known = n_classes, n_elevations, config.data.channels
+        self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)

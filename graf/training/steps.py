@@ -107,7 +107,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
-    """Train the discriminator on photographs (B, 3, W, W) with their labels, and as many fakes.
+    """Train the discriminator on photographs (B, data.channels, W, W) with their labels, and as many fakes.
 
     In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
@@ -158,19 +158,19 @@ def _discriminator_loss(
     config, training = state.config, state.config.training
     # What the discriminator is shown: patches of photographs, and fakes without gradient
     with torch.no_grad(), state.amp.autocast():
-        real = cut_patch(images, real_draws.grid)
+        real, alpha = _patches(images, real_draws.grid)
         moments = {"real_std": colour_moments(real)}
         if config.judges_restored:  # a photograph has no latents; drawn ones bring in the same kind of detail
             real = _restore(state, real, real_draws)
-        real = _judged(state, real, real_draws)
+        real = _judged(state, real, real_draws, alpha)
         rendering = _render(state, fake_draws)
         moments["sample_std"] = colour_moments(rendering.images)
-        stages = [(rendering.images.float(), rendering.low_images)]
+        stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
         if rendering.coarse_images is not None:
-            stages.append((rendering.coarse_images.float(), None))
+            stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
         if config.judges_restored:
-            stages = [(_restore(state, fake, fake_draws), low) for fake, low in stages]
-        fake = torch.cat([_judged(state, fake, fake_draws, low) for fake, low in stages])
+            stages = [(_restore(state, fake, fake_draws), opacity, low) for fake, opacity, low in stages]
+        fake = torch.cat([_judged(state, fake, fake_draws, 2 * opacity - 1, low) for fake, opacity, low in stages])
         fake_labels = fake_draws.labels[torch.arange(len(fake)) % len(images)]
     # Its loss
     with state.amp.autocast():
@@ -197,14 +197,16 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
         rendering = _render(state, draws)
         fake = rendering.images.float()
         restored = _restore(state, fake, draws) if config.judges_restored else None
-        judged = _judged(state, fake if restored is None else restored, draws, rendering.low_images)
+        seen = fake if restored is None else restored
+        judged = _judged(state, seen, draws, 2 * rendering.opacity - 1, rendering.low_images)
         scores = _scores(state, judged, labels)
         loss = generator_loss(scores.logits, config.training.gan_type)
         if rendering.coarse_images is not None:
             coarse = rendering.coarse_images.float()
             if config.judges_restored:
                 coarse = _restore(state, coarse, draws)
-            coarse_scores = _scores(state, _judged(state, coarse, draws), labels)
+            coarse = _judged(state, coarse, draws, 2 * rendering.coarse_opacity - 1)
+            coarse_scores = _scores(state, coarse, labels)
             loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
@@ -307,9 +309,16 @@ def _restore(state: TrainState, images: Tensor, draws: Draws) -> Tensor:
     return state.generator.restore(images, draws.latents, draws.labels, draws.grid).float()
 
 
-def _judged(state: TrainState, images: Tensor, draws: Draws, low: Tensor | None = None) -> Tensor:
-    config = state.config.discriminator
-    seen = judged_images(images, low, config, state.generator.refinement, state.step)
+def _patches(images: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
+    """Patches (B, 3, K, K) of photographs (B, data.channels, W, W), and of their opacity (B, 1, K, K); empty where they have
+    none."""
+    return cut_patch(images, grid).tensor_split([3], dim=1)
+
+
+def _judged(state: TrainState, images: Tensor, draws: Draws, alpha: Tensor, low: Tensor | None = None) -> Tensor:
+    """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: judge, of their opacity in [-1, 1]."""
+    config, alpha = state.config.discriminator, alpha if state.config.data.alpha == "judge" else None
+    seen = judged_images(images, low, alpha, config, state.generator.projection, state.step)
     return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
-from graf.data import build_dataset
+from graf.data import build_dataset, build_loader
 from graf.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -105,6 +105,23 @@ def test_a_flipped_item_is_the_mirror_image(tmp_path):
     dataset = build_dataset(config(tmp_path, **{"data.hflip": "true"}))
     assert torch.equal(dataset[0, True]["image"], dataset[0, False]["image"].flip(-1))
     assert dataset[0, True]["image"][0, 3, 7] == 1
+
+
+def test_opacity_goes_with_the_image_where_it_is_judged(tmp_path):
+    """Red of 60 % at the left, nothing elsewhere, on green."""
+    image = Image.new("RGBA", (8, 8))
+    image.paste((255, 0, 0, 153), (0, 0, 3, 8))
+    image.save(tmp_path / "a.png")
+    flags = {"data.alpha": "judge", "data.background": "[0, 1, 0]"}
+    dataset = build_dataset(config(tmp_path, **flags, **{"data.hflip": "true"}))
+    assert dataset.read(0).shape == (4, 8, 8) and dataset.read(0)[:, 4, 2].tolist() == [153, 102, 0, 153]
+    plain, mirrored = dataset[0, False], dataset[0, True]
+    assert plain["image"].shape == (3, 8, 8) and plain["alpha"].shape == (1, 8, 8)
+    torch.testing.assert_close(plain["alpha"][0, 4], torch.tensor([0.2] * 3 + [-1.0] * 5))
+    for name in ("image", "alpha"):
+        assert torch.equal(mirrored[name], plain[name].flip(-1))
+    images, _ = next(build_loader(dataset, config(tmp_path, **flags, **{"training.nworkers": 0}), "cpu"))
+    assert torch.equal(images[0], torch.cat([plain["image"], plain["alpha"]]))
 
 
 def test_names_give_class_elevation_rank_and_exact_pose(tmp_path):

@@ -33,6 +33,8 @@ def test_a_toy_cars_opacity_is_that_of_its_image(tmp_path, labels):
     clear = (on_white[3]["image"] - on_black[3]["image"]) / 2  # (3, 24, 24)
     torch.testing.assert_close((1 - alpha).expand(3, -1, -1), clear, atol=1 / 255, rtol=0)
     assert alpha.min() == 0 and alpha.max() == 1
+    judged = dataclasses.replace(black, alpha="judge")
+    torch.testing.assert_close(alpha_of(build_dataset(Config(data=judged)), 3, judged), alpha, atol=0.5 / 255, rtol=0)
 
 
 def test_a_photographs_opacity_is_cropped_and_resized_as_its_image_is(tmp_path):

@@ -212,3 +212,18 @@ def test_a_kept_set_of_other_numbers_is_made_anew(tmp_path, name):
     torch.save(kept | {name: kept[name].double()}, file)
     assert torch.equal(load_toy_cars(data).images, first.images)
     assert torch.load(file)[name].dtype == kept[name].dtype
+
+
+def test_opacity_is_kept_beside_the_image_where_it_is_judged(tmp_path):
+    """In a file of its own: sets that were made without it are still found."""
+    data = dataclasses.replace(DATA, datadir=(str(tmp_path),))
+    plain = load_toy_cars(data)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "toy_cars_f3839cdfabfbf8f1.pt"
+    cars = load_toy_cars(dataclasses.replace(data, alpha="judge"))
+    assert len(list(tmp_path.iterdir())) == 2 and cars.fingerprint != plain.fingerprint
+    assert cars.images.shape == (6, 4, 48, 48) and torch.equal(cars.images[:, :3], plain.images)
+    view = render_cars([make_car(DATA.seed, 2)], cars.labels.pose_c2w[2:3], DATA)
+    torch.testing.assert_close(cars[2]["alpha"], 2 * view.opacity - 1, atol=1 / 255, rtol=0)
+    assert torch.equal(cars[2]["image"], plain[2]["image"]) and "alpha" not in plain[2]
+    assert torch.equal(load_toy_cars(dataclasses.replace(data, alpha="judge")).images, cars.images)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from command_line import call, run
 from test_data_images import config, matrix, put, put_transforms
 
@@ -255,6 +256,19 @@ def test_drawn_cameras_out_of_reach_too(tmp_path):
     put(tmp_path / "a.png")
     message = faults_of(config(tmp_path, **{"data.radius": 8}))
     assert "set data.near: 7 and data.far: 9" in line_about(message, "data.radius")
+
+
+def test_photographs_without_transparency_cannot_be_judged_by_opacity(tmp_path, caplog):
+    for name in ("a", "b", "c", "d"):
+        put(tmp_path / f"{name}.png")
+    for name in ("e", "f"):
+        Image.new("RGBA", (8, 8)).save(tmp_path / f"{name}.png")
+    message = faults_of(config(tmp_path, **{"data.alpha": "judge"}))
+    assert "has no transparency" in line_about(message, "a.png") and "set data.alpha: ignore" in line_about(message, "a.png")
+    assert message.startswith("4 faults") and "e.png" not in message
+    dataset = build_dataset(config(tmp_path, **{"data.alpha": "judge", "data.on_bad_file": "skip"}))
+    assert [Path(file).name for file in dataset.files] == ["e.png", "f.png"]
+    assert len(build_dataset(config(tmp_path))) == 6
 
 
 def test_skipping_leaves_the_faulty_images_out_and_says_so(tmp_path, caplog):

@@ -33,6 +33,7 @@ OTHERS = {  # what no shipped config does, or seldom
     "restored twice": (*RESTORED, "ccsr.detach=nerf"),
     "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.importance_samples_per_ray=2"),
     "instance norm": ("discriminator.norm=instance", "discriminator.spectral_norm=true"),
+    "opacity judged": ("data.alpha=judge",),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),
@@ -49,7 +50,7 @@ def few_pieces(monkeypatch):
 def shapes_of(config: Config) -> Config:
     """The config without what leaves all shapes as they are, such as its cameras: several share one measurement."""
     plain = load_config()
-    data, metrics = dataclasses.replace(plain.data, imsize=config.data.imsize), plain.metrics
+    data, metrics = dataclasses.replace(plain.data, imsize=config.data.imsize, alpha=config.data.alpha), plain.metrics
     return dataclasses.replace(config, expname="shapes", data=data, metrics=metrics)
 
 

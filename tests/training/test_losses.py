@@ -10,6 +10,7 @@ from graf.training.losses import (
     discriminator_loss,
     faded_blur,
     generator_loss,
+    judged_images,
     label_loss,
     r1_penalty,
     wgan_gp_penalty,
@@ -179,6 +180,28 @@ def test_photographs_are_judged_beside_what_the_same_downsampling_makes_of_them(
     torch.testing.assert_close(shown[0], torch.cat([photographs, F.interpolate(low, 16, mode="bilinear")], dim=1))
     downsampled = F.interpolate(ConsistencyEnforcingModule("gaussian", 2).downsample(shown[1][:, :3]), 16, mode="bilinear")
     torch.testing.assert_close(shown[1][:, 3:], downsampled, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kernel", ["box", "bicubic"])
+@pytest.mark.parametrize("step", [0, 100])
+def test_opacity_of_photographs_is_judged_as_the_rendered_one_is(refine, kernel, step):
+    """A photograph's opacity of which H makes what the field rendered looks the same, blurred or not."""
+    config, projection = refine("discriminator.blur_steps=50").discriminator, ConsistencyEnforcingModule(kernel, 2)
+    rendered = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(5)) * 2 - 1
+    photographed = projection(torch.zeros(2, 1, 16, 16), rendered)
+    images = torch.zeros(2, 3, 16, 16)
+    seen = [judged_images(images, None, alpha, config, projection, step) for alpha in (rendered, photographed)]
+    assert seen[0].shape == (2, 4, 16, 16)
+    torch.testing.assert_close(seen[1], seen[0], atol=1e-5, rtol=0)
+    enlarged = F.interpolate(rendered, 16, mode="bilinear")
+    torch.testing.assert_close(seen[0][:, 3:], faded_blur(enlarged, 2.0, 50, step), atol=1e-5, rtol=0)
+    assert torch.equal(seen[0][:, 3:], enlarged) == (step == 100)
+
+
+def test_opacity_is_seen_as_it_is_where_images_are_not_refined(smoke):
+    alpha = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(5)) * 2 - 1
+    images, config = torch.zeros(2, 3, 16, 16), smoke("discriminator.blur_steps=0").discriminator
+    assert torch.equal(judged_images(images, None, alpha, config, None, 0), torch.cat([images, alpha], dim=1))
 
 
 def test_the_blur_fades_to_nothing():

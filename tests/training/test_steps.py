@@ -190,6 +190,71 @@ def test_the_gradient_is_that_of_the_loss_written_out(build, photographs, labels
         torch.testing.assert_close(gradient, wanted, atol=1e-5, rtol=1e-4, msg=name)
 
 
+ALPHA = {
+    "refined": ("refine", ("discriminator.blur_steps=0",)),
+    "dual": ("refine", ("discriminator.blur_steps=0", "discriminator.dual=true")),
+    "consistency": ("refine", ("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256")),
+    "fine network": ("refine", ("nerf.importance_samples_per_ray=4", "discriminator.blur_steps=0")),
+    "mirrored": ("smoke", ("discriminator.hflip=true", "discriminator.condition=none")),
+    "wgan_gp": ("smoke", ("training.gan_type=wgan", "training.reg_type=wgan_gp")),
+}
+
+
+@pytest.mark.parametrize("name", ALPHA)
+def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels, monkeypatch, name):
+    """Behind the colours: that of photographs, and that of the rendering that the colours are of."""
+    fixture, overrides = ALPHA[name]
+    config = request.getfixturevalue(fixture)("data.alpha=judge", "discriminator.blur_steps=0", *overrides)
+    state, seen, rendered, mirrored = TrainState(config, torch.device("cpu"), 2, 3), [], [], []
+    render, judged = steps._render, steps._judged
+    monkeypatch.setattr(steps, "_render", lambda *given: (rendered.append(render(*given)), rendered[-1])[1])
+    monkeypatch.setattr(steps, "_judged", lambda *given: (mirrored.append(given[2].mirrored), judged(*given))[1])
+    state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()[:, -1:]))
+    discriminator_step(state, cut_outs, labels, labels)
+    generator_step(state, labels)
+    refined = config.ccsr.mode == "refine"
+
+    def expected(opacity, turned):
+        alpha = torch.nn.functional.interpolate(2 * opacity - 1, 16, mode="bilinear") if refined else 2 * opacity - 1
+        return torch.where(turned, alpha.flip(3), alpha)
+
+    photographed = state.generator.projection.downsample(cut_outs[:, 3:]) if refined else cut_outs[:, 3:]
+    torch.testing.assert_close(seen[0], expected((photographed + 1) / 2, mirrored[0]), atol=1e-5, rtol=0)
+    of_discriminator, of_generator = [
+        [opacity.detach() for opacity in (r.opacity, r.coarse_opacity) if opacity is not None] for r in rendered
+    ]
+    fakes = torch.cat([expected(opacity, mirrored[1]) for opacity in of_discriminator])
+    torch.testing.assert_close(seen[1], fakes, atol=1e-5, rtol=0)
+    for actual, opacity in zip(seen[-len(of_generator) :], of_generator, strict=True):
+        torch.testing.assert_close(actual, expected(opacity, mirrored[-1]), atol=1e-5, rtol=0)
+    assert name != "mirrored" or 0 < torch.cat(mirrored).float().mean() < 1
+
+
+@pytest.mark.parametrize("fine", ["nerf.importance_samples_per_ray=0", "nerf.importance_samples_per_ray=4"])
+def test_opacity_alone_teaches_the_fields(refine, labels, fine):
+    """With a discriminator that is blind to colour, density learns, of the coarse network too, and colour does not."""
+    state = TrainState(refine("data.alpha=judge", "ccsr.drift_weight=0", fine), torch.device("cpu"), 2, 3)
+    with torch.no_grad():
+        state.discriminator.main[0].weight[:, :3] = 0
+    generator_step(state, labels)
+    for field in (state.generator.field, state.generator.field_fine):
+        assert field is None or field.density.weight.grad.abs().sum() > 0
+        assert field is None or field.colour.weight.grad is None or field.colour.weight.grad.abs().sum() == 0
+
+
+def test_opacity_in_parts_of_a_batch_gives_the_same_gradients(refine, cut_outs, labels):
+    def gradients_in_parts(at_once):
+        state = TrainState(refine("data.alpha=judge", "training.lr_d=1e-12"), torch.device("cpu"), 2, 3)
+        state.sizes.images = at_once
+        discriminator_step(state, cut_outs, labels, labels)
+        generator_step(state, labels)
+        return gradients(state.discriminator) | gradients(state.generator)
+
+    whole, parts = gradients_in_parts(4), gradients_in_parts(3)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
 def test_the_penalty_comes_every_so_many_steps(build, photographs, labels):
     state = build("training.reg_every=3")
     applied = []

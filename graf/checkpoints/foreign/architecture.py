@@ -245,13 +245,15 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
         return {}
     first, last = convs[0], convs[-1]
     mode = findings["ccsr.mode"].value if "ccsr.mode" in findings else prior.ccsr.mode
-    dual = mode != "none" and weights[first].shape[1] == 6
+    channels = weights[first].shape[1]
+    dual = mode != "none" and channels >= 6
     mode = "refine" if dual else mode
     scale = findings["ccsr.scale_factor"].value if "ccsr.scale_factor" in findings else prior.ccsr.scale_factor
     side = PATCH_SIZES[len(convs) - 3] // (scale if mode == "refine" else 1)  # rays
     embedding, pose, label_head = "class_embedding.weight", "pose_embedding.0.weight", "class_head.weight"
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
     told = {
+        "data.alpha": Finding("judge" if channels in (4, 7) else "ignore", first),
         "discriminator.ndf": Finding(weights[last].shape[1] // 8, last),
         "discriminator.norm": Finding("none" if first.rsplit(".", 1)[0] + ".bias" in weights else "instance", first),
         "discriminator.spectral_norm": Finding(first.endswith("_orig"), first),

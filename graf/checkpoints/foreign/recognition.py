@@ -28,6 +28,7 @@ NETWORKS = (
 )  # fmt: skip
 AVERAGES = ("_ema", "_test")  # of a network's name, ours and GRAF's
 OWN_GENERATOR, GRAF_FIELD, DISCRIMINATOR = ("field.", "refinement."), ("pts_linears.",), ("main.",)
+BEFORE = {"data": {"alpha": "ignore"}}  # what a config without these keys, from before there were such, meant
 CONVOLUTION = re.compile(r"main\.(\d+)\.")
 
 DESCRIPTIONS = {
@@ -115,8 +116,8 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
         return None
     try:
         raw, is_graf = translate(found.config, str(path))
-        default = graf_config() if is_graf else Config()  # also for keys that the checkpoint lacks
-        return config_from_dict(merge(config_to_dict(default), raw, str(path)), str(path))
+        default = config_to_dict(graf_config() if is_graf else Config())  # also for keys that the checkpoint lacks
+        return config_from_dict(merge(merge(default, BEFORE, str(path)), raw, str(path)), str(path))
     except ConfigError as error:
         if found.kind == "ours":
             raise

@@ -1,5 +1,6 @@
 """Photographs to be inverted: their pixels, and the cameras given by their labels."""
 
+import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def read_photograph(path: Path | str, data: DataConfig) -> Tensor:
     """
     try:
         side = square_side(*open_rgb(path, data.background).size, data.center_crop)
-        image = read_image(Path(path), data)
+        image = read_image(Path(path), dataclasses.replace(data, alpha="ignore"))
     except ValueError as error:
         raise GrafError(f"{path}: {str(error).partition(';')[0]}; give another photograph") from None
     if side < data.imsize:
