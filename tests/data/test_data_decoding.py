@@ -5,13 +5,13 @@ import os
 import struct
 import zlib
 
+from graf.config import load_config
+from graf.data.decoding import MOST_PIXELS, read_image
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-
-from graf.config import load_config
-from graf.data.decoding import MOST_PIXELS, read_image
 
 DATA = dataclasses.replace(load_config().data, imsize=8, background=(0.0, 1.0, 0.0))  # green shows through
 

@@ -7,15 +7,15 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
-import torch
-from PIL import Image
-
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset, build_loader
 from graf.errors import DataError
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 

@@ -8,15 +8,15 @@ import threading
 import time
 from types import SimpleNamespace
 
-import pytest
-import torch
-
 from graf.camera import Labels, poses_at
 from graf.config import load_config
 from graf.data import Views, build_loader, sample_labels
 from graf.data import loader as loader_module
 from graf.data.loader import EndlessBatches, how_it_ended
 from graf.errors import DataError, GrafError
+
+import pytest
+import torch
 
 N = 22
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals")

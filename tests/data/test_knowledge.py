@@ -3,18 +3,17 @@
 import dataclasses
 import logging
 
-import pytest
-import torch
-from test_data_images import config, put, put_transforms
-
 from graf.camera import azimuth_and_v
 from graf.config import load_config
 from graf.data import build_dataset, build_loader
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
 from graf.errors import ConfigError
-from graf.training.steps import train_step
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step
+from graf.training.steps import discriminator_step, train_step
+
+import pytest
+import torch
+from test_data_images import config, put, put_transforms
 
 CPU = torch.device("cpu")
 

@@ -2,9 +2,6 @@
 
 import dataclasses
 
-import pytest
-import torch
-
 from graf.camera import focal_length, poses_at, sample_poses
 from graf.config import load_config
 from graf.data import build_dataset
@@ -12,6 +9,9 @@ from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
 from graf.errors import DataError
+
+import pytest
+import torch
 
 DATA = dataclasses.replace(load_config().data, imsize=48, n_images=6)
 

@@ -6,17 +6,17 @@ import math
 import os
 from pathlib import Path
 
-import pytest
-import torch
-from PIL import Image
-from command_line import call, run
-from test_data_images import config, matrix, put, put_transforms
-
 from graf.data import build_dataset
 from graf.data.folders import Fault
-from graf.data.validation import describe
 from graf.data.transforms import rigid_pose
+from graf.data.validation import describe
 from graf.errors import DataError
+
+import pytest
+import torch
+from command_line import call, run
+from PIL import Image
+from test_data_images import config, matrix, put, put_transforms
 
 
 def faults_of(settings) -> str:
