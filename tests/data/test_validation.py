@@ -349,8 +349,14 @@ def test_enlarged_images_are_counted_and_named(tmp_path, caplog):
     ("settings", "said"),
     [
         ({"data.imsize": 32, "ray_sampler.rays_per_patch": 256}, None),
-        ({"data.imsize": 64, "ray_sampler.rays_per_patch": 256}, "leaves details out; set ray_sampler.rays_per_patch=1024, or "),
-        ({"data.imsize": 16, "ray_sampler.rays_per_patch": 256}, "have no more; set ray_sampler.rays_per_patch=64, or data.imsize=32"),
+        (
+            {"data.imsize": 64, "ray_sampler.rays_per_patch": 256},
+            "leaves details out; set ray_sampler.rays_per_patch=1024, or ",
+        ),
+        (
+            {"data.imsize": 16, "ray_sampler.rays_per_patch": 256},
+            "have no more; set ray_sampler.rays_per_patch=64, or data.imsize=32",
+        ),
         ({"data.imsize": 256, "ray_sampler.rays_per_patch": 1024}, "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
         ({"data.imsize": 64, "ray_sampler.rays_per_patch": 256, "ray_sampler.min_scale": 0.5}, None),
     ],
