@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 from graf.camera import rotation_poses
-from graf.checkpoints.checkpoint import NEWEST
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.generator_loading import with_box_of
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
 from graf.data import Views, build_dataset, build_loader, fit_to_data
+from graf.data.hull import with_hull_box
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
@@ -115,7 +117,7 @@ def run(
     dataset = processes.in_turn(lambda: build_dataset(config))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     # Networks and optimizers, and the state of the checkpoint in them
-    config = fit_to_data(config, dataset.knowledge)
+    config = fitted(config, dataset, None if args.partial else checkpoint, processes)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     log_number_format(config.training, device)
     load_weights(state, checkpoint, args.partial)
@@ -155,6 +157,14 @@ def run(
     newest = config.run_dir / NEWEST
     log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
     return 0
+
+
+def fitted(config: Config, dataset: Views, checkpoint: Path | None, processes: Processes) -> Config:
+    """The config with what the data decides: the discriminator's condition, and the box, which a continued run keeps."""
+    config = fit_to_data(config, dataset.knowledge)
+    if config.data.box == "auto" and checkpoint is not None:
+        config = with_box_of(config, read_checkpoint(checkpoint), checkpoint)
+    return processes.broadcast(lambda: with_hull_box(config, dataset))
 
 
 def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:

@@ -10,6 +10,7 @@ import math
 
 from graf.camera import focal_length
 from graf.config import DataConfig, RaySamplerConfig
+from graf.errors import GrafError
 
 import torch
 from torch import Tensor
@@ -87,6 +88,50 @@ def depth_bounds(pose_c2w: Tensor, data: DataConfig) -> tuple[Tensor, Tensor]:
         shift = high - pose_c2w[:, :, 3].norm(dim=-1, keepdim=True)
         near, far = near - shift, far - shift
     return near, far
+
+
+def visible_radius(data: DataConfig) -> float:
+    """Radius in scene units of the largest ball around the origin that lies in the frame and the depth bounds of every camera.
+
+    Raises GrafError where near and far do not hold the origin between them.
+    """
+    low, high = data.radius  # near and far are those of a camera at the far end, and move with the others
+    frame = (data.far - data.near) / 2 if data.orthographic else low * math.sin(math.radians(data.fov) / 2)
+    radius = min(high - data.near, data.far - high, frame)
+    if radius <= 0:
+        raise GrafError(
+            f"data.near {data.near:g} and data.far {data.far:g} do not hold the origin, at data.radius {high:g}, between "
+            "them; correct them with --set"
+        )
+    return radius
+
+
+def box_depths(box: Tensor, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor]:
+    """Depths (..., R), in units of rays_d, at which rays (..., R, 3) enter and leave a box (2, 3), its low and its high corner.
+
+    A ray that misses the box enters after it leaves. The slab method (Kay & Kajiya, Ray Tracing Complex Scenes, 1986).
+    """
+    inverse = 1 / nonzero(rays_d)
+    a, b = (box[0] - rays_o) * inverse, (box[1] - rays_o) * inverse
+    return torch.minimum(a, b).amax(-1), torch.maximum(a, b).amin(-1)
+
+
+def is_inside(points: Tensor, box: Tensor) -> Tensor:
+    """Whether points (..., 3) lie inside a box (2, 3): (...) bool."""
+    return ((points >= box[0]) & (points <= box[1])).all(-1)
+
+
+def clip_to_box(rays_o: Tensor, rays_d: Tensor, near: Tensor, far: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
+    """near and far (B, R, 1) of rays (B, R, 3), cut to where the rays are in the box (2, 3); both 0 for one that misses."""
+    enter, leave = box_depths(box, rays_o, rays_d)
+    near, far = torch.maximum(near, enter[..., None]), torch.minimum(far, leave[..., None])
+    hit = near < far
+    return near * hit, far * hit
+
+
+def nonzero(x: Tensor) -> Tensor:
+    """x, moved away from zero, so that it can be divided by with the sign kept."""
+    return torch.where(x.abs() < 1e-9, 1e-9, x)
 
 
 def _rotate(vectors: Tensor, rotation: Tensor) -> Tensor:

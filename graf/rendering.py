@@ -4,6 +4,7 @@ Legend: R rays, S samples per ray; all leading dimensions before R pass through.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,8 +27,12 @@ class RayNoise:
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> "RayNoise":
         """The noise of some of the images, or of some of their rays."""
+        return self.each(lambda value: value[index])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "RayNoise":
+        """All of the noise, changed alike."""
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return RayNoise(*(None if value is None else value[index] for value in values))
+        return RayNoise(*(None if value is None else change(value) for value in values))
 
 
 def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor | None = None) -> Tensor:

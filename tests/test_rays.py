@@ -3,7 +3,17 @@
 import math
 
 from graf.camera import focal_length, poses_at
-from graf.rays import camera_rays, cut_patch, depth_bounds, full_grid, sample_patch_grid, smallest_scale
+from graf.rays import (
+    box_depths,
+    camera_rays,
+    clip_to_box,
+    cut_patch,
+    depth_bounds,
+    full_grid,
+    is_inside,
+    sample_patch_grid,
+    smallest_scale,
+)
 
 import pytest
 import torch
@@ -173,3 +183,35 @@ def test_a_range_of_radii_moves_near_and_far_with_the_camera(smoke):
 def test_a_single_radius_leaves_the_bounds_wherever_the_camera_is(smoke):
     near, far = depth_bounds(poses_at(torch.zeros(1), torch.tensor([0.4]), 99.0), smoke("data.near=2", "data.far=4").data)
     assert (near.tolist(), far.tolist()) == ([[2.0]], [[4.0]])
+
+
+BOX = torch.tensor([[-1.0, -0.5, -0.25], [1.0, 0.5, 0.25]])
+
+
+@pytest.mark.parametrize(
+    "ray_o, ray_d, enter, leave",
+    [
+        ((0.0, 0.0, 3.0), (0.0, 0.0, -1.0), 2.75, 3.25),
+        ((0.0, 0.0, 3.0), (0.0, 0.0, -2.0), 1.375, 1.625),  # depths are in units of the direction
+        ((-2.0, -1.5, 0.0), (1.0, 1.0, 0.0), 1.0, 2.0),  # through x = -1 and y = -0.5 at 1, out through y = 0.5 at 2
+        ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), -1.0, 1.0),  # from inside
+    ],
+)
+def test_a_ray_enters_and_leaves_a_box_where_it_meets_its_faces(ray_o, ray_d, enter, leave):
+    depths = box_depths(BOX, torch.tensor([ray_o]), torch.tensor([ray_d]))
+    assert [depth.item() for depth in depths] == pytest.approx([enter, leave])
+
+
+def test_bounds_are_those_of_the_box_where_it_is_narrower_and_0_for_a_ray_that_misses():
+    rays_o = torch.tensor([[[0.0, 0.0, 3.0], [0.0, 0.6, 3.0], [0.0, 0.0, 3.0]]])
+    rays_d = torch.tensor([[[0.0, 0.0, -1.0], [0.0, 0.0, -1.0], [0.0, 0.0, -1.0]]])
+    near, far = torch.tensor([[[2.0], [2.0], [2.9]]]), torch.tensor([[[4.0], [4.0], [3.1]]])
+    assert torch.stack(clip_to_box(rays_o, rays_d, near, far, BOX)).flatten(1).tolist() == [
+        pytest.approx([2.75, 0.0, 2.9]),
+        pytest.approx([3.25, 0.0, 3.1]),
+    ]
+    assert is_inside(torch.tensor([[1.0, 0.5, 0.25], [1.01, 0.0, 0.0], [0.0, 0.0, -0.26]]), BOX).tolist() == [
+        True,
+        False,
+        False,
+    ]

@@ -20,7 +20,7 @@ from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint
+from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, with_box_of
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, load_config, override
 from graf.data import Views, build_dataset, fit_to_data, sample_labels
@@ -107,7 +107,7 @@ def main() -> int:
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     dataset = build_dataset(config)
     if args.config:
-        config = fit_to_data(config, dataset.knowledge)
+        config = with_box_of(fit_to_data(config, dataset.knowledge), content, path)
     try:
         subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
         if args.list:

@@ -1,5 +1,6 @@
 """The trained generator of a checkpoint or of a run's folder, ready to render."""
 
+import dataclasses
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
@@ -29,6 +30,7 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
+    config = with_box_of(config, content, path)
     return generator_of(path, content, config, device)
 
 
@@ -58,6 +60,15 @@ def checkpoint_config(path: Path, content: dict) -> Config:
         return config
     beside = path.parent / "config.yaml"
     return load_config(beside) if beside.exists() else infer_config(found, path)
+
+
+def with_box_of(config: Config, content: dict, path: Path) -> Config:
+    """The config with the box that a checkpoint's content was trained in, or none, in place of data.box: auto."""
+    if config.data.box != "auto":
+        return config
+    stored = stored_config(recognise(content, path), path)
+    box = "none" if stored is None or stored.data.box == "auto" else stored.data.box
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, box=box))
 
 
 def trained_checkpoint(run_dir: Path) -> Path:

@@ -114,6 +114,8 @@ def _camera_faults(config: Config) -> Iterator[str]:
         yield f"data.radius: the range runs from low to high, found {data.radius}"
     if high - low > data.near:
         yield f"data.radius: a range of {high - low:g} moves the near plane {data.near:g} behind the camera"
+    if not isinstance(data.box, str) and any(a >= b for a, b in zip(data.box[:3], data.box[3:], strict=True)):
+        yield f"data.box: each of its first three numbers must be below that of the last three, found {shown(list(data.box))}"
     for lower, upper in (("umin", "umax"), ("vmin", "vmax")):
         if getattr(data, lower) > getattr(data, upper):
             yield f"data: {lower} must be at most {upper}"

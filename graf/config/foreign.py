@@ -26,7 +26,16 @@ MARKS = (
 )
 GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/graf.yaml says the same for people
     "expname": "graf",
-    "data": {"type": "images", "near": 7.5, "far": 12.5, "radius": 10, "fov": 30, "vmin": 0, "vmax": 0.45642212862617093},
+    "data": {
+        "type": "images",
+        "near": 7.5,
+        "far": 12.5,
+        "radius": 10,
+        "box": "none",
+        "fov": 30,
+        "vmin": 0,
+        "vmax": 0.45642212862617093,
+    },
     "nerf": {
         "conditioning": "concat",
         "netdepth": 8,
@@ -100,6 +109,7 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
     "training.save_every_steps": "training.save_every",
     "memory.max_metric_rows": "reporting.max_metric_rows",
 }
+OLDER_VALUES = {"data": {"alpha": "ignore", "box": "none"}}  # of keys that checkpoints of older versions lack
 _told: set[str] = set()  # renamed keys that this process has logged
 
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"

@@ -39,6 +39,13 @@ class DataConfig:
     near: float = key(2.6, "depth of the first sample on a ray, scene units", 0, 1e6)
     far: float = key(4.6, "depth of the last sample on a ray, scene units", 0, 1e6)
     radius: tuple[float, float] = key((3.6, 3.6), 'camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
+    box: Literal["none", "auto"] | tuple[float, float, float, float, float, float] = key(
+        "none",
+        "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: to that of the visual hull, where "
+        "silhouettes are known",
+        -1e6,
+        1e6,
+    )
     fov: float = key(32.0, "horizontal field of view, degrees", 0.1, 179)
     orthographic: bool = key(False, "parallel rays over a square of side far - near")
     umin: float = key(0.0, "azimuth / 360 degrees of drawn cameras, from", -1, 2)

@@ -152,13 +152,15 @@ def expanded(path: str) -> str:
 def _typed(value: Any, kind: Any) -> Any:
     """The value as the type that the dataclass declares; ValueError with what was expected where it is none."""
     origin = typing.get_origin(kind)
-    if origin is typing.Union:  # a word or a number
-        words, number = typing.get_args(kind)
+    if origin is typing.Union:  # a word or a number, or a word or several numbers
+        words, numbers = typing.get_args(kind)
+        is_word = value is None or (isinstance(value, str) and not value.isdigit() and "," not in value)
         try:
-            return _typed(value, words if isinstance(value, str) and not value.isdigit() else number)
+            return _typed(value, words if is_word else numbers)
         except ValueError as error:
             choices = ", ".join(typing.get_args(words))
-            raise ValueError(f"{choices} or a whole number") from error
+            wanted = "a whole number" if numbers is int else f"{len(typing.get_args(numbers))} numbers"
+            raise ValueError(f"{choices} or {wanted}") from error
     if origin is Literal:
         choices = typing.get_args(kind)
         if value is None and "none" in choices:

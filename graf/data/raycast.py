@@ -8,6 +8,8 @@ Legend: R rays, last where they are many, so that reductions run along memory; K
 
 from dataclasses import dataclass
 
+from graf.rays import box_depths, nonzero
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,7 @@ def cast(solids: Solids, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor
     """
     colour, distance = torch.zeros_like(rays_o), torch.zeros_like(rays_o[:, 0])
     hit = torch.zeros_like(distance, dtype=torch.bool)
-    t_in, t_out = _slabs(solids.half_size, rays_o, rays_d)
+    t_in, t_out = box_depths(torch.stack([-solids.half_size, solids.half_size]), rays_o, rays_d)
     for some in torch.nonzero(t_in < t_out)[:, 0].split(RAYS_AT_A_TIME):
         colour[some], distance[some], hit[some] = _trace(solids, rays_o[some], rays_d[some])
     return colour, distance, hit
@@ -78,22 +80,10 @@ def _trace(solids: Solids, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tens
     return colour * hit[:, None], distance, hit
 
 
-def _nonzero(x: Tensor) -> Tensor:
-    """x, moved away from zero, so that it can be divided by with the sign kept."""
-    return torch.where(x.abs() < 1e-9, 1e-9, x)
-
-
-def _slabs(half_size: Tensor, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor]:
-    """t_in and t_out (R,) of the box around the origin."""
-    inverse = 1 / _nonzero(rays_d)
-    a, b = (-half_size - rays_o) * inverse, (half_size - rays_o) * inverse
-    return torch.minimum(a, b).amax(1), torch.maximum(a, b).amin(1)
-
-
 def _boxes(faces: Tensor, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """t_in and t_out (K, R) and the face of entry (K, R)."""
     faces = faces.transpose(0, 1)  # (6, K, 4)
-    speed = _nonzero(faces[..., :3] @ rays_d.T)  # (6, K, R)
+    speed = nonzero(faces[..., :3] @ rays_d.T)  # (6, K, R)
     t = (faces[..., 3:] - faces[..., :3] @ rays_o.T) / speed
     entering = speed < 0
     t_in, face = torch.where(entering, t, -torch.inf).max(dim=0)
@@ -105,11 +95,11 @@ def _discs(discs: Tensor, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tenso
     x, y, z, radius, half_width = discs[:, :, None].unbind(1)  # (D, 1)
     dx, dy, dz = rays_d.T  # (R,)
     ox, oy, oz = (o - centre for o, centre in zip(rays_o.T, (x, y, z), strict=True))  # (D, R)
-    a = _nonzero(dx * dx + dz * dz)
+    a = nonzero(dx * dx + dz * dz)
     b = ox * dx + oz * dz
     discriminant = b * b - a * (ox * ox + oz * oz - radius**2)
     root = discriminant.clamp_min(0).sqrt()
-    inverse = 1 / _nonzero(dy)
+    inverse = 1 / nonzero(dy)
     cap_a, cap_b = (-half_width - oy) * inverse, (half_width - oy) * inverse
     t_in = torch.maximum((-b - root) / a, torch.minimum(cap_a, cap_b))
     t_out = torch.minimum((-b + root) / a, torch.maximum(cap_a, cap_b))

@@ -5,16 +5,16 @@ from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.decoding import read_alpha
 from graf.data.images import ImageFolders
-from graf.data.toy_cars import ToyCars, render_cars
+from graf.data.toy_cars import SUPERSAMPLING, ToyCars, render_cars
 from graf.data.views import Views, generator_of
 from graf.errors import DataError
 
 from torch import Tensor
 
 
-def alpha_of(dataset: Views, index: int, data: DataConfig) -> Tensor | None:
+def alpha_of(dataset: Views, index: int, data: DataConfig, supersampling: int = SUPERSAMPLING) -> Tensor | None:
     """Opacity (H, W) in [0, 1] of a view: of a photograph its transparency; of a toy car that is kept without it, by rendering
-    the car again.
+    the car again, with supersampling^2 rays per pixel.
 
     None for a photograph without transparency, whose silhouette nobody knows. Raises DataError where it cannot be read.
     """
@@ -23,7 +23,7 @@ def alpha_of(dataset: Views, index: int, data: DataConfig) -> Tensor | None:
     if isinstance(dataset, ToyCars):
         known = dataset.labels is not None
         pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, generator_of(data.seed))
-        return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data).opacity[0]
+        return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data, supersampling).opacity[0]
     if not isinstance(dataset, ImageFolders):
         return None
     try:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from graf.camera import Labels, sample_poses
-from graf.config import DataConfig, NerfConfig
+from graf.config import NerfConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator
-from graf.rays import camera_rays, depth_bounds, full_grid
+from graf.rays import camera_rays, depth_bounds, full_grid, is_inside, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
 from graf.runtime.files import whole_file
 
@@ -106,28 +106,15 @@ def remove_meshes(folder: Path) -> None:
             file.unlink()
 
 
-def visible_radius(data: DataConfig) -> float:
-    """Radius in scene units of the largest ball around the origin that lies in the frame and the depth bounds of every camera.
-
-    Raises GrafError where near and far do not hold the origin between them.
-    """
-    low, high = data.radius  # near and far are those of a camera at the far end, and move with the others
-    frame = (data.far - data.near) / 2 if data.orthographic else low * math.sin(math.radians(data.fov) / 2)
-    radius = min(high - data.near, data.far - high, frame)
-    if radius <= 0:
-        raise GrafError(
-            f"data.near {data.near:g} and data.far {data.far:g} do not hold the origin, at data.radius {high:g}, between "
-            "them; correct them with --set"
-        )
-    return radius
-
-
 def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:
-    """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen; styles of one object's latents."""
+    """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen, 0 outside data.box; styles of one object."""
     field = generator.field if generator.field_fine is None else generator.field_fine
     activation = F.relu if generator.config.nerf.density_activation == "relu" else F.softplus
     ahead = points.new_tensor([[[0.0, 0.0, -1.0]]])  # a direction, on which density does not depend
-    return torch.cat([activation(field(some[None, None], ahead, styles[-1])[0][0, 0]) for some in points.split(POINTS_AT_ONCE)])
+    found = torch.cat(
+        [activation(field(some[None, None], ahead, styles[-1])[0][0, 0]) for some in points.split(POINTS_AT_ONCE)]
+    )
+    return found if generator.box is None else found * is_inside(points, generator.box)
 
 
 @torch.inference_mode()
@@ -196,12 +183,12 @@ def _vertex_colours(generator: Generator, styles: tuple[Any, ...], mesh: trimesh
     """
     data, nerf, device = generator.config.data, generator.config.nerf, generator.background.device
     step = (data.far - data.near) / (_samples(nerf) - 1)
-    bounds = torch.zeros(1, 1, device=device), torch.full((1, 1), 2 * step, device=device)
     normals = torch.tensor(mesh.vertex_normals, dtype=torch.float32)
     starts = torch.tensor(mesh.vertices, dtype=torch.float32) + step * normals
     colours, at_once = [], max(1, POINTS_AT_ONCE // _samples(nerf))
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
-        seen = generator.render_rays(*rays[:, None].to(device), bounds, styles)
+        near = torch.zeros(1, rays.shape[1], 1, device=device)
+        seen = generator.render_rays(*rays[:, None].to(device), (near, near + 2 * step), styles)
         background = (1 - seen.opacity) * generator.background
         colour = ((seen.images + 1) / 2 - background) / seen.opacity.clamp_min(1e-6)
         colours.append((255 * colour[0].clamp(0, 1)).round().to("cpu", torch.uint8))

@@ -13,7 +13,7 @@ from graf.errors import GrafError
 from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import build_field, recomputed
-from graf.rays import camera_rays, depth_bounds, full_grid, low_resolution_grid
+from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
 
@@ -92,6 +92,8 @@ class Generator(nn.Module):
         if n_classes > 1 and knows_class:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
+        box = config.data.box  # auto, where no data set is there that would tell it, is none
+        self.register_buffer("box", None if isinstance(box, str) else torch.tensor(box).view(2, 3), persistent=False)
 
     @property
     def projection(self) -> ConsistencyEnforcingModule | None:
@@ -176,14 +178,17 @@ class Generator(nn.Module):
         """
         latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
-        bounds = depth_bounds(labels.pose_c2w, self.config.data)
-        styles = self.styles(latents)
-        pieces = []
-        for start in range(0, rays_o.shape[1], piece):
-            some = (slice(None), slice(start, start + piece))
-            rays = rays_o[some], rays_d[some], bounds, styles, None if noise is None else noise[some]
-            pieces.append(recomputed(self.render_rays, *rays) if recompute else self.render_rays(*rays))
-        rendering = Rendering.cat(pieces, dim=1).unflatten(grid.shape[1])
+        near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, self.config.data))
+        rays = rays_o, rays_d, near, far
+        if self.box is None:
+            rendering = self._render_pieces(*rays, latents, piece, noise, recompute)
+        else:  # rays that miss the box are left out
+            near, far_in_box = clip_to_box(*rays, self.box)
+            index = rays_that_hit((near < far_in_box)[..., 0])
+            rays = [take_rays(x, index) for x in (rays_o, rays_d, near, far_in_box)]
+            noise = None if noise is None else noise.each(lambda x: take_rays(x, index))
+            rendering = self._among_misses(self._render_pieces(*rays, latents, piece, noise, recompute), index, far)
+        rendering = rendering.unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
             return rendering
         coarse = rendering.coarse_images
@@ -191,6 +196,40 @@ class Generator(nn.Module):
         if coarse is not None:
             coarse, _ = self.refinement(coarse, latents, labels.pose_c2w, grid, width)
         return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
+
+    def _render_pieces(
+        self,
+        rays_o: Tensor,
+        rays_d: Tensor,
+        near: Tensor,
+        far: Tensor,
+        latents: Tensor,
+        piece: int,
+        noise: RayNoise | None,
+        recompute: bool,
+    ) -> Rendering:
+        """`render_rays` of `piece` rays of each image at a time, of latents (B, Z) with the class in them."""
+        styles, pieces = self.styles(latents), []
+        for start in range(0, rays_o.shape[1], piece):
+            some = (slice(None), slice(start, start + piece))
+            rays = rays_o[some], rays_d[some], (near[some], far[some]), styles, None if noise is None else noise[some]
+            pieces.append(recomputed(self.render_rays, *rays) if recompute else self.render_rays(*rays))
+        return Rendering.cat(pieces, dim=1)
+
+    def _among_misses(self, rendering: Rendering, index: Tensor, far: Tensor) -> Rendering:
+        """Maps of all rays (B, R, C), of the maps (B, H, C) of those at `index` (B, H); the others see the background, at `far`
+        (B, R, 1)."""
+        background, nothing = self.background * 2 - 1, torch.zeros_like(far)
+        missed = Rendering(background, far, nothing + EMPTY_DISPARITY, nothing, background, nothing)
+
+        def spread(found: Tensor | None, empty: Tensor) -> Tensor | None:
+            if found is None:
+                return None
+            empty = empty.to(found).expand(*far.shape[:2], found.shape[-1])
+            return empty.scatter(1, index[..., None].expand_as(found), found)
+
+        maps = Rendering(*(spread(*pair) for pair in zip(rendering._maps(), missed._maps(), strict=True)))
+        return dataclasses.replace(maps, depth=torch.where(maps.disparity == EMPTY_DISPARITY, far, maps.depth))
 
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
         """The latents (B, Z) with the class in them, where the model knows classes."""
@@ -233,10 +272,9 @@ class Generator(nn.Module):
         styles: tuple[Any, ...],
         noise: RayNoise | None = None,
     ) -> Rendering:
-        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, 1), of the fields in these `styles`, with
-        the noise of those rays."""
-        nerf = self.config.nerf
-        near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in bounds)  # (B, R, 1)
+        """Maps of rays (B, R, C) along rays (B, R, 3) within bounds near and far (B, R, 1), of the fields in these `styles`,
+        with the noise of those rays."""
+        nerf, (near, far) = self.config.nerf, bounds
         n_samples = nerf.samples_per_ray
         if noise is None:
             n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
@@ -274,7 +312,20 @@ class Generator(nn.Module):
             density = density + disturbance.to(density)
         can_be_empty = self.config.nerf.density_activation == "relu"
         density = F.relu(density) if can_be_empty else F.softplus(density)
-        return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless=can_be_empty))
+        endless = can_be_empty and self.box is None  # nothing is behind a box
+        return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless))
+
+
+def rays_that_hit(hit: Tensor) -> Tensor:
+    """Indices (B, H) of the rays of each image that hit (B, R), in their order; H is the most of an image, at least 1, and
+    images with fewer hits are filled up with misses."""
+    most = max(1, int(hit.sum(1).max()))
+    return hit.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+
+
+def take_rays(x: Tensor, index: Tensor) -> Tensor:
+    """The rays at `index` (B, H) of values (B, R, C): (B, H, C)."""
+    return torch.take_along_dim(x, index[..., None], dim=1)
 
 
 def rays_of_a_piece(nerf: NerfConfig) -> int:

@@ -81,6 +81,13 @@ def test_inherit_from_follows_files_beside_the_file(tmp_path):
     assert (config.nerf.netwidth, config.nerf.netdepth, config.expname) == (32, 3, "child")
 
 
+@pytest.mark.parametrize("text", ["[-1, -0.5, 0, 1, 0.5, 2]", "-1,-0.5,0,1,0.5,2"])
+def test_a_box_is_a_word_or_six_numbers(text):
+    assert load_config(None, [f"data.box={text}"]).data.box == (-1.0, -0.5, 0.0, 1.0, 0.5, 2.0)
+    for word in ("none", "auto"):
+        assert load_config(None, [f"data.box={word}"]).data.box == word
+
+
 @pytest.mark.parametrize("parent", ["mine.yaml", "other.yaml"])
 def test_inheritance_in_a_circle_is_an_error(tmp_path, parent):
     written(tmp_path, "inherit_from: mine.yaml\n", "other.yaml")
@@ -133,6 +140,9 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("data.radius=wide", "data.radius: expected a number, found 'wide'"),
         ("data.radius=1,4", "moves the near plane 2.6 behind the camera"),
         ("data.umin=1.5", "umin must be at most umax"),
+        ("data.box=some", "data.box: expected none, auto or 6 numbers, found 'some'"),
+        ("data.box=[-1, -1, 1, 1]", "data.box: expected none, auto or 6 numbers, found [-1, -1, 1, 1]"),
+        ("data.box=[0, 0, 1, 1, 1, 1]", "data.box: each of its first three numbers must be below that of the last three"),
         ("data.background=red", "data.background: expected white, black or [r, g, b], found 'red'"),
         ("data.background=[1, 1, 2]", "data.background: must be at most 1, found 2"),
         ("data.v=[]", "data.v: name at least one elevation"),

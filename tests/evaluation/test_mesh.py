@@ -5,9 +5,9 @@ import math
 from graf.camera import Labels, poses_at
 from graf.errors import GrafError
 from graf.evaluation import mesh as meshes
-from graf.evaluation.mesh import density, extract_mesh, silhouette_level, visible_radius, write_mesh
+from graf.evaluation.mesh import density, extract_mesh, silhouette_level, write_mesh
 from graf.models.generator import Generator
-from graf.rays import camera_rays, depth_bounds, full_grid
+from graf.rays import camera_rays, depth_bounds, full_grid, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
 
 import numpy as np
@@ -199,8 +199,8 @@ def test_density_is_what_rendering_composites(request, network):
     torch.manual_seed(3)
     generator, labels = Generator(config), Labels.of_poses(poses_at(torch.tensor([30.0]), torch.tensor([0.3]), 3.6))
     rays_o, rays_d = camera_rays(labels.pose_c2w, full_grid(4), 4, config.data)
-    near, far = depth_bounds(labels.pose_c2w, config.data)
-    depths = stratified_depths(near[:, None], far[:, None], config.nerf.samples_per_ray, None).expand(1, 16, -1)
+    near, far = (bound[:, None].expand(1, 16, 1) for bound in depth_bounds(labels.pose_c2w, config.data))
+    depths = stratified_depths(near, far, config.nerf.samples_per_ray, None)
     points = rays_o[:, :, None] + rays_d[:, :, None] * depths[..., None]
     with torch.inference_mode():
         styles = generator.styles(torch.randn(1, 8))

@@ -5,7 +5,7 @@ import math
 
 from graf.camera import Labels, poses_at
 from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering
-from graf.rays import camera_rays, depth_bounds, full_grid
+from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
 import pytest
 import torch
@@ -308,3 +308,87 @@ def test_renderings_join_along_any_dimension(smoke, build, labels, latents):
     parts = [Rendering(*(getattr(rendering, name)[i : i + 1] for name in MAPS)) for i in range(2)]
     assert_same_pictures(Rendering.cat(parts), rendering, atol=0, rtol=0)
     assert Rendering.cat(parts, dim=3).depth.shape == (1, 1, 16, 32)
+
+
+EVERYTHING = "data.box=[-9,-9,-9,9,9,9]"
+SLICE = "data.box=[-0.6,-0.5,-0.2,0.6,0.5,0.2]"
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("nerf.importance_samples_per_ray=4",), ("data.orthographic=true",), ("data.radius=3,4",)]
+)
+def test_a_box_that_holds_everything_changes_nothing(smoke, build, labels, latents, overrides):
+    free, boxed = build(smoke(*overrides)), build(smoke(EVERYTHING, *overrides))
+    with torch.no_grad():
+        pictures = [generator(latents, labels, noise=noise_of(generator)) for generator in (free, boxed)]
+    assert_same_pictures(*pictures, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("data.orthographic=true",), ("data.radius=3,4",), ("nerf.density_activation=relu",)]
+)
+@pytest.mark.parametrize("importance", [0, 5])
+def test_samples_lie_in_the_box_and_rays_that_miss_it_see_the_background(smoke, labels, latents, overrides, importance):
+    """An opaque field everywhere: exactly the rays that meet the box are opaque, and their first sample is where they enter."""
+    config = smoke(SLICE, f"nerf.importance_samples_per_ray={importance}", "data.background=[0,0.5,1]", *overrides)
+    generator = with_field(config, Slab(1e4))
+    if importance:
+        generator.field_fine = Slab(1e4)
+    rendering = generator(latents, labels, noise=noise_of(generator))
+    rays_o, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
+    enter, leave = box_depths(generator.box, rays_o, rays_d)
+    hit = (enter < leave).view(4, 1, 16, 16)
+    assert 0.05 < hit.float().mean() < 0.9
+    assert torch.equal(rendering.opacity > 0.5, hit)
+    assert (rendering.opacity[~hit] == 0).all() and (rendering.disparity[~hit] == EMPTY_DISPARITY).all()
+    far = depth_bounds(labels.pose_c2w, config.data)[1].view(4, 1, 1, 1).expand(hit.shape)
+    assert torch.equal(rendering.depth[~hit], far[~hit])
+    background = torch.tensor([-1.0, 0.0, 1.0]).view(1, 3, 1, 1).expand(rendering.images.shape)
+    assert torch.equal(rendering.images[~hit.expand_as(background)], background[~hit.expand_as(background)])
+    depth, (first, last) = rendering.depth[hit], (x.view(hit.shape)[hit] for x in (enter, leave))
+    assert (depth >= first - 1e-5).all() and (depth <= first + (last - first) / 7 + 1e-5).all()
+    for field in (generator.field, generator.field_fine)[: 1 + (importance > 0)]:
+        points = field.points.flatten(0, 2)
+        inside = (points.abs() <= torch.tensor([0.6, 0.5, 0.2]) + 1e-5).all(-1)
+        at_a_camera = points.norm(dim=-1) > 2.4  # what fills up the rows of images with fewer hits
+        assert (inside | at_a_camera).all()
+
+
+def test_rays_that_miss_the_box_cost_nothing(smoke, labels, latents):
+    config = smoke(SLICE)
+    generator = with_field(config, Slab(1.0))
+    generator(latents, labels)
+    rays = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
+    enter, leave = box_depths(generator.box, *rays)
+    assert generator.field.points.shape[1] == int((enter < leave).sum(1).max()) < 256
+
+
+def test_a_box_beside_the_picture_leaves_the_background(smoke, build, labels, latents):
+    rendering = build(smoke("data.box=[5,5,5,6,6,6]"))(latents, labels)
+    assert (rendering.images == 1).all() and (rendering.opacity == 0).all()
+    rendering.images.mean().backward()
+
+
+@pytest.mark.parametrize("rays_at_once", [37, 400])
+def test_rays_in_a_box_in_chunks_give_the_same_picture_and_gradient(smoke, build, labels, latents, rays_at_once):
+    config = smoke(SLICE, "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4")
+
+    def gradients(chunk):
+        generator = build(config)
+        rendering = generator(latents, labels, noise=noise_of(generator), rays_at_once=chunk)
+        (rendering.images.square().mean() + rendering.coarse_images.mean()).backward()
+        return rendering.images.detach(), [p.grad for p in generator.parameters()]
+
+    (whole, expected), (chunked, found) = gradients(0), gradients(rays_at_once)
+    torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=1e-6)
+    for actual, wanted in zip(found, expected, strict=True):
+        assert (actual - wanted).norm() <= 1e-5 * wanted.norm()
+
+
+def test_one_image_of_a_batch_in_a_box_is_what_it_is_alone(smoke, build, labels, latents):
+    """However many rays of the others hit."""
+    generator = build(smoke(SLICE))
+    together = generator.render(latents, labels.pose_c2w)
+    for i in range(4):
+        alone = generator.render(latents[i : i + 1], labels.pose_c2w[i : i + 1])
+        torch.testing.assert_close(together.images[i], alone.images[0], atol=1e-5, rtol=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graf.config import Config, config_from_dict, config_to_dict, graf_config, merge
-from graf.config.foreign import translate
+from graf.config.foreign import OLDER_VALUES, translate
 from graf.errors import CheckpointError, ConfigError
 
 from torch import Tensor
@@ -28,7 +28,6 @@ NETWORKS = (
 )  # fmt: skip
 AVERAGES = ("_ema", "_test")  # of a network's name, ours and GRAF's
 OWN_GENERATOR, GRAF_FIELD, DISCRIMINATOR = ("field.", "refinement."), ("pts_linears.",), ("main.",)
-BEFORE = {"data": {"alpha": "ignore"}}  # what a config without these keys, from before there were such, meant
 CONVOLUTION = re.compile(r"main\.(\d+)\.")
 
 DESCRIPTIONS = {
@@ -117,7 +116,7 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
     try:
         raw, is_graf = translate(found.config, str(path))
         default = config_to_dict(graf_config() if is_graf else Config())  # also for keys that the checkpoint lacks
-        return config_from_dict(merge(merge(default, BEFORE, str(path)), raw, str(path)), str(path))
+        return config_from_dict(merge(merge(default, OLDER_VALUES, str(path)), raw, str(path)), str(path))
     except ConfigError as error:
         if found.kind == "ours":
             raise

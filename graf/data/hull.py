@@ -1,0 +1,109 @@
+"""data.box: auto, the box around the visual hull of a data set's objects, where their silhouettes and cameras are known.
+
+Every photograph may be of another object, and none shows all that there can be. So a point belongs to the hull (Laurentini, The
+Visual Hull Concept for Silhouette-Based Image Understanding, 1994) where from every direction some photograph of those nearest
+to that direction covers it.
+
+Legend: P photographs, N points, side x side pixels of a silhouette.
+"""
+
+import dataclasses
+import logging
+
+from graf.camera import focal_length
+from graf.config import Config, DataConfig
+from graf.data.silhouettes import alpha_of
+from graf.data.views import Views
+from graf.errors import GrafError
+from graf.rays import visible_radius
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+PHOTOGRAPHS = 512  # at most, evenly spread over the data set
+NEAREST = 32  # photographs from about one direction, one of which has to cover a point
+SIDE = 48  # pixels of a silhouette, at most
+CELLS = 48  # along each side of the cube that all cameras see
+MARGIN = 0.05  # of the box's sides, beside a cell
+
+log = logging.getLogger("graf")
+
+
+def with_hull_box(config: Config, dataset: Views) -> Config:
+    """The config with numbers in place of data.box: auto, or with none where no silhouettes tell it. The log says which."""
+    if config.data.box != "auto":
+        return config
+    try:
+        box = hull_box(dataset, config.data)
+        log.info(
+            "data.box: %s, around the visual hull of %d photographs' silhouettes", list(box), min(len(dataset), PHOTOGRAPHS)
+        )
+    except NoHull as reason:
+        box = "none"
+        log.info("data.box: none, for %s", reason)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, box=box))
+
+
+class NoHull(GrafError):
+    """Why the objects' visual hull is not known."""
+
+
+def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
+    """The low and the high corner (6 numbers, scene units) of the visual hull, with a margin. Raises NoHull."""
+    if dataset.labels is None:
+        raise NoHull("the photographs have no known cameras")
+    try:
+        radius = visible_radius(data)
+    except GrafError as error:
+        raise NoHull(str(error)) from error
+    index = torch.linspace(0, len(dataset) - 1, min(len(dataset), PHOTOGRAPHS)).round().long()
+    masks = silhouettes(dataset, index, data)
+    cell = 2 * radius / CELLS
+    axis = cell * (torch.arange(CELLS) + 0.5) - radius
+    points = visual_hull(torch.cartesian_prod(axis, axis, axis), masks, dataset.labels.pose_c2w[index], data)
+    if not len(points):
+        raise NoHull("the photographs' silhouettes have no point in common")
+    low, high = points.amin(0) - cell, points.amax(0) + cell
+    margin = MARGIN * (high - low) / 2
+    return tuple(round(x, 4) for x in torch.cat([low - margin, high + margin]).tolist())
+
+
+def silhouettes(dataset: Views, index: Tensor, data: DataConfig) -> Tensor:
+    """Whether most of a pixel is the object's, of some photographs: (P, side, side) bool. Raises NoHull where one is opaque."""
+    small, masks = dataclasses.replace(data, imsize=min(SIDE, data.imsize)), []
+    for i in progress(index.tolist(), desc="silhouettes", unit="image"):
+        alpha = alpha_of(dataset, i, small, supersampling=1)
+        if alpha is None:
+            raise NoHull(f"{dataset.files[i]} has no transparency that would tell its silhouette")
+        masks.append(alpha > 0.5)
+    return torch.stack(masks)
+
+
+def visual_hull(points: Tensor, masks: Tensor, pose_c2w: Tensor, data: DataConfig) -> Tensor:
+    """Of points (N, 3), those that from every camera (P, 3, 4) are covered by a mask (P, side, side) of the nearest cameras."""
+    direction = F.normalize(pose_c2w[..., 3], dim=-1)
+    nearest = (direction @ direction.T).topk(min(NEAREST, len(masks))).indices  # (P, n)
+    for some in nearest[::NEAREST]:  # a few directions leave few points to be looked at from all
+        points = points[covers(masks[some], pose_c2w[some], points, data).any(0)]
+    covered = covers(masks, pose_c2w, points, data)
+    kept = torch.arange(len(points))
+    for some in nearest:
+        kept = kept[covered[some][:, kept].any(0)]
+    return points[kept]
+
+
+def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) -> Tensor:
+    """Whether masks (P, side, side) cover points (N, 3), seen from pose_c2w (P, 3, 4): (P, N) bool.
+
+    Beyond the frame a mask goes on as at its edge: an object that leaves the frame is not cut off there.
+    """
+    side = masks.shape[-1]
+    x, y, z = ((points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]).unbind(
+        -1
+    )  # (P, N), in the camera, which looks along -z
+    scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)
+    column, row = ((side / 2 + offset * scale).round().long().clamp(0, side - 1) for offset in (x, -y))
+    found = masks[torch.arange(len(masks))[:, None], row, column]
+    return found | (z >= 0)  # nobody looks at a point behind the camera

@@ -1,0 +1,109 @@
+"""data.box: auto: the box around the visual hull of silhouettes, found by arithmetic on balls, cars and photographs."""
+
+import dataclasses
+import logging
+import math
+
+from graf.camera import Labels, poses_at
+from graf.data import build_dataset
+from graf.data import hull as module
+from graf.data.car_shapes import make_car
+from graf.data.hull import covers, hull_box, visual_hull, with_hull_box
+from graf.data.toy_cars import ToyCars
+
+import pytest
+import torch
+
+
+def around(n, v=0.4):
+    return poses_at(torch.arange(n) * (360 / n), torch.full((n,), v), 3.6)
+
+
+def test_a_mask_covers_the_points_that_are_seen_in_it(smoke):
+    """A camera at (3.6, 0, 0): its right is the world's y. The focal length is 24 / tan(16 degrees) = 83.7 pixels."""
+    masks = torch.zeros(1, 48, 48, dtype=torch.bool)
+    masks[0, 24, 30:34] = True
+    pose = poses_at(torch.zeros(1), torch.full((1,), 0.5), 3.6)
+    at_column = 3.6 / (24 / math.tan(math.radians(16)))  # y of a pixel, at the depth of the origin
+    points = torch.tensor([[0.0, 8 * at_column, 0.0], [0.0, 0.0, 0.0], [0.0, 8 * at_column, 0.2], [9.0, 0.0, 0.0]])
+    assert covers(masks, pose, points, smoke().data).tolist() == [[True, False, False, True]]
+
+
+@pytest.mark.parametrize("orthographic, size", [(True, 1.0), (False, 1.0)])
+def test_the_hull_of_a_disc_in_all_pictures_is_a_ball(smoke, monkeypatch, orthographic, size):
+    """Seen from everywhere as a disc: a ball, within half a pixel and a cell; it is a third of the frame wide."""
+    monkeypatch.setattr(module, "NEAREST", 1)
+    data = smoke(f"data.orthographic={orthographic}").data
+    x, y = torch.meshgrid(torch.arange(48) - 24, torch.arange(48) - 24, indexing="xy")
+    mask = x**2 + y**2 <= 8**2
+    height = torch.linspace(-0.9, 0.9, 20)
+    poses = torch.cat([poses_at(torch.arange(12) * 30.0, torch.full((12,), (1 - float(h)) / 2), 3.6) for h in height])
+    axis = torch.linspace(-0.95, 0.95, 39)
+    found = visual_hull(torch.cartesian_prod(axis, axis, axis), mask.expand(len(poses), -1, -1), poses, data)
+    pixel = (data.far - data.near) / 48 if orthographic else 3.6 / (24 / math.tan(math.radians(16)))
+    assert found.norm(dim=-1).max() == pytest.approx(8 * pixel, abs=pixel)
+    assert found.amax(0).tolist() == pytest.approx([8 * pixel] * 3, abs=0.05 + pixel / 2)
+
+
+def test_one_of_the_nearest_photographs_suffices(smoke, monkeypatch):
+    """Two discs of different size by turns: the hull is the large one's where one of two neighbours covers."""
+    data, poses = smoke().data, around(8, 0.5)
+    x, y = torch.meshgrid(torch.arange(48) - 24, torch.arange(48) - 24, indexing="xy")
+    small, large = x**2 + y**2 <= 5**2, x**2 + y**2 <= 10**2
+    masks = torch.stack([small, large] * 4)
+    points = torch.tensor([[0.0, 0.0, 0.043 * pixels] for pixels in range(12)])
+    for nearest, radius in ((1, 5), (3, 10)):
+        monkeypatch.setattr(module, "NEAREST", nearest)
+        assert len(visual_hull(points, masks, poses, data)) == radius + 1
+
+
+def test_no_car_leaves_the_box_of_toy_cars(smoke, caplog):
+    config = smoke("data.n_images=64", "data.box=auto", "data.vmin=0.21", "data.vmax=0.47")
+    dataset = build_dataset(config)
+    with caplog.at_level(logging.INFO, "graf"):
+        box = with_hull_box(config, dataset).data.box
+    longest = torch.stack([make_car(config.data.seed, i).half_size for i in range(64)]).mean(0)
+    low, high = torch.tensor(box).view(2, 3)
+    assert (high > longest).all() and (low < -longest).all()
+    assert f"data.box: {list(box)}, around the visual hull of 64 photographs' silhouettes" in caplog.text
+    assert with_hull_box(config, dataset).data.box == box  # the same again
+
+
+@pytest.mark.parametrize(
+    "overrides, reason", [(("data.labels=none",), "no known cameras"), (("data.far=3.5",), "hold the origin")]
+)
+def test_without_cameras_around_the_origin_there_is_no_box(smoke, caplog, overrides, reason):
+    config = smoke("data.box=auto", *overrides)
+    pose = None if "labels" in overrides[0] else Labels.of_poses(around(4))
+    with caplog.at_level(logging.INFO, "graf"):
+        found = with_hull_box(config, ToyCars(torch.zeros(4, 3, 16, 16), pose, "x"))
+    assert found.data.box == "none"
+    assert "data.box: none, for" in caplog.text and reason in caplog.text
+
+
+def test_a_photograph_without_transparency_tells_no_box(smoke, monkeypatch, caplog):
+    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: None)
+    dataset = ToyCars(torch.zeros(4, 3, 16, 16), Labels.of_poses(around(4)), "x")
+    with caplog.at_level(logging.INFO, "graf"):
+        assert with_hull_box(smoke("data.box=auto"), dataset).data.box == "none"
+    assert "data.box: none, for toy car 0 has no transparency" in caplog.text
+
+
+def test_what_the_config_says_is_not_looked_for(smoke):
+    for config in (smoke(), smoke("data.box=[-1,-1,-1,1,1,1]")):
+        assert with_hull_box(config, None) is config
+
+
+def test_a_smaller_silhouette_gives_a_smaller_box(smoke, monkeypatch):
+    """The last one fills the frame: the box is the whole cube, 2 * 0.99 wide, with half a cell and 5 % on either side."""
+    monkeypatch.setattr(module, "NEAREST", 1)
+    dataset = ToyCars(torch.zeros(16, 3, 16, 16), Labels.of_poses(around(16)), "x")
+    sizes = []
+    for radius in (4, 8, 30):
+        x, y = torch.meshgrid(torch.arange(48) - 24, torch.arange(48) - 24, indexing="xy")
+        disc = (x**2 + y**2 <= radius**2).float()
+        monkeypatch.setattr(module, "alpha_of", lambda *_, disc=disc, **__: disc)
+        box = torch.tensor(hull_box(dataset, dataclasses.replace(smoke().data, imsize=64))).view(2, 3)
+        sizes.append((box[1] - box[0])[:2].mean().item())
+    cube = 2 * 3.6 * math.sin(math.radians(16))
+    assert sizes[0] < sizes[1] < sizes[2] == pytest.approx(cube * (1 + 1 / 48) * 1.05, abs=1e-3)
