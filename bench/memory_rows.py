@@ -146,7 +146,8 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        stats = discriminator_step(state, images, labels[0][processes.rows], labels[1]) | generator_step(state, labels[2])
+        own = labels[0][processes.rows]
+        stats = discriminator_step(state, images, own, labels[1]) | generator_step(state, labels[2], images, own)
         processes.barrier()  # as a training step ends
         state.advance()
         if afterwards:
@@ -313,6 +314,6 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True) 
             optimizer.step()  # so that it has its state, as after a first step
         counter.peak = counter.live
         discriminator_step(state, images, labels, labels)
-        generator_step(state, labels)
+        generator_step(state, labels, images, labels)
     projection_operators.cache_clear()
     return counter.peak

@@ -211,7 +211,7 @@ def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
         discriminator_step(state, images, labels[0], labels[1])
-        generator_step(state, labels[2])
+        generator_step(state, labels[2], images, labels[0])
         state.advance()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -32,6 +32,7 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
         "far": 12.5,
         "radius": 10,
         "box": "none",
+        "alpha": "ignore",
         "fov": 30,
         "vmin": 0,
         "vmax": 0.45642212862617093,

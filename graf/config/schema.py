@@ -216,8 +216,13 @@ class TrainingConfig:
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: tuple[int, ...] = key((50000, 100000, 200000), "milestones, steps", 1)
-    gan_type: Literal["standard", "wgan", "hinge"] = key("standard", "adversarial loss; standard is the non-saturating one")
-    reg_type: Literal["r1", "wgan_gp", "none"] = key("r1", "gradient penalty of the discriminator")
+    gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
+        "standard",
+        "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph (R3GAN)",
+    )
+    reg_type: Literal["r1", "r1_r2", "wgan_gp", "none"] = key(
+        "r1", "gradient penalty of the discriminator: r1 at photographs, r1_r2 at photographs and fakes, wgan_gp between them"
+    )
     reg_param: float = key(0.5, "its weight, per image", 0)
     reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)
     grad_clip: float = key(0.0, "largest gradient norm of either network; 0 for no limit", 0)

@@ -18,9 +18,10 @@ def alpha_of(dataset: Views, index: int, data: DataConfig, supersampling: int = 
 
     None for a photograph without transparency, whose silhouette nobody knows. Raises DataError where it cannot be read.
     """
-    if data.alpha == "judge":
-        return dataset.read(index)[3] / 255
     if isinstance(dataset, ToyCars):
+        kept = dataset.read(index)[3:]
+        if len(kept) and kept.shape[-1] == data.imsize:
+            return kept[0] / 255
         known = dataset.labels is not None
         pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, generator_of(data.seed))
         return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data, supersampling).opacity[0]

@@ -233,6 +233,8 @@ def _discriminator_step(config: Config, discriminator: Discriminator, batch: int
     if config.discriminator.spectral_norm:
         copies += 4.5 if config.training.reg_type != "none" else 2.5
     penalty = 2 * features * FLOAT if config.training.reg_type != "none" else features * size // 2
+    if config.training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
+        penalty *= 3 if config.nerf.importance_samples_per_ray > 0 else 2
     return int(scored + penalty + copies * weights)
 
 

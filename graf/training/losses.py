@@ -67,7 +67,13 @@ def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
 
 
 def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
-    """Mean loss of the discriminator: `standard` (Goodfellow et al. 2014), `wgan` (Arjovsky et al. 2017) or `hinge`."""
+    """Mean loss of the discriminator: `standard` (Goodfellow et al. 2014), `wgan` (Arjovsky et al. 2017), `hinge`, or
+    `relativistic` (RpGAN, Jolicoeur-Martineau 2019; R3GAN, Huang et al. 2024).
+
+    Logits real (B,) and fake (n B,), n for each row: the relativistic loss pairs each of them with the row's real one.
+    """
+    if gan_type == "relativistic":
+        return F.softplus(fake.view(-1, len(real)) - real).mean()
     if gan_type == "standard":
         return F.softplus(-real).mean() + F.softplus(fake).mean()
     if gan_type == "hinge":
@@ -75,8 +81,10 @@ def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
     return fake.mean() - real.mean()
 
 
-def generator_loss(fake: Tensor, gan_type: str) -> Tensor:
-    """Mean loss of the generator; `standard` is the non-saturating one."""
+def generator_loss(fake: Tensor, gan_type: str, real: Tensor | None = None) -> Tensor:
+    """Mean loss of the generator; `standard` is the non-saturating one, `relativistic` wants the logits real (B,) too."""
+    if gan_type == "relativistic":
+        return F.softplus(real - fake).mean()
     return F.softplus(-fake).mean() if gan_type == "standard" else -fake.mean()
 
 
@@ -109,9 +117,10 @@ def consistency_weight(ccsr: CcsrConfig, step: int) -> float:
     return ccsr.alpha_init * math.exp(-ccsr.alpha_decay * step)
 
 
-def r1_penalty(discriminator: nn.Module, real: Tensor, labels: Labels | None) -> Tensor:
-    """Mean over images of |grad D|^2 at the real images (B, 3, K, K) (R1, Mescheder et al. 2018, eq. 9, without the half)."""
-    return _image_gradient(discriminator, real.detach(), labels).square().sum(dim=(1, 2, 3)).mean()
+def r1_penalty(discriminator: nn.Module, images: Tensor, labels: Labels | None) -> Tensor:
+    """Mean over images (B, C, K, K) of |grad D|^2: R1 at real ones, R2 at fakes (Mescheder et al. 2018, eq. 9 and 10, without
+    the half)."""
+    return _image_gradient(discriminator, images.detach(), labels).square().sum(dim=(1, 2, 3)).mean()
 
 
 def wgan_gp_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:

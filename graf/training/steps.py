@@ -91,7 +91,8 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     labels = labels.to(state.device)
     sizes = str(state.sizes)
     with attempt(state.processes) as outcome:
-        stats = discriminator_step(state, images, labels, draw_labels()) | generator_step(state, draw_labels())
+        stats = discriminator_step(state, images, labels, draw_labels())
+        stats |= generator_step(state, draw_labels(), images, labels)
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
@@ -131,15 +132,20 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
     return stats
 
 
-def generator_step(state: TrainState, labels: Labels) -> Stats:
+def generator_step(
+    state: TrainState, labels: Labels, images: Tensor | None = None, image_labels: Labels | None = None
+) -> Stats:
     """Train the generator with B cameras, and update its moving average. Returns and raises as discriminator_step.
 
-    Every process of a run is given the labels of all of them.
+    Every process of a run is given the labels of all of them. images (B, data.channels, W, W) and image_labels: the photographs
+    of the discriminator's step, of which each process has its own, for the losses that compare fakes with them.
     """
 
     def drawn_loss() -> LossOfRows:
         fake = draw(state, labels)[state.processes.rows]
-        return lambda rows: _generator_loss(state, fake[rows])
+        if images is None:
+            return lambda rows: _generator_loss(state, fake[rows])
+        return lambda rows: _generator_loss(state, fake[rows], images[rows], image_labels[rows])
 
     accumulate = partial(_accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
     with _without_gradients(state.discriminator):
@@ -160,17 +166,13 @@ def _discriminator_loss(
     with torch.no_grad(), state.amp.autocast():
         real, alpha = _patches(images, real_draws.grid)
         moments = {"real_std": colour_moments(real)}
-        if config.judges_restored:  # a photograph has no latents; drawn ones bring in the same kind of detail
-            real = _restore(state, real, real_draws)
-        real = _judged(state, real, real_draws, alpha)
+        real = _shown(state, real, real_draws, alpha)
         rendering = _render(state, fake_draws)
         moments["sample_std"] = colour_moments(rendering.images)
         stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
         if rendering.coarse_images is not None:
             stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
-        if config.judges_restored:
-            stages = [(_restore(state, fake, fake_draws), opacity, low) for fake, opacity, low in stages]
-        fake = torch.cat([_judged(state, fake, fake_draws, 2 * opacity - 1, low) for fake, opacity, low in stages])
+        fake = torch.cat([_shown(state, fake, fake_draws, 2 * opacity - 1, low) for fake, opacity, low in stages])
         fake_labels = fake_draws.labels[torch.arange(len(fake)) % len(images)]
     # Its loss
     with state.amp.autocast():
@@ -184,14 +186,18 @@ def _discriminator_loss(
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
     # The gradient penalty, every so many steps
     if training.reg_type != "none" and state.step % training.reg_every == 0:
-        stats["penalty"] = _gradient_penalty(state, real, fake[: len(real)], labels, fake_draws.share)
+        stats["penalty"] = _gradient_penalty(state, real, fake, labels, fake_labels, fake_draws.share)
         loss = loss + training.reg_param * training.reg_every * stats["penalty"]
     return loss, stats
 
 
-def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
-    """The generator's loss on B cameras, and scalars for the log."""
-    config, labels = state.config, draws.labels
+def _generator_loss(
+    state: TrainState, draws: Draws, images: Tensor | None = None, image_labels: Labels | None = None
+) -> tuple[Tensor, Stats]:
+    """The generator's loss on B cameras, with photographs in the same rows, and scalars for the log."""
+    config, labels, gan_type, real_logits = state.config, draws.labels, state.config.training.gan_type, None
+    if gan_type == "relativistic":
+        real_logits = _logits_of_photographs(state, images, image_labels, draws)
     with state.amp.autocast():
         # The adversarial loss, of the coarse rendering too where there is one
         rendering = _render(state, draws)
@@ -200,14 +206,10 @@ def _generator_loss(state: TrainState, draws: Draws) -> tuple[Tensor, Stats]:
         seen = fake if restored is None else restored
         judged = _judged(state, seen, draws, 2 * rendering.opacity - 1, rendering.low_images)
         scores = _scores(state, judged, labels)
-        loss = generator_loss(scores.logits, config.training.gan_type)
+        loss = generator_loss(scores.logits, gan_type, real_logits)
         if rendering.coarse_images is not None:
-            coarse = rendering.coarse_images.float()
-            if config.judges_restored:
-                coarse = _restore(state, coarse, draws)
-            coarse = _judged(state, coarse, draws, 2 * rendering.coarse_opacity - 1)
-            coarse_scores = _scores(state, coarse, labels)
-            loss = loss + generator_loss(coarse_scores.logits, config.training.gan_type)
+            coarse = _shown(state, rendering.coarse_images.float(), draws, 2 * rendering.coarse_opacity - 1)
+            loss = loss + generator_loss(_scores(state, coarse, labels).logits, gan_type, real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
         if rendering.drift is not None:
@@ -315,6 +317,14 @@ def _patches(images: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
     return cut_patch(images, grid).tensor_split([3], dim=1)
 
 
+def _shown(state: TrainState, images: Tensor, draws: Draws, alpha: Tensor, low: Tensor | None = None) -> Tensor:
+    """`_judged` of images as CCSR restores them, where the discriminator sees them so. A photograph has no latents: drawn ones
+    bring in the same kind of detail."""
+    if state.config.judges_restored:
+        images = _restore(state, images, draws)
+    return _judged(state, images, draws, alpha, low)
+
+
 def _judged(state: TrainState, images: Tensor, draws: Draws, alpha: Tensor, low: Tensor | None = None) -> Tensor:
     """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: judge, of their opacity in [-1, 1]."""
     config, alpha = state.config.discriminator, alpha if state.config.data.alpha == "judge" else None
@@ -327,11 +337,24 @@ def _scores(state: TrainState, images: Tensor, labels: Labels) -> Scores:
         return state.discriminator(images, labels)
 
 
-def _gradient_penalty(state: TrainState, real: Tensor, fake: Tensor, labels: Labels, share: Tensor) -> Tensor:
+@torch.no_grad()
+def _logits_of_photographs(state: TrainState, images: Tensor, labels: Labels, draws: Draws) -> Tensor:
+    """Logits (B,) of photographs, cut and mirrored as the fakes of these draws are."""
+    with state.amp.autocast():
+        patches, alpha = _patches(images, draws.grid)
+        draws = dataclasses.replace(draws, labels=labels.with_cameras(draws.labels))
+        return _scores(state, _shown(state, patches, draws, alpha), labels).logits
+
+
+def _gradient_penalty(
+    state: TrainState, real: Tensor, fake: Tensor, labels: Labels, fake_labels: Labels, share: Tensor
+) -> Tensor:
+    reg_type = state.config.training.reg_type
     with state.amp.autocast(enabled=False):
-        if state.config.training.reg_type == "r1":
-            return r1_penalty(state.discriminator, real, labels)
-        return wgan_gp_penalty(state.discriminator, real, fake, labels, share)
+        if reg_type == "wgan_gp":
+            return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)
+        penalty = r1_penalty(state.discriminator, real, labels)
+        return penalty + r1_penalty(state.discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty
 
 
 def _optimize(

@@ -67,7 +67,7 @@ def train(state, steps):
             )
             for draws in (rng, state.draws, state.draws)
         )
-        stats = discriminator_step(state, images, real, fake[0]) | generator_step(state, fake[1])
+        stats = discriminator_step(state, images, real, fake[0]) | generator_step(state, fake[1], images, real)
         state.advance()
     return stats
 

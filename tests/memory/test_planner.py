@@ -34,6 +34,7 @@ OTHERS = {  # what no shipped config does, or seldom
     "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.importance_samples_per_ray=2"),
     "instance norm": ("discriminator.norm=instance", "discriminator.spectral_norm=true"),
     "opacity judged": ("data.alpha=judge",),
+    "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),

@@ -36,6 +36,7 @@ FEW_STEPS = 8  # of the run that is short of memory
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_per_ray=4")
 RUNS = {
     "refine, r1, accumulation": ("training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
+    "opacity, relativistic": ("data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "spectral norm, hflip": (
         *UNREFINED, "discriminator.spectral_norm=true", "discriminator.norm=instance", "discriminator.hflip=true",
         "discriminator.condition=none", "training.grad_clip=1",
@@ -50,7 +51,7 @@ def build(overrides, processes=ALONE):
     """A state, and 16 noise images with a camera each."""
     config = load_config(CONFIG_DIR / "smoke.yaml", overrides)
     rng = torch.Generator().manual_seed(3)
-    images = torch.randint(256, (16, 3, 16, 16), generator=rng).to(torch.uint8)
+    images = torch.randint(256, (16, config.data.channels, 16, 16), generator=rng).to(torch.uint8)
     dataset = ToyCars(images, Labels.of_poses(sample_poses(16, config.data, rng)), "noise")
     return TrainState(config, torch.device("cpu"), processes=processes), dataset
 

@@ -53,6 +53,7 @@ def shares(n):
         ("standard", (2 * math.log(4 / 3) + 2 * math.log(2)) / 2),
         ("wgan", (0 - LN3 + -LN3 - 0) / 2),
         ("hinge", (0 + 1 + 1 + 0) / 2),
+        ("relativistic", math.log(4 / 3)),  # both pairs: ln(1 + exp(-ln 3))
     ],
 )
 def test_discriminator_losses(gan_type, expected):
@@ -70,10 +71,24 @@ def test_generator_losses(gan_type, expected):
     assert generator_loss(torch.tensor([LN3, LN3]), gan_type).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge"])
+def test_the_relativistic_loss_compares_each_fake_with_the_photograph_of_its_row():
+    """Equal logits cost ln 2 on either side, whatever they are; 3 : 1 costs ln 4/3 where it is right, and ln 4 where wrong."""
+    equal = torch.tensor([-2.0, 0.0, 5.0])
+    assert discriminator_loss(equal, equal, "relativistic").item() == pytest.approx(math.log(2))
+    assert generator_loss(equal, "relativistic", equal).item() == pytest.approx(math.log(2))
+    real, fake = torch.tensor([LN3, 7.0]), torch.tensor([0.0, 7 + LN3])
+    mixed = (math.log(4 / 3) + math.log(4)) / 2
+    assert discriminator_loss(real, fake, "relativistic").item() == pytest.approx(mixed)
+    assert generator_loss(fake, "relativistic", real).item() == pytest.approx(mixed)
+    assert generator_loss(real, "relativistic", real - LN3).item() == pytest.approx(math.log(4 / 3))
+    with_coarse = torch.cat([fake, real])  # the coarse rendering's are behind the fine one's, in the same rows
+    assert discriminator_loss(real, with_coarse, "relativistic").item() == pytest.approx((mixed + math.log(2)) / 2)
+
+
+@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge", "relativistic"])
 def test_each_player_wants_the_opposite(gan_type):
     fake = torch.zeros(3, requires_grad=True)
-    (up,) = torch.autograd.grad(generator_loss(fake, gan_type), fake)
+    (up,) = torch.autograd.grad(generator_loss(fake, gan_type, torch.zeros(3)), fake)
     (down,) = torch.autograd.grad(discriminator_loss(torch.zeros(3), fake, gan_type), fake)
     assert (up < 0).all()
     assert (down > 0).all()

@@ -264,6 +264,78 @@ def test_the_penalty_comes_every_so_many_steps(build, photographs, labels):
     assert applied == [True, False, False, True, False, False, True]
 
 
+RELATIVISTIC = ("training.gan_type=relativistic", "training.reg_type=r1_r2")
+PAIRED = {
+    "shifted patches": (
+        "smoke",
+        ("ray_sampler.random_shift=true", "ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5"),
+    ),
+    "mirrored": ("smoke", ("discriminator.hflip=true", "discriminator.condition=none")),
+    "refined, dual, opacity": ("refine", ("discriminator.dual=true", "data.alpha=judge")),
+    "restored": ("refine", ("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256")),
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+@pytest.mark.parametrize("posed", [True, False])
+def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, cut_outs, labels, monkeypatch, name, posed):
+    """It is cut and mirrored as the fake is, and judged by its own labels."""
+    fixture, overrides = PAIRED[name]
+    condition = () if posed else ("discriminator.condition=none",)
+    config = request.getfixturevalue(fixture)(*RELATIVISTIC, *overrides, *condition)
+    state, judged, drawn = TrainState(config, torch.device("cpu"), 2, 3), [], []
+    images = cut_outs[:, : config.data.channels]
+    forward, loss = state.discriminator.forward, steps._generator_loss
+
+    def judge(*given):
+        judged.append((given, forward(*given)))
+        return judged[-1][1]
+
+    monkeypatch.setattr(state.discriminator, "forward", judge)
+    monkeypatch.setattr(steps, "_generator_loss", lambda *given: (drawn.append(given[1]), loss(*given))[1])
+    own = dataclasses.replace(labels[[3, 2, 1, 0]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
+    stats = generator_step(state, labels, images, own)
+    ((seen, its_labels), real), ((_, fake_labels), fake) = judged
+    assert not real.logits.requires_grad and fake.logits.requires_grad
+    assert torch.equal(its_labels.class_index, own.class_index) and torch.equal(fake_labels.class_index, labels.class_index)
+    assert stats["loss_g"].item() == pytest.approx(torch.nn.functional.softplus(real.logits - fake.logits).mean().item())
+    if name != "restored":
+        (draws,) = drawn
+        patches = steps.cut_patch(images, draws.grid)
+        alpha = patches[:, 3:] if config.data.alpha == "judge" else None
+        projection = state.generator.projection
+        expected = steps.judged_images(patches[:, :3], None, alpha, config.discriminator, projection, 0)
+        assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("data.alpha=judge", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")]
+)
+def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_outs, labels, overrides):
+    def gradients_in_parts(at_once):
+        state = TrainState(refine(*RELATIVISTIC, "training.lr_d=1e-12", *overrides), torch.device("cpu"), 2, 3)
+        state.sizes.images = at_once
+        images = cut_outs[:, : state.config.data.channels]
+        discriminator_step(state, images, labels, labels)
+        generator_step(state, labels[[1, 0, 3, 2]], images, labels)
+        return gradients(state.discriminator) | gradients(state.generator)
+
+    whole, parts = gradients_in_parts(4), gradients_in_parts(3)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photographs, labels):
+    state, seen = build(*RELATIVISTIC), []
+    handle = state.discriminator.register_forward_pre_hook(lambda network, given: seen.append((given[0].detach(), given[1])))
+    state.optimizer_d.step = lambda *_, **__: None
+    stats = discriminator_step(state, photographs, labels, labels[[1, 0, 3, 2]])
+    handle.remove()
+    expected = sum(r1_penalty(state.discriminator, images, of) for images, of in seen[:2])
+    assert stats["penalty"].item() == pytest.approx(expected.item(), rel=1e-5) and expected > 0
+    assert torch.equal(seen[2][0], seen[0][0]) and torch.equal(seen[3][0], seen[1][0])
+
+
 @pytest.mark.parametrize(("reg_type", "name"), [("r1", "r1_penalty"), ("wgan_gp", "wgan_gp_penalty"), ("none", None)])
 def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photographs, labels, monkeypatch, reg_type, name):
     state, called = build(f"training.reg_type={reg_type}", "training.use_amp=true"), []
@@ -312,7 +384,7 @@ def test_the_steps_leave_torchs_global_random_state_alone(build, photographs, la
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge"])
+@pytest.mark.parametrize("gan_type", ["standard", "wgan", "hinge", "relativistic"])
 def test_a_discriminator_learns_to_tell_white_from_what_is_drawn(build, labels, gan_type):
     state = build(f"training.gan_type={gan_type}", "data.background=black", "training.lr_d=0.002")
     white = torch.ones(4, 3, 16, 16)
