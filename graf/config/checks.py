@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.config.schema import Config
+from graf.config.schema import Config, NerfConfig
 from graf.config.strict import faults_as_error, shown
 
 PATCH_SIZES = (16, 32, 64, 128)
@@ -127,6 +127,8 @@ def _network_faults(config: Config) -> Iterator[str]:
     latents, discriminator, patch = config.z_dist, config.discriminator, config.patch_size
     if config.nerf.render_samples_per_ray == 1:
         yield "nerf.render_samples_per_ray: must be 0 (as samples_per_ray) or at least 2, found 1"
+    if config.nerf.conditioning == "triplane":
+        yield from _triplane_faults(config.nerf)
     if discriminator.blur_steps > 0 and discriminator.blur_sigma > patch / 8 and patch in PATCH_SIZES:
         yield (
             f"discriminator.blur_sigma: at most an eighth of the patch's side {patch}, "
@@ -140,6 +142,15 @@ def _network_faults(config: Config) -> Iterator[str]:
         yield (
             f"z_dist.dim_appearance: must leave room for the shape code in dim = {latents.dim}, found {latents.dim_appearance}"
         )
+
+
+def _triplane_faults(nerf: NerfConfig) -> Iterator[str]:
+    if nerf.plane_size & (nerf.plane_size - 1):
+        yield f"nerf.plane_size: must be 4 times a power of 2, as it is doubled from 4, found {nerf.plane_size}"
+    if nerf.synthesis_width % 8:
+        yield f"nerf.synthesis_width: must be a multiple of 8, the groups of a normalisation, found {nerf.synthesis_width}"
+    if nerf.use_viewdirs:
+        yield "nerf.use_viewdirs: a triplane's colours do not depend on the view direction; set it to false"
 
 
 def _run_faults(config: Config) -> Iterator[str]:

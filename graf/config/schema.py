@@ -77,12 +77,17 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class NerfConfig:
-    conditioning: Literal["concat", "film"] = key("film", "how latents enter: beside the points (GRAF) or as scale and shift")
-    netdepth: int = key(4, "layers of the radiance field", 1, 64)
+    conditioning: Literal["concat", "film", "triplane"] = key(
+        "film", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
+    )
+    netdepth: int = key(4, "layers of the radiance field; a triplane has two", 1, 64)
     netwidth: int = key(64, "channels of each layer", 2, 4096)
     netdepth_fine: int = key(4, "layers of the fine network (importance_samples_per_ray > 0)", 1, 64)
     netwidth_fine: int = key(64, "channels of the fine network", 2, 4096)
-    mapping_depth: int = key(3, "film: layers of the mapping network behind the latents", 1, 16)
+    plane_size: int = key(32, "triplane: side of a plane, pixels: 4, 8, 16, ...", 4, 512)
+    plane_channels: int = key(16, "triplane: channels of a plane", 1, 256)
+    synthesis_width: int = key(64, "triplane: channels of the network that draws the planes, a multiple of 8", 8, 1024)
+    mapping_depth: int = key(3, "film, triplane: layers of the mapping network behind the latents", 1, 16)
     multires: int = key(4, "frequencies of the position encoding", 0, 20)
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
     density_activation: Literal["relu", "softplus"] = key("softplus", "raw network output to density (GRAF: relu)")

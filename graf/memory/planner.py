@@ -26,6 +26,7 @@ from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, rays_of_a_piece
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
+from graf.models.triplane import START
 from graf.runtime.limits import MB
 from graf.runtime.precision import AmpSettings
 
@@ -39,6 +40,7 @@ COMPOSITING = 18  # floats per sample between the field and the pixel: points, d
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
 PERCEPTION_WEIGHTS = 18 * MB
+MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
 SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
 RAYS_AT_ONCE = (16384, 4096, 1024)
 
@@ -136,20 +138,32 @@ def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
         fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine, size)
         n_samples = nerf.samples_per_ray + nerf.importance_samples_per_ray
         kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
-    weights = _modulated_weights(config, batch, size)
+    weights, planes = _modulated_weights(config, batch, size), _planes(config, batch, size)
     if not others_wait:
-        return 0, peak * at_once + weights
-    weights *= math.ceil(rays / at_once)  # a copy a piece
+        return planes, peak * at_once + weights + planes
+    weights = weights * math.ceil(rays / at_once) + planes  # a copy per piece
     return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
 
 
 def _modulated_weights(config: Config, batch: int, size: int) -> int:
-    """Bytes of the copies of the field's weights that each image has of its own, for nerf.conditioning: film."""
+    """Bytes of the copies of the field's weights that each image has: of all layers of a film, of one of a triplane."""
     nerf = config.nerf
-    numbers = (nerf.netdepth + 1) * nerf.netwidth**2
+    depths = (0, 0) if nerf.conditioning == "triplane" else (nerf.netdepth, nerf.netdepth_fine)
+    numbers = (depths[0] + 1) * nerf.netwidth**2
     if nerf.importance_samples_per_ray > 0:
-        numbers += (nerf.netdepth_fine + 1) * nerf.netwidth_fine**2
-    return batch * numbers * size if nerf.conditioning == "film" else 0
+        numbers += (depths[1] + 1) * nerf.netwidth_fine**2
+    return 0 if nerf.conditioning == "concat" else batch * numbers * size
+
+
+def _planes(config: Config, batch: int, size: int) -> int:
+    """Bytes that the synthesis of each image's planes keeps, and that the planes and their gradients take."""
+    nerf = config.nerf
+    if nerf.conditioning != "triplane":
+        return 0
+    pixels = sum((START * 2**i) ** 2 for i in range((nerf.plane_size // START).bit_length()))
+    planes = 2 * 3 * nerf.plane_channels * nerf.plane_size**2 * FLOAT
+    fields = 2 if nerf.importance_samples_per_ray > 0 else 1
+    return fields * batch * (MAPS_OF_SYNTHESIS * nerf.synthesis_width * pixels * size + planes)
 
 
 def _field_a_sample(config: Config, depth: int, width: int, size: int) -> tuple[int, int]:
@@ -157,6 +171,11 @@ def _field_a_sample(config: Config, depth: int, width: int, size: int) -> tuple[
     where the density's and the colour's gradients meet."""
     nerf = config.nerf
     inputs, layers, in_flight = 0, max(1, depth - 1), 4
+    if nerf.conditioning == "triplane":
+        layers, in_flight = 2, 2
+        inputs = (
+            3 * nerf.plane_channels * size + 3 * 2 * FLOAT
+        )  # what the planes have at the sample, and where it was looked up
     if nerf.conditioning == "film":
         layers, in_flight = depth + 1, 2
         inputs = encoding_width(nerf.multires) * size

@@ -191,19 +191,20 @@ def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Te
     return torch.baddbmm(bias[:, None], x, weight.mT)
 
 
-def mapping_network(width_in: int, width: int, width_out: int, depth: int) -> nn.Sequential:
-    """Latents to styles: `depth` layers; the last one is initialised small, so that the field starts out unmodulated."""
+def mapping_network(width_in: int, width: int, width_out: int, depth: int, gain: float = 0.25) -> nn.Sequential:
+    """Latents to styles: `depth` layers. The styles start out as large as the last layer's input times `gain`; a small one
+    leaves the field nearly unmodulated."""
     widths = [width_in, *[width] * (depth - 1)]
     layers: list[nn.Module] = []
     for a, b in zip(widths[:-1], widths[1:], strict=True):
         layers += [nn.Linear(a, b), nn.LeakyReLU(0.2)]
     last = nn.Linear(widths[-1], width_out)
-    nn.init.normal_(last.weight, std=0.25 / widths[-1] ** 0.5)
+    nn.init.normal_(last.weight, std=gain / widths[-1] ** 0.5)
     nn.init.zeros_(last.bias)
     return nn.Sequential(*layers, last)
 
 
 def build_field(config: NerfConfig, latents: LatentConfig, depth: int, width: int) -> nn.Module:
-    """The radiance field that nerf.conditioning names."""
+    """The multilayer perceptron that nerf.conditioning names: concat or film."""
     field = ConcatField if config.conditioning == "concat" else FilmField
     return field(config, latents, depth, width)

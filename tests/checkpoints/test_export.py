@@ -26,6 +26,7 @@ VARIANTS = {
     "fine": ("nerf.importance_samples_per_ray=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
     "refined": ("ccsr.mode=refine", "ray_sampler.rays_per_patch=64"),
     "boxed": ("data.box=[-0.9,-0.5,-0.4,0.9,0.5,0.4]",),
+    "triplane": ("nerf.conditioning=triplane", "data.box=[-0.9,-0.5,-0.4,0.9,0.5,0.4]"),
     "concat": ("nerf.conditioning=concat", "nerf.use_viewdirs=true", "nerf.density_activation=relu"),
 }
 

@@ -177,6 +177,8 @@ ARCHITECTURES = {
     "film, no appearance": ("z_dist.dim_appearance=0", "nerf.use_viewdirs=true", "nerf.multires=7", "nerf.netdepth=3"),
     "film, deep mapping": ("nerf.mapping_depth=3", "z_dist.dim_appearance=3", "nerf.netwidth=20"),
     "film, fine": ("nerf.importance_samples_per_ray=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
+    "triplane": ("nerf.conditioning=triplane", "nerf.plane_size=16", "nerf.plane_channels=3", "nerf.synthesis_width=8"),
+    "triplane, fine": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=5", "nerf.netwidth_fine=12"),
     "refined": (
         "ccsr.mode=refine",
         "ray_sampler.rays_per_patch=64",

@@ -192,7 +192,7 @@ def test_bounds_without_the_origin_are_refused(smoke):
         visible_radius(smoke("data.far=3.5").data)
 
 
-@pytest.mark.parametrize("network", ["smoke", "concat"])
+@pytest.mark.parametrize("network", ["smoke", "concat", "triplane"])
 def test_density_is_what_rendering_composites(request, network):
     """The opacity of a rendered ray is 1 - exp(-sum of density times length)."""
     config = request.getfixturevalue(network)("nerf.density_activation=softplus")
@@ -209,6 +209,13 @@ def test_density_is_what_rendering_composites(request, network):
     optical_depth = (along * interval_lengths(depths, rays_d, endless=False)).sum(-1)
     torch.testing.assert_close(-torch.expm1(-optical_depth), rendered)
     assert rendered.std() > 1e-3  # it is no constant that the two agree about
+
+
+def test_nothing_is_dense_outside_the_box(show):
+    """A ball of radius 0.5 in a box of which two sides cut it off at 0.3 and at -0.4."""
+    generator = show(ball(50.0), "data.box=[-0.4,-0.9,-0.9,0.3,0.9,0.9]")
+    mesh = extract_mesh(generator, LATENTS, NO_CLASS, 60)
+    assert mesh.bounds[:, 0] == pytest.approx([-0.4, 0.3], abs=0.02) and mesh.bounds[1, 1] == pytest.approx(0.5, abs=0.02)
 
 
 def test_density_is_that_of_the_fine_field(smoke):

@@ -33,6 +33,9 @@ OTHERS = {  # what no shipped config does, or seldom
     "restored twice": (*RESTORED, "ccsr.detach=nerf"),
     "restored thrice": (*RESTORED, "ccsr.detach=nerf", "nerf.importance_samples_per_ray=2"),
     "instance norm": ("discriminator.norm=instance", "discriminator.spectral_norm=true"),
+    "triplane": ("nerf.conditioning=triplane", "nerf.samples_per_ray=32"),
+    "large triplane": ("nerf.conditioning=triplane", "nerf.plane_size=128", "nerf.plane_channels=32", "training.use_amp=true"),
+    "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
     "opacity judged": ("data.alpha=judge",),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "no penalty": ("training.reg_type=none",),
@@ -73,7 +76,7 @@ def test_estimate_is_near_the_peak_of_other_settings(overrides, refine):
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-@pytest.mark.parametrize("conditioning", ["film", "concat"])
+@pytest.mark.parametrize("conditioning", ["film", "concat", "triplane"])
 def test_estimate_knows_that_rays_go_through_the_field_in_pieces(conditioning, refine, monkeypatch):
     config = refine("training.batch_size=16", f"nerf.conditioning={conditioning}", "nerf.samples_per_ray=64")
     whole = counted_peak(config)

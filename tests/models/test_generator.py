@@ -117,7 +117,7 @@ def test_up_in_the_world_is_up_in_the_picture(smoke, latents):
     assert (opacity[8:] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["smoke", "concat"])
+@pytest.mark.parametrize("kind", ["smoke", "concat", "triplane"])
 @pytest.mark.parametrize("importance", [0, 5])
 def test_chunks_make_no_difference(kind, importance, request, build, labels, latents):
     config = request.getfixturevalue(kind)(
@@ -370,8 +370,9 @@ def test_a_box_beside_the_picture_leaves_the_background(smoke, build, labels, la
 
 
 @pytest.mark.parametrize("rays_at_once", [37, 400])
-def test_rays_in_a_box_in_chunks_give_the_same_picture_and_gradient(smoke, build, labels, latents, rays_at_once):
-    config = smoke(SLICE, "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4")
+@pytest.mark.parametrize("kind", ["smoke", "triplane"])
+def test_rays_in_a_box_in_chunks_give_the_same_picture_and_gradient(kind, request, build, labels, latents, rays_at_once):
+    config = request.getfixturevalue(kind)(SLICE, "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4")
 
     def gradients(chunk):
         generator = build(config)
@@ -382,7 +383,7 @@ def test_rays_in_a_box_in_chunks_give_the_same_picture_and_gradient(smoke, build
     (whole, expected), (chunked, found) = gradients(0), gradients(rays_at_once)
     torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=1e-6)
     for actual, wanted in zip(found, expected, strict=True):
-        assert (actual - wanted).norm() <= 1e-5 * wanted.norm()
+        assert (actual - wanted).norm() <= 1e-5 * wanted.norm() + 1e-9  # a normalised bias has none
 
 
 def test_one_image_of_a_batch_in_a_box_is_what_it_is_alone(smoke, build, labels, latents):

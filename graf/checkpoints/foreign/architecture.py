@@ -18,6 +18,7 @@ from graf.config.checks import PATCH_SIZES
 from graf.errors import CheckpointError, ConfigError
 from graf.models.ccsr import prime_factors
 from graf.models.radiance_field import encoding_width
+from graf.models.triplane import START
 
 from torch import Tensor
 
@@ -83,10 +84,10 @@ def infer_config(found: ForeignCheckpoint, path: Path | str) -> Config:
     Raises CheckpointError where the shapes are of no architecture of ours.
     """
     generator = found.parts.get("generator", {})
-    base = "default.yaml" if any(name.startswith("field.layers.") for name in generator) else "graf.yaml"
+    base = "default.yaml" if any(name.startswith(("field.layers.", "field.convs.")) for name in generator) else "graf.yaml"
     prior = Config() if base == "default.yaml" else graf_config()
     findings = read_architecture(found.parts, prior)
-    if generator and "nerf.netdepth" not in findings:
+    if generator and "nerf.conditioning" not in findings:
         raise CheckpointError(
             f"{path}: its generator is of no architecture that this suite knows; its tensors begin with {next(iter(generator))}"
         )
@@ -113,7 +114,7 @@ def _field(generator: Weights, prior: Config, dim: int | None) -> Findings:
     """What the field tells, `dim` being the latents' width where another tensor tells it. Empty for another design."""
     layers = _numbered(generator, "field.pts_linears.", 2) or _numbered(generator, "field.layers.", 2)
     if not layers:
-        return {}
+        return _triplane(generator, prior, dim)
     first = generator[layers[0]]
     findings = {
         "nerf.conditioning": Finding("concat" if "pts_linears" in layers[0] else "film", layers[0]),
@@ -167,6 +168,27 @@ def _film_widths(generator: Weights, first: Tensor, source: str, prior: Config, 
         findings["nerf.use_viewdirs"] = Finding(views > 0, colour.source)
         if views > 0:
             findings["nerf.multires_views"] = Finding((views - 3) // 6, colour.source)
+    return findings | _code_widths(generator, prior, dim)
+
+
+def _triplane(generator: Weights, prior: Config, dim: int | None) -> Findings:
+    """What a field in three planes tells. Empty for another design."""
+    convs, planes, hidden = _numbered(generator, "field.convs.", 4), "field.to_planes.weight", "field.hidden.weight"
+    if not convs or planes not in generator or hidden not in generator:
+        return {}
+    findings = {
+        "nerf.conditioning": Finding("triplane", convs[0]),
+        "nerf.netwidth": Finding(len(generator[hidden]), hidden),
+        "nerf.plane_size": Finding(START * 2 ** (len(convs) - 1), convs[-1]),
+        "nerf.plane_channels": Finding(len(generator[planes]) // 3, planes),
+        "nerf.synthesis_width": Finding(len(generator[convs[0]]), convs[0]),
+    }
+    return findings | _code_widths(generator, prior, dim)
+
+
+def _code_widths(generator: Weights, prior: Config, dim: int | None) -> Findings:
+    """What the mapping networks of a field tell of the codes."""
+    findings: Findings = {}
     shape_mapping = _numbered(generator, "field.shape_mapping.", 2)
     appearance_mapping = _numbered(generator, "field.appearance_mapping.", 2)
     if shape_mapping and appearance_mapping:
@@ -184,12 +206,14 @@ def _film_widths(generator: Weights, first: Tensor, source: str, prior: Config, 
 def _fine_field(generator: Weights, prior: Config) -> Findings:
     """What the fine network tells; of nerf.importance_samples_per_ray only whether it is above 0."""
     names = _numbered(generator, "field_fine.pts_linears.", 2) or _numbered(generator, "field_fine.layers.", 2)
-    if not names:
+    of_triplane = "field_fine.hidden.weight"
+    if not names and of_triplane not in generator:
         return {"nerf.importance_samples_per_ray": Finding(0, "no field_fine")}
+    depth = {"nerf.netdepth_fine": Finding(len(names), names[-1])} if names else {}
+    names = names or [of_triplane]
     n_samples = prior.nerf.importance_samples_per_ray or prior.nerf.samples_per_ray
-    return {
+    return depth | {
         "nerf.importance_samples_per_ray": Finding(n_samples, names[0], prior.nerf.importance_samples_per_ray > 0),
-        "nerf.netdepth_fine": Finding(len(names), names[-1]),
         "nerf.netwidth_fine": Finding(len(generator[names[0]]), names[0]),
     }
 

@@ -1,0 +1,82 @@
+"""A radiance field of features in three planes (EG3D, Chan et al., CVPR 2022), which a small network draws from the shape code.
+
+A sample costs three look-ups and two narrow layers: the depth of the network is spent once per image, on the planes.
+Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of a plane, K its side, Z latents.
+"""
+
+from graf.config import DataConfig, LatentConfig, NerfConfig
+from graf.models.radiance_field import film_linear, mapping_network
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+START = 4  # side of the learned map that the synthesis begins with
+GROUPS = 8  # of channels that are normalised together
+
+
+class TriplaneField(nn.Module):
+    """Two layers decode what the planes xy, xz and yz have at a point. The density follows from the shape code alone; the
+    appearance code scales and shifts the colour's layer.
+
+    The planes span data.box, each axis of it from -1 to 1, or without a box the cube of side far - near around the origin.
+    """
+
+    def __init__(self, config: NerfConfig, latents: LatentConfig, width: int, data: DataConfig):
+        super().__init__()
+        self.config = config
+        self.shape_width = latents.dim - latents.dim_appearance
+        channels, n_convs = config.synthesis_width, (config.plane_size // START).bit_length()
+        self.start = nn.Parameter(torch.randn(1, channels, START, START))
+        self.convs = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(n_convs)])
+        for conv in self.convs:
+            nn.init.kaiming_normal_(conv.weight, a=0.2)
+            nn.init.zeros_(conv.bias)
+        self.to_planes = nn.Conv2d(channels, 3 * config.plane_channels, 1)
+        self.hidden = nn.Linear(3 * config.plane_channels, width)
+        self.density = nn.Linear(width, 1)
+        if config.density_activation == "softplus":
+            nn.init.constant_(self.density.bias, -1.0)  # EG3D's softplus(x - 1): thin at the start
+        self.colour_layer = nn.Linear(width, width)
+        self.colour = nn.Linear(width, 3)
+        widths, depth = (latents.dim_appearance or self.shape_width, 2 * width, 2 * width), config.mapping_depth
+        self.shape_mapping = mapping_network(self.shape_width, 2 * width, n_convs * 2 * channels, depth, gain=1.0)
+        self.appearance_mapping = mapping_network(*widths, depth, gain=1.0)
+        half = (data.far - data.near) / 2
+        low, high = torch.tensor((-half,) * 3 + (half,) * 3 if isinstance(data.box, str) else data.box).view(2, 3)
+        self.register_buffer("centre", (low + high) / 2, persistent=False)
+        self.register_buffer("half_size", (high - low) / 2, persistent=False)
+
+    def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Of latents (B, Z) the planes (B, 3, C, K, K), and the scale and shift of the colour's layer (B, 2, width)."""
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        if appearance.shape[-1] == 0:
+            appearance = shape
+        of_convs = self.shape_mapping(shape).unflatten(-1, (len(self.convs), 2, -1, 1, 1))
+        h = self.start.expand(len(latents), -1, -1, -1)
+        for i, conv in enumerate(self.convs):
+            if i > 0:
+                h = F.interpolate(h, scale_factor=2, mode="bilinear")
+            scale, shift = of_convs[:, i].unbind(1)  # (B, channels, 1, 1)
+            h = F.leaky_relu((1 + scale) * F.group_norm(conv(h), GROUPS) + shift, 0.2)
+        planes = self.to_planes(h).float().unflatten(1, (3, -1))
+        return planes, self.appearance_mapping(appearance).unflatten(-1, (2, -1))
+
+    def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """points (B, R, S, 3) in scene units, and the styles of B latents; the colour does not depend on view_directions.
+
+        Returns raw density (B, R, S) and raw colour (B, R, S, 3), before their activations, in float32.
+        """
+        (planes, of_colour), sizes = styles, points.shape[:3]
+        h = F.relu(self.hidden(self.look_up(planes, points.flatten(1, 2))), inplace=True)
+        density = self.density(h)
+        h = F.relu(film_linear(self.colour_layer, h, *of_colour.unbind(1)), inplace=True)
+        return density.float().view(sizes), self.colour(h).float().view(*sizes, 3)
+
+    def look_up(self, planes: Tensor, points: Tensor) -> Tensor:
+        """What planes (B, 3, C, K, K) have at points (B, P, 3): (B, P, 3 C), bilinear between their pixels, of which the outer
+        ones lie on the box's faces and go on beyond them."""
+        x, y, z = ((points - self.centre) / self.half_size).unbind(-1)
+        places = torch.stack([torch.stack(pair, dim=-1) for pair in ((x, y), (x, z), (y, z))], dim=1)  # (B, 3, P, 2)
+        found = F.grid_sample(planes.flatten(0, 1), places.flatten(0, 1)[:, None], padding_mode="border", align_corners=True)
+        return found.view(len(points), -1, points.shape[1]).mT
