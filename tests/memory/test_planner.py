@@ -38,6 +38,7 @@ OTHERS = {  # what no shipped config does, or seldom
     "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
     "opacity judged": ("data.alpha=judge",),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2"),
+    "photographs restored": ("ccsr.photo_weight=1", "nerf.samples_per_ray=2", "ccsr.light.width=128"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),
