@@ -20,12 +20,12 @@ from torch.nn import functional as F
 class PlainGenerator(nn.Module):
     """Takes a generator's place in a training step, with its weights.
 
-    For nerf.conditioning: concat, a density that is a ReLU's, view directions, and neither a fine network nor CCSR.
+    For nerf.conditioning: concat, a density that is a ReLU's, view directions, and no box, fine network or CCSR.
     """
 
     def __init__(self, learned: Generator):
         super().__init__()
-        self.learned, self.refinement = learned, None
+        self.learned, self.refinement, self.projection = learned, None, None
 
     def forward(
         self, latents: Tensor, labels: Labels, grid: Tensor, noise: RayNoise | None = None, rays_at_once: int = 0
