@@ -192,6 +192,13 @@ ARCHITECTURES = {
         "ccsr.light.width_upsampled=5",
         "discriminator.dual=true",
     ),
+    "opacity judged": ("data.alpha=judge",),
+    "opacity judged, dual": (
+        "ccsr.mode=refine",
+        "ray_sampler.rays_per_patch=64",
+        "discriminator.dual=true",
+        "data.alpha=judge",
+    ),
     "rrdb": ("ccsr.mode=consistency", "ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=2", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4"),
     "labels": ("discriminator.label_loss=MCE", "discriminator.condition=class"),
     "normalised": ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=class_and_pose"),
@@ -203,7 +210,7 @@ ARCHITECTURES = {
 
 
 def weights_of(config, n_classes=2):
-    discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, 3)
+    discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, 3, config.data.channels)
     return {"generator": Generator(config, n_classes).state_dict(), "discriminator": discriminator.state_dict()}
 
 

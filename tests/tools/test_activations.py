@@ -418,6 +418,19 @@ def test_the_discriminators_activations_to_photographs(run, checkpoint, tmp_path
     assert CachedActivations(tmp_path / "a", "output.logits")[0][0].shape == ()
 
 
+def test_the_discriminator_is_shown_opacity_as_training_shows_it(run, checkpoint, tmp_path):
+    _, state = checkpoint("data.alpha=judge", "discriminator.blur_steps=0")
+    flags = ("--checkpoint", tmp_path, "--layers", "main.0", "--batch_size", "12", "--out", tmp_path / "a")
+    assert run(*flags)[0] == 0
+    dataset = build_dataset(state.config)
+    alpha = state.generator.projection.downsample(torch.stack([dataset[i]["alpha"] for i in range(12)]))
+    enlarged = torch.nn.functional.interpolate(alpha, 16, mode="bilinear")
+    images = torch.cat([torch.stack([dataset[i]["image"] for i in range(12)]), enlarged], dim=1)
+    expected = state.discriminator.main[0](images).detach().half()
+    for activation, _ in CachedActivations(tmp_path / "a", "main.0"):
+        assert (expected - activation).abs().amax(dim=(1, 2, 3)).min() < 5e-3
+
+
 def unposed_photographs(folder: Path) -> list[str]:
     """Flags that name photographs of two classes without cameras: black, and white."""
     for index in range(6):

@@ -50,16 +50,17 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         (*CONCAT, "nerf.use_viewdirs=true", "nerf.importance_samples_per_ray=4"),
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
+        ("data.alpha=judge", "training.reg_type=r1_r2"),
     ],
     ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
 )
 @pytest.mark.parametrize("use_amp", ["false", "true"])
-def test_every_parameter_learns(build, photographs, labels, overrides, use_amp):
+def test_every_parameter_learns(build, cut_outs, labels, overrides, use_amp):
     state = build(*overrides, f"training.use_amp={use_amp}")
-    before = bytes_of(state.generator), bytes_of(state.discriminator)
+    before, photographs = (bytes_of(state.generator), bytes_of(state.discriminator)), cut_outs[:, : state.config.data.channels]
     for _ in range(2):  # the first step's logits are all 0, and in bfloat16 real and fake cancel in the last bias
         discriminator_step(state, photographs, labels, labels)
-    generator_step(state, labels)
+    generator_step(state, labels, photographs, labels)
     assert without_gradient(state.discriminator) == []
     assert without_gradient(state.generator) == []
     for network, old in zip((state.generator, state.discriminator), before, strict=True):
