@@ -37,7 +37,10 @@ OTHERS = {  # what no shipped config does, or seldom
     "large triplane": ("nerf.conditioning=triplane", "nerf.plane_size=128", "nerf.plane_channels=32", "training.use_amp=true"),
     "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
     "opacity judged": ("data.alpha=judge",),
-    "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2"),
+    "relativistic": (
+        *("training.gan_type=relativistic", "training.reg_type=r1_r2"),
+        *("nerf.samples_per_ray=2", "nerf.netwidth=8", "training.batch_size=128", "discriminator.ndf=16"),
+    ),
     "photographs restored": ("ccsr.photo_weight=1", "nerf.samples_per_ray=2", "ccsr.light.width=128"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
