@@ -144,6 +144,11 @@ class CcsrConfig:
     backbone: Literal["light", "rrdb"] = key("light", "what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")
     light: LightBackboneConfig = key(LightBackboneConfig(), "ccsr.backbone light: a few convolutions")
     rrdb: RrdbConfig = key(RrdbConfig(), "ccsr.backbone rrdb: ESRGAN's RRDBNet")
+    rate: float = key(
+        0.4,
+        "its learning rate, as a share of training.lr_g: as fast as the field it paints stripes that the rendering cannot show",
+        0,
+    )
     drift_weight: float = key(
         1.0,
         "refine: weight of the loss that keeps a proposal's downsampling, which the projection replaces, near the rendering",

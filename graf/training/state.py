@@ -5,6 +5,7 @@ import copy
 import logging
 import math
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
@@ -57,8 +58,8 @@ class TrainState:
         self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training.lr_g, config.training)
-        self.optimizer_d = _optimizer(self.discriminator, config.training.lr_d, config.training)
+        self.optimizer_g = _optimizer(self.generator, config.training, {"refinement": config.ccsr.rate})
+        self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step, and its number format
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
@@ -68,6 +69,7 @@ class TrainState:
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         # What a run counts, and its random states
         self.step = 0
+        self.set_learning_rates()
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
@@ -119,12 +121,13 @@ class TrainState:
         self.set_learning_rates()
 
     def set_learning_rates(self) -> None:
-        """The config's rates, times lr_anneal for each milestone that the step has reached."""
+        """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the
+        generator's."""
         training = self.config.training
         factor = training.lr_anneal ** bisect.bisect_right(training.lr_anneal_every, self.step)
         for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
             for group in optimizer.param_groups:
-                group["lr"] = rate * factor
+                group["lr"] = rate * factor * group["share"]
 
     def checkpoint(self) -> Checkpoint:
         """The state as a checkpoint to be saved."""
@@ -155,9 +158,13 @@ class TrainState:
             part = getattr(self, name)
             if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
                 continue  # a scaler that is off has no state
-            if isinstance(part, torch.optim.Optimizer) and _is_adam(part.state_dict()) != _is_adam(saved[name]):
-                raise ValueError("training.optimizer is not the checkpoint's")
-            part.load_state_dict(saved[name])
+            if isinstance(part, torch.optim.Optimizer):
+                own = part.state_dict()
+                if _is_adam(own) != _is_adam(saved[name]):
+                    raise ValueError("training.optimizer is not the checkpoint's")
+                part.load_state_dict(saved[name] | {"param_groups": own["param_groups"]})  # older ones have a single group
+            else:
+                part.load_state_dict(saved[name])
         # Counts and the parts of a step
         absent = {"first_bad": "", "rollbacks": 0, "best": None, "lowest_losses": {}, "data_fingerprint": ""}  # in older files
         for name in COUNTED:
@@ -230,7 +237,10 @@ def _is_adam(optimizer_state: dict) -> bool:
     return "betas" in optimizer_state["param_groups"][0]
 
 
-def _optimizer(network: nn.Module, learning_rate: float, training: TrainingConfig) -> torch.optim.Optimizer:
+def _optimizer(network: nn.Module, training: TrainingConfig, shares: Mapping[str, float] | None = None) -> torch.optim.Optimizer:
+    """Of all parameters, in their order, with a group per part of the network and its share of the learning rate."""
+    shares = shares or {}
+    groups = [{"params": part.parameters(), "share": shares.get(name, 1.0)} for name, part in network.named_children()]
     if training.optimizer == "adam":
-        return torch.optim.Adam(network.parameters(), lr=learning_rate, betas=(0.0, 0.99), eps=1e-8)
-    return torch.optim.RMSprop(network.parameters(), lr=learning_rate, alpha=0.99, eps=1e-8)
+        return torch.optim.Adam(groups, betas=(0.0, 0.99), eps=1e-8)
+    return torch.optim.RMSprop(groups, alpha=0.99, eps=1e-8)

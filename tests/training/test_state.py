@@ -66,8 +66,32 @@ def test_optimizers_hold_all_of_their_network(build, name, kind, expected):
     state = build(f"training.optimizer={name}")
     for optimizer, network in ((state.optimizer_g, state.generator), (state.optimizer_d, state.discriminator)):
         assert isinstance(optimizer, kind)
-        assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in network.parameters()}
-        assert expected.items() <= optimizer.param_groups[0].items()
+        assert [id(p) for group in optimizer.param_groups for p in group["params"]] == [id(p) for p in network.parameters()]
+        assert all(expected.items() <= group.items() for group in optimizer.param_groups)
+
+
+def test_ccsr_learns_at_its_share_of_the_generators_rate(build):
+    state = build("training.lr_g=0.01", "ccsr.mode=refine", "ccsr.rate=0.25")
+    of_ccsr = {id(p) for p in state.generator.refinement.parameters()}
+    for group in state.optimizer_g.param_groups:
+        refines = {id(p) in of_ccsr for p in group["params"]}
+        assert refines == {group["lr"] == 0.0025}
+
+
+def test_a_state_whose_optimizers_have_one_group_is_loaded(build):
+    """As older versions have it: the moments go to the parameters in their order."""
+    saved, state = build(), build()
+    for p in saved.generator.parameters():
+        p.grad = torch.randn_like(p)
+    saved.optimizer_g.step()
+    content = saved.state_dict()
+    optimizer = content["optimizer_g"]
+    numbers = [number for group in optimizer["param_groups"] for number in group["params"]]
+    old_group = {key: value for key, value in optimizer["param_groups"][0].items() if key != "share"} | {"params": numbers}
+    content["optimizer_g"] = {"state": optimizer["state"], "param_groups": [old_group]}
+    state.load_state_dict(content)
+    for p, q in zip(saved.generator.parameters(), state.generator.parameters(), strict=True):
+        assert torch.equal(saved.optimizer_g.state[p]["exp_avg_sq"], state.optimizer_g.state[q]["exp_avg_sq"])
 
 
 def test_the_seed_makes_the_weights(build):
