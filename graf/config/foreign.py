@@ -110,7 +110,10 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
     "training.save_every_steps": "training.save_every",
     "memory.max_metric_rows": "reporting.max_metric_rows",
 }
-OLDER_VALUES = {"data": {"alpha": "ignore", "box": "none"}, "ccsr": {"rate": 1.0}}  # of keys that checkpoints of older versions lack
+OLDER_VALUES = {  # of keys that checkpoints of older versions lack
+    "data": {"alpha": "ignore", "box": "none"},
+    "ccsr": {"rate": 1.0},
+}
 _told: set[str] = set()  # renamed keys that this process has logged
 
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"

@@ -5,7 +5,6 @@ import copy
 import logging
 import math
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
@@ -58,7 +57,7 @@ class TrainState:
         self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, {"refinement": config.ccsr.rate})
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step, and its number format
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
@@ -237,9 +236,9 @@ def _is_adam(optimizer_state: dict) -> bool:
     return "betas" in optimizer_state["param_groups"][0]
 
 
-def _optimizer(network: nn.Module, training: TrainingConfig, shares: Mapping[str, float] | None = None) -> torch.optim.Optimizer:
+def _optimizer(network: nn.Module, training: TrainingConfig, ccsr_rate: float = 1.0) -> torch.optim.Optimizer:
     """Of all parameters, in their order, with a group per part of the network and its share of the learning rate."""
-    shares = shares or {}
+    shares = {"refinement": ccsr_rate}
     groups = [{"params": part.parameters(), "share": shares.get(name, 1.0)} for name, part in network.named_children()]
     if training.optimizer == "adam":
         return torch.optim.Adam(groups, betas=(0.0, 0.99), eps=1e-8)
