@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, with_box_of
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import FOLDERS
 from graf.config import Config, load_config, override
 from graf.errors import GrafError
@@ -96,7 +96,7 @@ def main() -> int:
         config = load_config(args.config, args.set)
     else:
         config = override(checkpoint_config(checkpoint, content), args.set)
-    config = with_box_of(config, content, checkpoint)
+    config = as_trained(config, content, checkpoint)
     if args.resolution and args.resolution % config.rendered_scale:
         scale = config.rendered_scale
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")

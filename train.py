@@ -8,12 +8,11 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.generator_loading import with_box_of
+from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
-from graf.data import Views, build_dataset, build_loader, fit_to_data
-from graf.data.hull import with_hull_box
+from graf.data import Views, build_dataset, build_loader, settled
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
@@ -114,10 +113,11 @@ def run(
     checkpoint = processes.broadcast(
         lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
     )
+    config = continued(config, None if args.partial else checkpoint)
     dataset = processes.in_turn(lambda: build_dataset(config))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     # Networks and optimizers, and the state of the checkpoint in them
-    config = fitted(config, dataset, None if args.partial else checkpoint, processes)
+    config = processes.broadcast(lambda: settled(config, dataset))
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     log_number_format(config.training, device)
     load_weights(state, checkpoint, args.partial)
@@ -159,12 +159,11 @@ def run(
     return 0
 
 
-def fitted(config: Config, dataset: Views, checkpoint: Path | None, processes: Processes) -> Config:
-    """The config with what the data decides: the discriminator's condition, and the box, which a continued run keeps."""
-    config = fit_to_data(config, dataset.knowledge)
-    if config.data.box == "auto" and checkpoint is not None:
-        config = with_box_of(config, read_checkpoint(checkpoint), checkpoint)
-    return processes.broadcast(lambda: with_hull_box(config, dataset))
+def continued(config: Config, checkpoint: Path | None) -> Config:
+    """The config with what the data decided when the run began, where it continues."""
+    if checkpoint is None or "auto" not in (config.data.alpha, config.data.box):
+        return config
+    return as_trained(config, read_checkpoint(checkpoint), checkpoint)
 
 
 def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import graf
 from check_metrics import distances, halves, settled
 from graf.config import MetricsConfig
-from graf.data import Views, build_dataset
+from graf.data import Views, build_dataset, colours_only
 from graf.evaluation.extractors import choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8
 from graf.evaluation.sampling import fresh_renderings, labels_of
@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     keep_freed_memory()
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
-    dataset = build_dataset(generator.config)
+    dataset = build_dataset(colours_only(generator.config))
     reference, others = halves(dataset, args.n)
     metrics = settled(generator.config.metrics)
     sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)

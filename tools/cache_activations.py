@@ -20,10 +20,10 @@ from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, with_box_of
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, load_config, override
-from graf.data import Views, build_dataset, fit_to_data, sample_labels
+from graf.data import Views, build_dataset, colours_only, fit_to_data, sample_labels
 from graf.data.views import generator_of as numbered_generator
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
@@ -105,9 +105,10 @@ def main() -> int:
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
-    dataset = build_dataset(config)
+    config = as_trained(config, content, path)
+    dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
     if args.config:
-        config = with_box_of(fit_to_data(config, dataset.knowledge), content, path)
+        config = fit_to_data(config, dataset.knowledge)
     try:
         subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
         if args.list:

@@ -55,6 +55,8 @@ def main() -> int:
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
     known = expected_knowledge(config.data)
     config = fit_to_data(config, known)
+    if config.data.alpha == "auto":  # no image is read here, and this takes more
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, alpha="judge"))
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
     config = with_sizes(config, sizes)
     estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)

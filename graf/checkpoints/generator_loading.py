@@ -14,6 +14,7 @@ from graf.models.generator import Generator
 
 import torch
 
+UNDECIDED = {"alpha": "ignore", "box": "none"}  # keys of data that its photographs decide, and how nothing is decided
 RUNS_NAMED = 5  # other runs named in the error for a folder without one
 
 
@@ -30,7 +31,7 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
-    config = with_box_of(config, content, path)
+    config = as_trained(config, content, path)
     return generator_of(path, content, config, device)
 
 
@@ -62,13 +63,16 @@ def checkpoint_config(path: Path, content: dict) -> Config:
     return load_config(beside) if beside.exists() else infer_config(found, path)
 
 
-def with_box_of(config: Config, content: dict, path: Path) -> Config:
-    """The config with the box that a checkpoint's content was trained in, or none, in place of data.box: auto."""
-    if config.data.box != "auto":
+def as_trained(config: Config, content: dict, path: Path) -> Config:
+    """The config with the data.alpha and data.box that a checkpoint's content was trained with in place of `auto`, or where it
+    does not say with those of no effect."""
+    open_keys = [name for name in UNDECIDED if getattr(config.data, name) == "auto"]
+    if not open_keys:
         return config
     stored = stored_config(recognise(content, path), path)
-    box = "none" if stored is None or stored.data.box == "auto" else stored.data.box
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, box=box))
+    found = {name: "auto" if stored is None else getattr(stored.data, name) for name in open_keys}
+    decided = {name: UNDECIDED[name] if value == "auto" else value for name, value in found.items()}
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **decided))
 
 
 def trained_checkpoint(run_dir: Path) -> Path:

@@ -41,8 +41,8 @@ class DataConfig:
     radius: tuple[float, float] = key((3.6, 3.6), 'camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
     box: Literal["none", "auto"] | tuple[float, float, float, float, float, float] = key(
         "none",
-        "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: to that of the visual hull, where "
-        "silhouettes are known",
+        "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: to that of the toy cars, or "
+        "of the visual hull where silhouettes are known",
         -1e6,
         1e6,
     )
@@ -60,9 +60,10 @@ class DataConfig:
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
-    alpha: Literal["ignore", "judge"] = key(
+    alpha: Literal["auto", "ignore", "judge"] = key(
         "ignore",
-        "`judge`: the discriminator sees opacity too, a fourth channel, in photographs transparency; `ignore`: colours only",
+        "`judge`: the discriminator sees opacity too, a fourth channel, in photographs transparency; `ignore`: colours only; "
+        "`auto`: judge where all photographs have it, as toy cars do",
     )
     on_bad_file: Literal["error", "skip"] = key(
         "error", "faulty images: `error` ends with a list of them, `skip` leaves them out and counts them"
@@ -71,7 +72,7 @@ class DataConfig:
 
     @property
     def channels(self) -> int:
-        """Of a photograph in training: three colours, and its opacity where that is judged."""
+        """Of a photograph in training: three colours, and its opacity where that is judged; `auto` has to be decided before."""
         return 4 if self.alpha == "judge" else 3
 
 

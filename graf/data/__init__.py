@@ -1,9 +1,11 @@
 """Data sets: posed or unposed images, checked before training, and endless batches of them."""
 
+import dataclasses
 import logging
 
 from graf.config import Config
 from graf.config.checks import advice
+from graf.data.hull import with_hull_box
 from graf.data.images import load_images
 from graf.data.knowledge import fit_to_data
 from graf.data.loader import Batches, build_loader
@@ -11,7 +13,7 @@ from graf.data.toy_cars import load_toy_cars
 from graf.data.validation import check_fit, raise_or_skip
 from graf.data.views import Views, sample_labels
 
-__all__ = ["Batches", "Views", "build_dataset", "build_loader", "fit_to_data", "sample_labels"]
+__all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", "fit_to_data", "sample_labels", "settled"]
 
 log = logging.getLogger("graf")
 
@@ -24,3 +26,21 @@ def build_dataset(config: Config) -> Views:
         return load_images(config)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)
     return load_toy_cars(config.data)
+
+
+def settled(config: Config, dataset: Views) -> Config:
+    """The config with what its data set decides: the discriminator's condition, and data.alpha and data.box in place of auto.
+
+    Raises ConfigError as `fit_to_data` does.
+    """
+    config = fit_to_data(config, dataset.knowledge)
+    if config.data.alpha == "auto":
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, alpha=dataset.alpha))
+    return with_hull_box(config, dataset)
+
+
+def colours_only(config: Config) -> Config:
+    """The config for reading photographs where nothing judges their opacity: they need no transparency then."""
+    if config.data.type == "toy_cars":  # which have it in any case
+        return config
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, alpha="ignore"))

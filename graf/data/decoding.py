@@ -30,8 +30,9 @@ def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
 
     With data.alpha: judge its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
-    parts = [np.array(_square(part, data)) for part in open_photograph(file, data)]
-    return torch.from_numpy(np.dstack(parts)).permute(2, 0, 1)
+    image, alpha = open_photograph(file, data)
+    parts = [image, alpha] if data.alpha == "judge" else [image]
+    return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)
 
 
 def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
@@ -41,16 +42,20 @@ def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
     return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data)))
 
 
-def open_photograph(file: str | os.PathLike, data: DataConfig) -> list[Image.Image]:
-    """The whole file as `open_rgb` has it and, with data.alpha: judge, its opacity (8 bits). Raises ValueError as `read_image`
-    does."""
-    parts = [lambda image: _on_background(_eight_bits(image), data.background)]
-    if data.alpha == "judge":
-        parts.append(_alpha_channel)
-    found = _opened(file, data.on_bad_file == "error", lambda image: [part(image) for part in parts])
-    if None in found:
+def open_photograph(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Image, Image.Image | None]:
+    """The whole file as `open_rgb` has it, and its opacity (8 bits): None with data.alpha: ignore, or without transparency.
+
+    Raises ValueError as `read_image` does.
+    """
+
+    def taken(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+        alpha = None if data.alpha == "ignore" else _alpha_channel(image)
+        return _on_background(_eight_bits(image), data.background), alpha
+
+    image, alpha = _opened(file, data.on_bad_file == "error", taken)
+    if alpha is None and data.alpha == "judge":
         raise ValueError(NO_ALPHA)
-    return found
+    return image, alpha
 
 
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:

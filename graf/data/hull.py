@@ -1,4 +1,4 @@
-"""data.box: auto, the box around the visual hull of a data set's objects, where their silhouettes and cameras are known.
+"""data.box: auto, the box around toy cars, or around the visual hull of objects whose silhouettes and cameras are known.
 
 Every photograph may be of another object, and none shows all that there can be. So a point belongs to the hull (Laurentini, The
 Visual Hull Concept for Silhouette-Based Image Understanding, 1994) where from every direction some photograph of those nearest
@@ -12,7 +12,9 @@ import logging
 
 from graf.camera import focal_length
 from graf.config import Config, DataConfig
+from graf.data.car_shapes import make_car
 from graf.data.silhouettes import alpha_of
+from graf.data.toy_cars import ToyCars
 from graf.data.views import Views
 from graf.errors import GrafError
 from graf.rays import visible_radius
@@ -27,19 +29,22 @@ NEAREST = 32  # photographs from about one direction, one of which has to cover 
 SIDE = 48  # pixels of a silhouette, at most
 CELLS = 48  # along each side of the cube that all cameras see
 MARGIN = 0.05  # of the box's sides, beside a cell
+CAR_MARGIN = 0.01  # the same, of cars whose size is known
 
 log = logging.getLogger("graf")
 
 
 def with_hull_box(config: Config, dataset: Views) -> Config:
-    """The config with numbers in place of data.box: auto, or with none where no silhouettes tell it. The log says which."""
+    """The config with numbers in place of data.box: auto, or with none where nothing tells it. The log says which."""
     if config.data.box != "auto":
         return config
     try:
-        box = hull_box(dataset, config.data)
-        log.info(
-            "data.box: %s, around the visual hull of %d photographs' silhouettes", list(box), min(len(dataset), PHOTOGRAPHS)
-        )
+        if isinstance(dataset, ToyCars) and dataset.posed:
+            box, within = car_box(config.data), f"all {len(dataset)} toy cars"
+        else:
+            box = hull_box(dataset, config.data)
+            within = f"the visual hull of {min(len(dataset), PHOTOGRAPHS)} photographs' silhouettes"
+        log.info("data.box: %s, around %s", list(box), within)
     except NoHull as reason:
         box = "none"
         log.info("data.box: none, for %s", reason)
@@ -48,6 +53,13 @@ def with_hull_box(config: Config, dataset: Views) -> Config:
 
 class NoHull(GrafError):
     """Why the objects' visual hull is not known."""
+
+
+def car_box(data: DataConfig) -> tuple[float, ...]:
+    """The low and the high corner (6 numbers, scene units) around all toy cars of a config, with a margin."""
+    half_size = torch.stack([make_car(data.seed, index).half_size for index in range(data.n_images)]).amax(0)
+    high = (half_size * (1 + CAR_MARGIN)).tolist()
+    return tuple(round(x, 4) for x in [*(-x for x in high), *high])
 
 
 def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """Data sets of photographs in folders: unposed, or with cameras from file names or a transforms.json."""
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from graf.data.folders import (
 )
 from graf.data.knowledge import elevation_bins
 from graf.data.transforms import items_by_transforms
-from graf.data.validation import check_fit, check_images, raise_or_skip, tell_elevations, warn_of_enlarged
+from graf.data.validation import check_fit, check_images, judged_or_not, raise_or_skip, tell_elevations, warn_of_enlarged
 from graf.data.views import Views
 from graf.errors import DataError
 
@@ -49,6 +50,7 @@ class ImageFolders(Views):
             fingerprint=images_fingerprint(items, data),
             class_index=class_index,
             n_elevations=elevation_bins(data, source),
+            alpha="judge" if data.alpha == "judge" else "ignore",
         )
 
     def read(self, index: int) -> Tensor:
@@ -85,6 +87,9 @@ def load_images(config: Config) -> ImageFolders:
     raise_or_skip(faults, data)
     if source == "filename":
         tell_elevations(elevation_prefixes(folders), data.v)
+    if data.alpha == "auto":
+        taken = [image for image in checked if str(image.item.file) not in bad_files]
+        data = dataclasses.replace(data, alpha=judged_or_not(taken))
     return ImageFolders(sound, folders, source, data)
 
 

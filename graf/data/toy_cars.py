@@ -62,6 +62,7 @@ class ToyCars(Views):
             labels=labels,
             fingerprint=fingerprint,
             n_elevations=n_elevations,
+            alpha="judge" if images.shape[1] > 3 else "ignore",
         )
 
     def read(self, index: int) -> Tensor:
@@ -71,8 +72,11 @@ class ToyCars(Views):
 def load_toy_cars(data: DataConfig) -> ToyCars:
     """The data set of a config, read from its file in data.datadir or made and written there; unposed if data.labels is none.
 
-    Raises DataError where it cannot be kept, or where memory has no room for it.
+    With data.alpha: auto they have their opacity. Raises DataError where they cannot be kept, or where memory has no room.
     """
+    if data.alpha == "auto":
+        log.info("data.alpha: judge, for toy cars know their opacity")
+        data = dataclasses.replace(data, alpha="judge")
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
     depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]

@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
@@ -15,6 +15,7 @@ from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
 
 FOV_TOLERANCE_DEG = 0.5
+OPAQUE = 255  # of 8 bits
 EXAMPLES = 3  # of images that a warning names
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
@@ -54,11 +55,13 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 
 class CheckedImage(NamedTuple):
-    """An image file, the side in pixels of its centre square, and its fault, None where it is valid."""
+    """An image file, the side in pixels of its centre square, its fault, None where it is valid, and whether any of its pixels
+    is transparent (not looked for with data.alpha: ignore)."""
 
     item: Item
     side: int
     fault: Fault | None
+    transparent: bool = False
 
 
 def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
@@ -71,7 +74,7 @@ def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
 def check_image(item: Item, data: DataConfig) -> CheckedImage:
     """Check one image file; its side is 0 where it cannot be read."""
     try:
-        image, *_ = open_photograph(item.file, data)
+        image, alpha = open_photograph(item.file, data)
         side = square_side(*image.size, data.center_crop)
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
@@ -81,7 +84,23 @@ def check_image(item: Item, data: DataConfig) -> CheckedImage:
         if abs(fov - data.fov) > FOV_TOLERANCE_DEG:
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
-    return CheckedImage(item, side, fault)
+    return CheckedImage(item, side, fault, alpha is not None and alpha.getextrema()[0] < OPAQUE)
+
+
+def judged_or_not(images: Sequence[CheckedImage]) -> Literal["judge", "ignore"]:
+    """What data.alpha: auto is for these images: judge where all have transparent pixels. The log says which, and why."""
+    opaque = [image for image in images if not image.transparent]
+    if not opaque:
+        log.info("data.alpha: judge, for all %d photographs have transparency", len(images))
+        return "judge"
+    if len(opaque) == len(images):
+        log.info("data.alpha: ignore, for none of the %d photographs has transparency", len(images))
+        return "ignore"
+    log.info(
+        "data.alpha: ignore, for %d of %d photographs have no transparency, such as %s; opacity is judged where all have it",
+        *(len(opaque), len(images), one_line(str(opaque[0].item.file))),
+    )
+    return "ignore"
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import hashlib
+from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
@@ -23,6 +24,7 @@ class Views(Dataset, abc.ABC):
     labels: Labels | None  # of all images; None where the data is unposed
     fingerprint: str  # sha256 that identifies the set
     n_elevations: int = 1  # elevation bins
+    alpha: Literal["ignore", "judge"] = "ignore"  # whether images come with their opacity: data.alpha, and what `auto` is
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:

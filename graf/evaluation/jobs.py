@@ -18,7 +18,7 @@ from typing import Any
 from graf.camera import rotation_poses
 from graf.checkpoints.export import SUFFIX, write_export
 from graf.config.strict import expanded
-from graf.data import Views, build_dataset
+from graf.data import Views, build_dataset, colours_only
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.evaluation.haze import haze
@@ -143,7 +143,7 @@ class Evaluation:
 
     @functools.cached_property
     def dataset(self) -> Views:
-        return build_dataset(self.generator.config)
+        return build_dataset(colours_only(self.generator.config))
 
     @functools.cached_property
     def objects(self) -> tuple:

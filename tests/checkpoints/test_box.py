@@ -1,4 +1,4 @@
-"""data.box: auto becomes numbers once: a checkpoint has them, and whoever continues or loads it takes them from there."""
+"""data.box and data.alpha: auto become values once: a checkpoint has them, and what continues or loads it takes them over."""
 
 import logging
 
@@ -6,10 +6,8 @@ import graf
 import train
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
-from graf.checkpoints.generator_loading import with_box_of
-from graf.data import build_dataset
-from graf.data.hull import with_hull_box
-from graf.runtime.processes import ALONE
+from graf.checkpoints.generator_loading import as_trained
+from graf.data import build_dataset, settled
 from graf.training.state import TrainState, restore
 
 import pytest
@@ -22,43 +20,56 @@ CPU, BOX = torch.device("cpu"), (-0.9, -0.5, -0.4, 0.9, 0.5, 0.4)
 def saved(smoke, tmp_path):
     """The checkpoint of a run in a box."""
     path = tmp_path / "model.pt"
-    save_checkpoint(path, TrainState(smoke(f"data.box={list(BOX)}"), CPU).checkpoint())
+    save_checkpoint(path, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=judge"), CPU).checkpoint())
     return path
 
 
 @pytest.fixture
-def older(saved, tmp_path):
-    """A checkpoint of before there was a box."""
-    content = read_checkpoint(saved)
-    del content["config"]["data"]["box"]
-    torch.save(content, tmp_path / "older.pt")
-    return tmp_path / "older.pt"
+def older(smoke, tmp_path):
+    """A checkpoint of before there was a box, and before opacity was judged."""
+    path, written = tmp_path / "older.pt", tmp_path / "today.pt"
+    save_checkpoint(written, TrainState(smoke("data.alpha=ignore"), CPU).checkpoint())
+    content = read_checkpoint(written)
+    del content["config"]["data"]["box"], content["config"]["data"]["alpha"]
+    torch.save(content, path)
+    return path
 
 
 def test_a_run_finds_its_box_and_keeps_it_when_it_continues(smoke, saved, older, tmp_path):
-    config = smoke("data.box=auto", "data.n_images=8", f"data.datadir=[{tmp_path}]")
-    dataset = build_dataset(config)
-    assert train.fitted(config, dataset, None, ALONE) == with_hull_box(config, dataset)
-    assert train.fitted(config, dataset, saved, ALONE).data.box == BOX
-    assert train.fitted(config, dataset, older, ALONE).data.box == "none"
-    assert train.fitted(smoke("data.box=none"), dataset, saved, ALONE).data.box == "none"
+    config = smoke("data.box=auto", "data.alpha=auto", "data.n_images=8", f"data.datadir=[{tmp_path}]")
+    new = settled(config, build_dataset(config)).data
+    assert new.alpha == "judge" and len(new.box) == 6 and new.box != BOX
+    for file, known in ((saved, ("judge", BOX)), (older, ("ignore", "none"))):
+        again = train.continued(config, file)
+        data = settled(again, dataset := build_dataset(again)).data
+        assert (data.alpha, data.box) == (dataset.alpha, data.box) == known
+        assert len(dataset.read(0)) == data.channels
+    assert train.continued(config, None) is config
+    said = smoke("data.box=none", "data.alpha=ignore")
+    assert train.continued(said, saved) is said
 
 
-@pytest.mark.parametrize("name, box", [("model.pt", BOX), ("older.pt", "none")])
-def test_auto_is_the_box_of_the_checkpoint(smoke, older, tmp_path, name, box):
-    path = tmp_path / name
-    assert with_box_of(smoke("data.box=auto"), read_checkpoint(path), path).data.box == box
-    assert graf.load_generator(path).config.data.box == box
-    assert graf.load_generator(path, smoke("data.box=auto")).config.data.box == box
+@pytest.mark.parametrize("name, box, alpha", [("model.pt", BOX, "judge"), ("older.pt", "none", "ignore")])
+def test_auto_is_what_the_checkpoint_was_trained_with(smoke, saved, older, tmp_path, name, box, alpha):
+    path, asked = tmp_path / name, smoke("data.box=auto", "data.alpha=auto")
     write_export(tmp_path / "cars.safetensors", graf.load_generator(path), step=1)
-    assert graf.load_generator(tmp_path / "cars.safetensors").config.data.box == box
+    loaded = [graf.load_generator(file, config) for file in (path, tmp_path / "cars.safetensors") for config in (None, asked)]
+    configs = [as_trained(asked, read_checkpoint(path), path), *(generator.config for generator in loaded)]
+    assert [(config.data.box, config.data.alpha) for config in configs] == [(box, alpha)] * 5
+
+
+def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
+    path, asked = tmp_path / "model.pt", smoke("data.box=auto", "data.alpha=auto")
+    save_checkpoint(path, TrainState(asked, CPU).checkpoint())
+    data = as_trained(asked, read_checkpoint(path), path).data
+    assert (data.box, data.alpha, data.channels) == ("none", "ignore", 3)
 
 
 def test_a_run_that_continues_says_nothing_of_its_box(smoke, saved, older, caplog):
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke(f"data.box={list(BOX)}"), CPU))
+        restore(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=judge"), CPU))
         restore(older, TrainState(smoke(), CPU))
     assert "box" not in caplog.text
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke(), CPU))
+        restore(saved, TrainState(smoke("data.alpha=judge"), CPU))
     assert f"data.box changed since the checkpoint: {list(BOX)} -> none" in caplog.text

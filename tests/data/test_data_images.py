@@ -1,6 +1,7 @@
 """Folders of images: classes, cameras from names and from transforms.json, the shared real sets."""
 
 import json
+import logging
 import math
 import os
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
-from graf.data import build_dataset, build_loader
+from graf.data import build_dataset, build_loader, decoding, settled
 from graf.errors import DataError
 
 import numpy as np
@@ -122,6 +123,61 @@ def test_opacity_goes_with_the_image_where_it_is_judged(tmp_path):
         assert torch.equal(mirrored[name], plain[name].flip(-1))
     images, _ = next(build_loader(dataset, config(tmp_path, **flags, **{"training.nworkers": 0}), "cpu"))
     assert torch.equal(images[0], torch.cat([plain["image"], plain["alpha"]]))
+
+
+def put_cut_out(file, opacity=0, mode="RGBA"):
+    """A red image, whose left half has this opacity (8 bits)."""
+    image = Image.new("RGBA", (8, 8), (255, 0, 0, 255))
+    image.paste((255, 0, 0, opacity), (0, 0, 4, 8))
+    file.parent.mkdir(exist_ok=True)
+    image.convert(mode).save(file)
+
+
+@pytest.mark.parametrize("flags", [{}, {"data.hflip": "true", "data.labels": "none"}])
+def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path, caplog, flags):
+    for name, mode in (("a/0_0000.png", "RGBA"), ("a/0_0010.webp", "RGBA"), ("b/0_0000.png", "LA"), ("b/0_0010.png", "PA")):
+        put_cut_out(tmp_path / name, 128, "RGBA" if mode == "PA" else mode)
+    Image.open(tmp_path / "b/0_0010.png").quantize().save(tmp_path / "b/0_0010.png")  # a palette with transparency
+    settings = config(tmp_path / "a", tmp_path / "b", **{"data.alpha": "auto"} | flags)
+    with caplog.at_level(logging.INFO, "graf"):
+        dataset = build_dataset(settings)
+    assert [line for line in caplog.messages if "alpha" in line] == [
+        "data.alpha: judge, for all 4 photographs have transparency"
+    ]
+    assert dataset.alpha == "judge" and dataset.posed == (not flags)
+    assert [dataset.read(i)[3, 4, 0].item() for i in range(4)] == [128] * 4
+    found = settled(settings, dataset)
+    images, _ = next(build_loader(dataset, found, "cpu"))
+    assert images.shape[1] == found.data.channels == 4
+
+
+@pytest.mark.parametrize(
+    "opaque, reason",
+    [
+        (("e.png",), "for 1 of 3 photographs have no transparency, such as {}/e.png; opacity is judged where all have it"),
+        (("a.png", "b.png", "e.jpg"), "for none of the 3 photographs has transparency"),
+    ],
+)
+def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opaque, reason):
+    """One whose channel of opacity is full everywhere, as of a screenshot, has none either."""
+    for name in {"a.png", "b.png", *opaque}:
+        put_cut_out(tmp_path / name, 255 if name in opaque else 0, "RGB" if name.endswith(("e.png", "jpg")) else "RGBA")
+    settings = config(tmp_path, **{"data.alpha": "auto"})
+    with caplog.at_level(logging.INFO, "graf"):
+        dataset = build_dataset(settings)
+    told = [line for line in caplog.messages if "alpha" in line]
+    assert told == [f"data.alpha: ignore, {reason.format(tmp_path)}"]
+    assert dataset.alpha == "ignore" and len(dataset.read(0)) == 3 and settled(settings, dataset).data.channels == 3
+
+
+def test_faulty_files_do_not_count_for_opacity_nor_is_one_decoded_again(tmp_path, monkeypatch):
+    for name in ("a.png", "b.png"):
+        put_cut_out(tmp_path / name)
+    (tmp_path / "c.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    read, opened = [], decoding.ImageOps.exif_transpose
+    monkeypatch.setattr(decoding.ImageOps, "exif_transpose", lambda image: read.append(1) or opened(image))
+    dataset = build_dataset(config(tmp_path, **{"data.alpha": "auto", "data.on_bad_file": "skip"}))
+    assert dataset.alpha == "judge" and len(dataset) == 2 and len(read) <= 3
 
 
 def test_names_give_class_elevation_rank_and_exact_pose(tmp_path):

@@ -9,10 +9,18 @@ from graf.data import build_dataset
 from graf.data import hull as module
 from graf.data.car_shapes import make_car
 from graf.data.hull import covers, hull_box, visual_hull, with_hull_box
-from graf.data.toy_cars import ToyCars
+from graf.data.views import Views
 
 import pytest
 import torch
+
+
+class Photographs(Views):
+    def __init__(self, labels, n):
+        super().__init__([f"photograph {i}" for i in range(n)], ["a"], torch.zeros(n, dtype=torch.long), labels, "x")
+
+    def read(self, index):
+        raise NotImplementedError
 
 
 def around(n, v=0.4):
@@ -57,16 +65,33 @@ def test_one_of_the_nearest_photographs_suffices(smoke, monkeypatch):
         assert len(visual_hull(points, masks, poses, data)) == radius + 1
 
 
-def test_no_car_leaves_the_box_of_toy_cars(smoke, caplog):
-    config = smoke("data.n_images=64", "data.box=auto", "data.vmin=0.21", "data.vmax=0.47")
-    dataset = build_dataset(config)
+def test_the_box_of_toy_cars_is_that_of_their_own_sizes(smoke, monkeypatch, caplog):
+    monkeypatch.setattr(module, "hull_box", None)  # nothing is rendered
+    config = smoke("data.n_images=64", "data.box=auto", "data.seed=3")
+    with caplog.at_level(logging.INFO, "graf"):
+        box = with_hull_box(config, build_dataset(config)).data.box
+    largest = torch.stack([make_car(3, i).half_size for i in range(64)]).amax(0)
+    low, high = torch.tensor(box).view(2, 3)
+    torch.testing.assert_close(high, largest * 1.01, atol=6e-5, rtol=0)
+    assert low.tolist() == (-high).tolist()
+    assert f"data.box: {list(box)}, around all 64 toy cars" in caplog.text
+
+
+def test_no_car_leaves_the_visual_hull_of_toy_cars(smoke):
+    config = smoke("data.n_images=64", "data.vmin=0.21", "data.vmax=0.47")
+    longest = torch.stack([make_car(config.data.seed, i).half_size for i in range(64)]).mean(0)
+    low, high = torch.tensor(hull_box(build_dataset(config), config.data)).view(2, 3)
+    assert (high > longest).all() and (low < -longest).all()
+
+
+def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(smoke, monkeypatch, caplog):
+    disc = torch.ones(16, 16)
+    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: disc)
+    config, dataset = smoke("data.box=auto"), Photographs(Labels.of_poses(around(16)), 16)
     with caplog.at_level(logging.INFO, "graf"):
         box = with_hull_box(config, dataset).data.box
-    longest = torch.stack([make_car(config.data.seed, i).half_size for i in range(64)]).mean(0)
-    low, high = torch.tensor(box).view(2, 3)
-    assert (high > longest).all() and (low < -longest).all()
-    assert f"data.box: {list(box)}, around the visual hull of 64 photographs' silhouettes" in caplog.text
-    assert with_hull_box(config, dataset).data.box == box  # the same again
+    assert box == hull_box(dataset, config.data) == with_hull_box(config, dataset).data.box  # the same again
+    assert f"data.box: {list(box)}, around the visual hull of 16 photographs' silhouettes" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -76,17 +101,17 @@ def test_without_cameras_around_the_origin_there_is_no_box(smoke, caplog, overri
     config = smoke("data.box=auto", *overrides)
     pose = None if "labels" in overrides[0] else Labels.of_poses(around(4))
     with caplog.at_level(logging.INFO, "graf"):
-        found = with_hull_box(config, ToyCars(torch.zeros(4, 3, 16, 16), pose, "x"))
+        found = with_hull_box(config, Photographs(pose, 4))
     assert found.data.box == "none"
     assert "data.box: none, for" in caplog.text and reason in caplog.text
 
 
 def test_a_photograph_without_transparency_tells_no_box(smoke, monkeypatch, caplog):
     monkeypatch.setattr(module, "alpha_of", lambda *_, **__: None)
-    dataset = ToyCars(torch.zeros(4, 3, 16, 16), Labels.of_poses(around(4)), "x")
+    dataset = Photographs(Labels.of_poses(around(4)), 4)
     with caplog.at_level(logging.INFO, "graf"):
         assert with_hull_box(smoke("data.box=auto"), dataset).data.box == "none"
-    assert "data.box: none, for toy car 0 has no transparency" in caplog.text
+    assert "data.box: none, for photograph 0 has no transparency" in caplog.text
 
 
 def test_what_the_config_says_is_not_looked_for(smoke):
@@ -97,7 +122,7 @@ def test_what_the_config_says_is_not_looked_for(smoke):
 def test_a_smaller_silhouette_gives_a_smaller_box(smoke, monkeypatch):
     """The last one fills the frame: the box is the whole cube, 2 * 0.99 wide, with half a cell and 5 % on either side."""
     monkeypatch.setattr(module, "NEAREST", 1)
-    dataset = ToyCars(torch.zeros(16, 3, 16, 16), Labels.of_poses(around(16)), "x")
+    dataset = Photographs(Labels.of_poses(around(16)), 16)
     sizes = []
     for radius in (4, 8, 30):
         x, y = torch.meshgrid(torch.arange(48) - 24, torch.arange(48) - 24, indexing="xy")

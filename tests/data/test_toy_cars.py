@@ -1,10 +1,11 @@
 """The toy cars: what is seen from where, depth against geometry, determinism, the kept file."""
 
 import dataclasses
+import logging
 
 from graf.camera import focal_length, poses_at, sample_poses
 from graf.config import load_config
-from graf.data import build_dataset
+from graf.data import build_dataset, settled
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
@@ -227,3 +228,17 @@ def test_opacity_is_kept_beside_the_image_where_it_is_judged(tmp_path):
     torch.testing.assert_close(cars[2]["alpha"], 2 * view.opacity - 1, atol=1 / 255, rtol=0)
     assert torch.equal(cars[2]["image"], plain[2]["image"]) and "alpha" not in plain[2]
     assert torch.equal(load_toy_cars(dataclasses.replace(data, alpha="judge")).images, cars.images)
+
+
+@pytest.mark.parametrize("labels", [[], ["data.labels=none", "discriminator.condition=none"]])
+def test_toy_cars_are_judged_by_opacity_too_where_it_is_left_to_them(tmp_path, caplog, labels):
+    """They are those that `judge` makes, and are made once."""
+    small = [f"data.datadir={tmp_path}", "data.n_images=16", "data.imsize=16", *labels]
+    config = load_config(None, [*small, "data.alpha=auto"])
+    with caplog.at_level(logging.INFO, "graf"):
+        dataset = build_dataset(config)
+    judged = build_dataset(load_config(None, [*small, "data.alpha=judge"]))
+    assert "data.alpha: judge, for toy cars know their opacity" in caplog.text
+    assert (dataset.alpha, dataset.fingerprint) == (judged.alpha, judged.fingerprint) and len(list(tmp_path.iterdir())) == 1
+    assert len(dataset.read(0)) == settled(config, dataset).data.channels == 4
+    assert build_dataset(load_config(None, [*small, "data.alpha=ignore"])).alpha == "ignore"

@@ -10,6 +10,7 @@ from graf.errors import GrafError
 from graf.evaluation import jobs, sweep
 from graf.evaluation.jobs import Evaluation, Job
 from graf.evaluation.mesh import NoSurface
+from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.results import COMPARABLE, SAMPLES, ResultFile
 from graf.evaluation.sampling import sample_objects
 from graf.models.generator import Generator
@@ -250,3 +251,22 @@ def test_a_new_job_is_one_entry(evaluation, monkeypatch, capsys):
         program.refuse_unused(program.parser().parse_args(["--mesh", "--fog_depth", "4"]))
     asked = program.asked_jobs(program.parser().parse_args(["--mesh", "--fog", "--fog_depth", "4"]))
     assert [job.name for job in asked] == ["fog", "mesh"]
+
+
+def test_photographs_without_transparency_do_for_a_generator_that_was_judged_by_opacity(smoke, evaluation, tmp_path):
+    """Only training compares opacity: measures of images need their colours."""
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    Image.new("RGB", (16, 16), (200, 0, 0)).save(photographs / "a.jpg")
+    Image.new("RGBA", (16, 16), (200, 0, 0, 0)).save(photographs / "b.png")
+    unposed = ("data.labels=none", "discriminator.condition=none", "training.batch_size=1")
+    config = smoke("data.type=images", f"data.datadir={photographs}", "data.alpha=judge", *unposed)
+    dataset = dataclasses.replace(evaluation, generator=Generator(config)).dataset
+    assert [item["image"].shape for item in (dataset[0], dataset[1])] == [(3, 16, 16)] * 2
+    found = measured(Generator(config), dataset, tmp_path)
+    assert found["n_real"] == 2 and any(name.startswith("kid") for name in found["values"])
+
+
+def measured(generator, dataset, folder):
+    options = dataclasses.replace(generator.config.metrics, n_real=2, n_fake=4, extractor="efficientnet-lite0", batch_size=2)
+    return measure_generator(generator.eval(), dataset, MeasureSettings(["kid"], 0, options=options), folder)
