@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, config_to_dict, load_config
 from graf.config.strict import expanded
-from graf.data import Views, build_dataset, build_loader, settled
+from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
@@ -117,7 +118,8 @@ def run(
     dataset = processes.in_turn(lambda: build_dataset(config))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     # Networks and optimizers, and the state of the checkpoint in them
-    config = processes.broadcast(lambda: settled(config, dataset))
+    config = fit_to_data(config, dataset.knowledge)
+    config = processes.broadcast(functools.partial(settled, config, dataset))
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     log_number_format(config.training, device)
     load_weights(state, checkpoint, args.partial)

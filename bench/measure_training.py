@@ -17,7 +17,7 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
-from graf.data import Views, build_dataset, build_loader, settled
+from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.evaluation.consistency import multi_view_consistency, sanity
 from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
@@ -123,7 +123,7 @@ def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], No
 def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
     """A row at each of the minutes, of one training run. The peak of its memory is given where none of the minutes is 0."""
     dataset = build_dataset(config)
-    config = settled(config, dataset)
+    config = settled(fit_to_data(config, dataset.knowledge), dataset)
     idle = peak_memory_bytes(device)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
     if config.ccsr.rrdb.pretrained_path:

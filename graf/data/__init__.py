@@ -29,11 +29,7 @@ def build_dataset(config: Config) -> Views:
 
 
 def settled(config: Config, dataset: Views) -> Config:
-    """The config with what its data set decides: the discriminator's condition, and data.alpha and data.box in place of auto.
-
-    Raises ConfigError as `fit_to_data` does.
-    """
-    config = fit_to_data(config, dataset.knowledge)
+    """The config with the data.alpha and data.box that its data set decides in place of auto."""
     if config.data.alpha == "auto":
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, alpha=dataset.alpha))
     return with_hull_box(config, dataset)
