@@ -40,7 +40,7 @@ class DataConfig:
     far: float = key(4.6, "depth of the last sample on a ray, scene units", 0, 1e6)
     radius: tuple[float, float] = key((3.6, 3.6), 'camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
     box: Literal["none", "auto"] | tuple[float, float, float, float, float, float] = key(
-        "none",
+        "auto",
         "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: to that of the toy cars, or "
         "of the visual hull where silhouettes are known",
         -1e6,
@@ -61,7 +61,7 @@ class DataConfig:
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
     alpha: Literal["auto", "ignore", "judge"] = key(
-        "ignore",
+        "auto",
         "`judge`: the discriminator sees opacity too, a fourth channel, in photographs transparency; `ignore`: colours only; "
         "`auto`: judge where all photographs have it, as toy cars do",
     )
@@ -79,7 +79,7 @@ class DataConfig:
 @dataclass(frozen=True)
 class NerfConfig:
     conditioning: Literal["concat", "film", "triplane"] = key(
-        "film", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
+        "triplane", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
     )
     netdepth: int = key(4, "layers of the radiance field; a triplane has two", 1, 64)
     netwidth: int = key(64, "channels of each layer", 2, 4096)
@@ -93,9 +93,9 @@ class NerfConfig:
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
     density_activation: Literal["relu", "softplus"] = key("softplus", "raw network output to density (GRAF: relu)")
     use_viewdirs: bool = key(False, "colour depends on the view direction")
-    samples_per_ray: int = key(20, "stratified samples per ray", 2, 4096)
+    samples_per_ray: int = key(16, "stratified samples per ray", 2, 4096)
     render_samples_per_ray: int = key(
-        48, "the same for samples, videos and metrics, which are not jittered; 0 for samples_per_ray", 0, 4096
+        32, "the same for samples, videos and metrics, which are not jittered; 0 for samples_per_ray", 0, 4096
     )
     importance_samples_per_ray: int = key(
         0, "further samples per ray, importance-sampled for a fine network; 0 for none", 0, 4096
@@ -146,7 +146,7 @@ class CcsrConfig:
     light: LightBackboneConfig = key(LightBackboneConfig(), "ccsr.backbone light: a few convolutions")
     rrdb: RrdbConfig = key(RrdbConfig(), "ccsr.backbone rrdb: ESRGAN's RRDBNet")
     rate: float = key(
-        0.4,
+        0.1,
         "its learning rate, as a share of training.lr_g: as fast as the field it paints stripes that the rendering cannot show",
         0,
     )
@@ -204,7 +204,7 @@ class DiscriminatorConfig:
     blur_sigma: float = key(
         2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
-    blur_steps: int = key(700, "steps in which that blur fades away; 0 for no blur", 0)
+    blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
     label_loss: Literal["none", "MCE"] = key(
         "none", "auxiliary label head: cross-entropy of class and of elevation bin, where the data has several of either"
     )
@@ -215,7 +215,7 @@ class DiscriminatorConfig:
 class TrainingConfig:
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(1800, "train until this step", 0)
+    max_steps: int = key(3000, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
@@ -258,7 +258,7 @@ class TrainingConfig:
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
-    fid_every: int = key(900, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
+    fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
