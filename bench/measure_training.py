@@ -1,7 +1,8 @@
-"""Quality after minutes of training, as a Markdown table: each variant in a process of its own, one after the other.
+"""Quality after minutes or steps of training, as a Markdown table: each variant in a process of its own, one after the other.
 
     python bench/measure_training.py progress --minutes 0 2 5 10     # one config as it trains
     python bench/measure_training.py ccsr --minutes 10               # refined at scale 2 and 4 against not refined
+    python bench/measure_training.py recipe --steps 400              # the default, and without each of its parts
 
 Only training steps count as time; measuring stands beside it. Nothing is kept but the table.
 """
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
@@ -22,12 +24,13 @@ from graf.evaluation.consistency import multi_view_consistency, sanity
 from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sweep import low_resolution_error
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.files import check_writable, json_rows, write_text
 from graf.training.state import TrainState
 from graf.training.steps import train_step
+from recipe_parts import DEFAULT, PART_COLUMNS, PARTS, part_configs, part_quality
 
 import torch
 
@@ -47,71 +50,107 @@ COLUMNS = {  # of a row: its heading and format
     "depth_warp_error": ("depth-warp error", "{:.1f}"),
     "mean_opacity": ("opacity", "{:.2f}"),
 }
-SCALES = {"kid": 1000, "peak_bytes": 2**-30}
+SCALES = {"kid": 1000, "kid_before_refinement": 1000, "peak_bytes": 2**-30}
 WARPED_OBJECTS = 32
 DATA_ALONE = "data"  # of a process that only makes the data set
 
 
+class Table(NamedTuple):
+    """note: what is said above it, of the extractor; columns as in COLUMNS."""
+
+    note: str
+    columns: dict[str, tuple[str, str]]
+
+
+TIMED = Table("FID and KID by %s; depth-warp error in 8-bit steps", COLUMNS)
+RECIPE = Table("KID by %s; variety as a share of the data's; haze in 8-bit steps; seconds of training alone", PART_COLUMNS)
+
+
 def main() -> int:
+    args = arguments()
+    # Faults of a config are reported before anything is started.
+    configs = variant_configs(args)
+    if args.variant == DATA_ALONE:
+        for config in configs.values():
+            build_dataset(config)
+        return 0
+    if args.variant:
+        keep_freed_memory()
+        config, device = configs[args.variant], choose_device(args.device)
+        recipe = args.what == "recipe"
+        for row in [part_row(config, args.steps, device)] if recipe else measured_rows(config, sorted(args.minutes), device):
+            log.info(json.dumps({"name": args.variant} | row))
+        return 0
+    if args.json:
+        check_writable(args.json)
+    if args.what == "recipe":
+        jobs = [(name, ["--set", f"training.seed={seed}"]) for seed in args.seeds for name in configs]
+        return write_table(jobs, RECIPE, args.json)
+    return write_table(timed_jobs(configs, args.minutes), TIMED, args.json)
+
+
+def arguments() -> argparse.Namespace:
     parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("what", choices=["progress", "ccsr"])
+    parser.add_argument("what", choices=["progress", "ccsr", "recipe"])
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="of training, at which to measure")
+    parser.add_argument("--steps", type=positive, default=400, help="recipe: of each variant's training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="recipe: each variant is trained with each")
+    parser.add_argument("--only", nargs="+", choices=[DEFAULT, *PARTS], metavar="NAME", help="recipe: of these variants alone")
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as metrics.n_fake=992")
     parser.add_argument("--no_amp", action="store_true", help="float32 instead of mixed precision")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--variant", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    variants = {"trained": None} if args.what == "progress" else CCSR
-    settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
-    # Faults of a config are reported before anything is started.
-    configs = {name: variant_config(args.config, settings, scale) for name, scale in variants.items()}
-    if args.variant == DATA_ALONE:
-        build_dataset(next(iter(configs.values())))
-        return 0
-    if args.variant:
-        keep_freed_memory()
-        for row in measured_rows(configs[args.variant], sorted(args.minutes), choose_device(args.device)):
-            log.info(json.dumps({"name": args.variant} | row))
-        return 0
-    if args.json:
-        check_writable(args.json)
-    return write_table(list(variants), args.minutes, args.json)
+    return parser.parse_args()
 
 
-def write_table(variants: list[str], minutes: list[float], file: Path | None) -> int:
-    """Print each row as it comes, and write all there are into the file. Returns the exit status of what failed, or 0.
+def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path | None) -> int:
+    """Print each row of the jobs, (variant, further flags), as it comes, and write all there are into the file. Returns the
+    exit status of what failed, or 0.
 
     A process does nothing but train until it has reported its peak: minute 0 is measured, and toy cars are made, in others.
     """
-    if status := in_own_process(DATA_ALONE, minutes, lambda row: None):
+    if status := in_own_process(DATA_ALONE, [], lambda row: None):
         return status
     rows: list[dict] = []
 
     def keep(row: dict) -> None:
         rows.append(row)
-        print_row(row, first=len(rows) == 1)
+        print_row(row, table, first=len(rows) == 1)
         if file:
             write_text(file, json.dumps(rows, indent=1))
 
+    return max([in_own_process(variant, flags, keep) for variant, flags in jobs])
+
+
+def timed_jobs(variants: Iterable[str], minutes: list[float]) -> list[tuple[str, list[str]]]:
+    """Of each variant, one that measures at minute 0, if that is wanted, and one at the others."""
     goals = [some for some in ([m for m in minutes if m <= 0], [m for m in minutes if m > 0]) if some]
-    return max([in_own_process(variant, some, keep) for variant in variants for some in goals])
+    return [(variant, ["--minutes", *map(str, some)]) for variant in variants for some in goals]
 
 
-def variant_config(file: Path | None, settings: Sequence[str], scale: int | None) -> Config:
+def variant_configs(args: argparse.Namespace) -> dict[str, Config]:
+    settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
+    if args.what == "recipe":
+        return part_configs(args.config, settings, args.only)
+    if args.what == "ccsr":
+        return {name: variant_config(args.config, settings, scale) for name, scale in CCSR.items()}
+    return {"trained": load_config(args.config, settings)}
+
+
+def variant_config(file: Path | None, settings: Sequence[str], scale: int) -> Config:
     """A file's config with the settings, and so many pixels per ray, with as many rays as keep the discriminator's view."""
     base = load_config(file, settings)
-    if scale is None:
-        return base
     overrides = UNREFINED if scale == 1 else ("ccsr.mode=refine", f"ccsr.scale_factor={scale}")
     rays = f"ray_sampler.rays_per_patch={(base.patch_size // scale) ** 2}"
     return load_config(file, [*settings, *overrides, rays])
 
 
-def in_own_process(variant: str, minutes: list[float], keep: Callable[[dict], None]) -> int:
-    """Hand each row of a variant to `keep` as it comes. Returns the process's exit status, not below 0."""
-    command = [sys.executable, "-u", *sys.argv, "--variant", variant, "--minutes", *map(str, minutes)]
+def in_own_process(variant: str, flags: list[str], keep: Callable[[dict], None]) -> int:
+    """Run this program for one variant, with further flags, and hand each row to `keep` as it comes. Returns the process's exit
+    status, not below 0."""
+    command = [sys.executable, "-u", *sys.argv, "--variant", variant, *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for row in json_rows(process.stdout):
             keep(row)
@@ -125,10 +164,7 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
     dataset = build_dataset(config)
     config = settled(fit_to_data(config, dataset.knowledge), dataset)
     idle = peak_memory_bytes(device)
-    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
-    if config.ccsr.rrdb.pretrained_path:
-        state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
-    batches = build_loader(dataset, config, device)
+    state, batches = new_run(config, dataset, device)
     trained, peak = 0.0, None
     with (
         progress(total=round(60 * minutes[-1]), desc=config.ccsr.mode, unit="s") as bar,
@@ -136,9 +172,7 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
     ):
         for goal in minutes:
             while trained < 60 * goal:
-                start = time.perf_counter()
-                train_step(state, dataset, *next(batches))
-                seconds = time.perf_counter() - start
+                seconds = timed_step(state, dataset, batches)
                 trained += seconds
                 bar.update(min(seconds, bar.total - bar.n))
             if goal == minutes[0] and trained:
@@ -147,6 +181,21 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
             yield {"minutes": goal, "step": state.step, "images_per_second": speed, "peak_bytes": peak} | quality(
                 state, dataset, Path(cache)
             )
+
+
+def new_run(config: Config, dataset: Views, device: torch.device) -> tuple[TrainState, Iterator]:
+    """A state at step 0, and the batches that it is trained on."""
+    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
+    if config.ccsr.rrdb.pretrained_path:
+        state.load_pretrained_backbone(config.ccsr.rrdb.pretrained_path)
+    return state, build_loader(dataset, config, device)
+
+
+def timed_step(state: TrainState, dataset: Views, batches: Iterator) -> float:
+    """One training step. Returns its seconds."""
+    start = time.perf_counter()
+    train_step(state, dataset, *next(batches))
+    return time.perf_counter() - start
 
 
 def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
@@ -166,13 +215,24 @@ def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
     }
 
 
-def print_row(row: dict, first: bool) -> None:
+def part_row(config: Config, steps: int, device: torch.device) -> dict:
+    """The row of a variant of the recipe, trained for so many steps."""
+    dataset = build_dataset(config)
+    config = settled(config, dataset)
+    state, batches = new_run(config, dataset, device)
+    seconds = sum(timed_step(state, dataset, batches) for _ in progress(range(steps), desc="training", unit="step"))
+    row = {"seed": config.training.seed, "step": state.step, "seconds_per_step": seconds / steps}
+    with tempfile.TemporaryDirectory() as cache:
+        return row | part_quality(state.generator_ema, dataset, Path(cache))
+
+
+def print_row(row: dict, table: Table, first: bool) -> None:
     if first:
-        log.info("FID and KID by %s; depth-warp error in 8-bit steps", row["extractor"])
-        log.info("| %s |", " | ".join(heading for heading, _ in COLUMNS.values()))
-        log.info("|%s", " --- |" * len(COLUMNS))
+        log.info(table.note, row["extractor"])
+        log.info("| %s |", " | ".join(heading for heading, _ in table.columns.values()))
+        log.info("|%s", " --- |" * len(table.columns))
     cells = []
-    for name, (_, form) in COLUMNS.items():
+    for name, (_, form) in table.columns.items():
         value = row[name]
         cells.append("" if value is None else form.format(value * SCALES.get(name, 1) if name in SCALES else value))
     log.info("| %s |", " | ".join(cells))

@@ -4,8 +4,20 @@ import json
 import sys
 
 import measure_training
+from graf.errors import GrafError
 from graf.models.rrdb import RRDBNet
-from measure_training import CCSR, COLUMNS, DATA_ALONE, main, measured_rows, variant_config, write_table
+from measure_training import (
+    CCSR,
+    COLUMNS,
+    DATA_ALONE,
+    TIMED,
+    main,
+    measured_rows,
+    timed_jobs,
+    variant_config,
+    write_table,
+)
+from recipe_parts import DEFAULT, PARTS, part_configs
 
 import pytest
 import torch
@@ -29,7 +41,8 @@ def test_the_peak_is_measured_where_minute_0_is_too(tmp_path):
 def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails(monkeypatch, tmp_path, caplog):
     started, rows = [], tmp_path / "rows.json"
 
-    def in_own_process(variant, minutes, keep):
+    def in_own_process(variant, flags, keep):
+        minutes = [float(word) for word in flags[1:]]
         started.append((variant, minutes))
         if variant == "bad":
             return 2
@@ -42,7 +55,7 @@ def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails
 
     monkeypatch.setattr(measure_training, "in_own_process", in_own_process)
     with caplog.at_level("INFO", "graf"):
-        assert write_table(["good", "bad", "better"], [0.0, 5.0], str(rows)) == 2
+        assert write_table(timed_jobs(["good", "bad", "better"], [0.0, 5.0]), TIMED, str(rows)) == 2
     assert started[0][0] == DATA_ALONE
     assert started[1:] == [(name, [goal]) for name in ("good", "bad", "better") for goal in (0.0, 5.0)]
     assert [row["name"] for row in json.loads(rows.read_text())] == ["good", "good", "better", "better"]
@@ -79,3 +92,40 @@ def test_training_starts_from_pretrained_weights(refine, tmp_path, monkeypatch):
 
 def test_the_discriminator_sees_the_same_pixels_in_all_variants():
     assert len({variant_config(None, [], scale).patch_size for scale in CCSR.values()}) == 1
+
+
+def test_the_recipe_is_a_row_of_each_variant_and_seed(tmp_path):
+    rows = tmp_path / "rows.json"
+    recipe = ["recipe", "--steps", "2", "--seeds", "3", "4", "--only", DEFAULT, "R1 0.1", "--json", str(rows)]
+    said = call("bench/measure_training.py", *recipe, *SMOKE, "--set", *FEW, f"data.datadir={tmp_path}", cwd=ROOT)
+    found = json.loads(rows.read_text())
+    assert [(row["name"], row["seed"], row["step"]) for row in found] == [
+        (name, seed, 2) for seed in (3, 4) for name in (DEFAULT, "R1 0.1")
+    ]
+    assert len({row["kid"] for row in found}) == 4  # each is a run of its own
+    for row in found:
+        assert row["kid"] != row["kid_before_refinement"]
+        assert row["haze"] >= 0 and 0 <= row["mean_opacity"] <= 1 and row["seconds_per_step"] > 0
+        assert row["share_of_variety"] >= 0
+    assert sum(line.startswith("| R1 0.1 | ") for line in said.splitlines()) == 2
+
+
+def test_without_refinement_there_is_no_kid_before_it(smoke, tmp_path):
+    row = measure_training.part_row(smoke(*FEW, f"data.datadir={tmp_path}"), 1, torch.device("cpu"))
+    assert row["kid_before_refinement"] is None and row["kid"] > 0
+
+
+def test_each_part_changes_the_recipe_and_what_it_is_already_is_left_out():
+    for name, overrides in PARTS.items():
+        assert name not in part_configs(None, overrides)
+    configs = part_configs(None, [])
+    assert [*configs] == [DEFAULT, *(name for name in PARTS if name in configs)]
+    assert len({*map(repr, configs.values())}) == len(configs)
+    assert ("film" in configs) + ("triplane" in configs) == 1
+
+
+def test_a_variant_that_the_config_is_already_is_said_before_anything_is_done(monkeypatch):
+    monkeypatch.setattr(measure_training, "in_own_process", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(sys, "argv", ["measure_training.py", "recipe", "--set", "data.box=none", "--only", "no box"])
+    with pytest.raises(GrafError, match=r"'no box': the config is so already \(data\.box=none\)"):
+        main()

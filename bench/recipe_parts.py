@@ -1,0 +1,77 @@
+"""The parts of the default recipe, each undone or exchanged, and what tells the difference: for measure_training.py recipe."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from explain_distance import draw, enlarged
+from graf.config import Config, load_config
+from graf.data import Views
+from graf.errors import GrafError
+from graf.evaluation.consistency import sanity
+from graf.evaluation.haze import haze
+from graf.evaluation.metrics import measure
+from graf.evaluation.shapes import Subject, silhouette_variety
+from graf.models.generator import Generator
+
+from torch import Tensor
+
+DEFAULT = "default"
+PARTS = {  # of the default recipe: what undoes or exchanges each; what the config is already is left out
+    "no box": ("data.box=none",),
+    "silhouettes not judged": ("data.alpha=ignore",),
+    "film": ("nerf.conditioning=film",),
+    "triplane": ("nerf.conditioning=triplane",),
+    "blurred at first": ("discriminator.blur_sigma=2", "discriminator.blur_steps=700"),
+    "CCSR at the field's rate": ("ccsr.rate=1",),
+    "no loss on photographs": ("ccsr.photo_weight=0",),
+    "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
+    "R1 0.1": ("training.reg_param=0.1",),
+}
+PART_COLUMNS = {  # of a row: its heading and format
+    "name": ("", "{}"),
+    "seed": ("seed", "{}"),
+    "step": ("steps", "{}"),
+    "kid": ("KID x 1000", "{:.0f}"),
+    "kid_before_refinement": ("before refinement", "{:.0f}"),
+    "share_of_variety": ("variety", "{:.2f}"),
+    "haze": ("haze", "{:.2f}"),
+    "mean_opacity": ("opacity", "{:.2f}"),
+    "seconds_per_step": ("s / step", "{:.3f}"),
+}
+FEWER_FAKES = "metrics.n_fake=500"  # of each part
+VARIETY_OBJECTS = 64
+
+
+def part_configs(file: Path | None, settings: Sequence[str], only: Sequence[str] | None = None) -> dict[str, Config]:
+    """The file's config with the settings, and what each of PARTS makes of it, where that differs."""
+    settings = [FEWER_FAKES, *settings]
+    default = load_config(file, settings)
+    found = {DEFAULT: default}
+    for name, overrides in PARTS.items():
+        if (config := load_config(file, [*settings, *overrides])) != default:
+            found[name] = config
+    for name in only or ():
+        if name not in found:
+            raise GrafError(f"--only {name!r}: the config is so already ({' '.join(PARTS[name])})")
+    return {name: found[name] for name in only or found}
+
+
+def part_quality(generator: Generator, dataset: Views, cache: Path) -> dict:
+    """KID of a generator's images and of its field's own renderings, enlarged as bench/explain_distance.py does it; how far
+    the bodies differ; haze and opacity."""
+    config = generator.config
+    rendering = draw(generator, dataset, config.metrics.counts[1], config.training.seed)
+    cuda = generator.background.device.type == "cuda"
+
+    def kid(images: Tensor) -> dict:
+        result = measure(images.split(config.metrics.batch_size), dataset, config.metrics, cache, cuda, ["kid"])
+        return {"kid": result["values"][f"kid_{result['extractor']}"], "extractor": result["extractor"]}
+
+    before = rendering.low_images
+    subject = Subject(generator, dataset, config.training.seed, truncation=1.0, cache=cache, n=VARIETY_OBJECTS)
+    return kid(rendering.images) | {
+        "kid_before_refinement": None if before is None else kid(enlarged(before, config.data.imsize))["kid"],
+        "share_of_variety": silhouette_variety(subject)["share_of_data"],
+        "haze": haze(subject)["haze"],
+        "mean_opacity": sanity(rendering, config.data.near, config.data.far)["mean_opacity"],
+    }
