@@ -28,7 +28,7 @@ def saved(smoke, tmp_path):
 def older(smoke, tmp_path):
     """A checkpoint of before there was a box, and before opacity was judged."""
     path, written = tmp_path / "older.pt", tmp_path / "today.pt"
-    save_checkpoint(written, TrainState(smoke("data.alpha=ignore"), CPU).checkpoint())
+    save_checkpoint(written, TrainState(smoke("data.alpha=ignore", "data.box=none"), CPU).checkpoint())
     content = read_checkpoint(written)
     del content["config"]["data"]["box"], content["config"]["data"]["alpha"]
     torch.save(content, path)
@@ -68,8 +68,8 @@ def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
 def test_a_run_that_continues_says_nothing_of_its_box(smoke, saved, older, caplog):
     with caplog.at_level(logging.INFO, "graf"):
         restore(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=judge"), CPU))
-        restore(older, TrainState(smoke(), CPU))
+        restore(older, TrainState(smoke("data.alpha=ignore", "data.box=none"), CPU))
     assert "box" not in caplog.text
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke("data.alpha=judge"), CPU))
+        restore(saved, TrainState(smoke("data.alpha=judge", "data.box=none"), CPU))
     assert f"data.box changed since the checkpoint: {list(BOX)} -> none" in caplog.text

@@ -115,7 +115,7 @@ def test_a_photograph_without_transparency_tells_no_box(smoke, monkeypatch, capl
 
 
 def test_what_the_config_says_is_not_looked_for(smoke):
-    for config in (smoke(), smoke("data.box=[-1,-1,-1,1,1,1]")):
+    for config in (smoke("data.box=none"), smoke("data.box=[-1,-1,-1,1,1,1]")):
         assert with_hull_box(config, None) is config
 
 
