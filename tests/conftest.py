@@ -54,6 +54,12 @@ def concat():
 
 
 @pytest.fixture
+def film():
+    """The modulated field at the smoke config's size, with overrides."""
+    return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", (*UNREFINED, "nerf.conditioning=film", *overrides))
+
+
+@pytest.fixture
 def triplane():
     """A field of three small planes at the smoke config's size, with overrides."""
     recipe = ("nerf.conditioning=triplane", "nerf.plane_size=8", "nerf.plane_channels=4", "nerf.synthesis_width=8")

@@ -176,7 +176,7 @@ def test_another_optimizer_is_an_error_or_starts_afresh(smoke, tmp_path):
 
 
 def test_load_generator_is_the_moving_average_ready_for_pictures(smoke, tmp_path, labels):
-    config = smoke("discriminator.condition=class")
+    config = smoke("discriminator.condition=class", "data.box=none", "data.alpha=ignore")
     state = new_state(config)
     train(state, 1)
     save_checkpoint(tmp_path / NEWEST, state.checkpoint())

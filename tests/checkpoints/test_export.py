@@ -22,8 +22,11 @@ from safetensors.torch import save_file
 
 CPU = torch.device("cpu")
 VARIANTS = {
-    "film": ("nerf.raw_noise_std=1",),
-    "fine": ("nerf.importance_samples_per_ray=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
+    "film": (
+        "nerf.conditioning=film",
+        "nerf.raw_noise_std=1",
+    ),
+    "fine": ("nerf.conditioning=film", "nerf.importance_samples_per_ray=4", "nerf.netdepth_fine=1", "nerf.netwidth_fine=8"),
     "refined": ("ccsr.mode=refine", "ray_sampler.rays_per_patch=64"),
     "boxed": ("data.box=[-0.9,-0.5,-0.4,0.9,0.5,0.4]",),
     "triplane": ("nerf.conditioning=triplane", "data.box=[-0.9,-0.5,-0.4,0.9,0.5,0.4]"),
@@ -85,7 +88,7 @@ def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
     with caplog.at_level(logging.INFO, "graf"):
         start_from(exported, state)
     assert "100.0% of the parameters" in caplog.text
-    assert torch.equal(state.generator.field.layers[0].weight, content["generator_ema"]["field.layers.0.weight"])
+    assert torch.equal(state.generator.field.convs[0].weight, content["generator_ema"]["field.convs.0.weight"])
 
 
 def refusal(path):

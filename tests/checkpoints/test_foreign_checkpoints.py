@@ -63,7 +63,7 @@ def recipe(concat):
     """The config whose networks the family's weights are of."""
     discriminator = ("discriminator.condition=none", "discriminator.norm=instance", "ray_sampler.rays_per_patch=1024")
     keys = [f"{name}={value}" for name, value in FIELD_KEYS.items()]
-    return lambda *overrides: concat(*keys, *discriminator, *overrides)
+    return lambda *overrides: concat(*keys, *discriminator, "data.alpha=ignore", *overrides)
 
 
 def saved(folder, content, name="other.pt"):
@@ -172,11 +172,12 @@ def test_nonsense_is_one_clear_error(inner, key):
 
 # What its shapes tell ------------------------------------------------------------------------------------------------------
 
+FILM = "nerf.conditioning=film"
 ARCHITECTURES = {
-    "film": (),
-    "film, no appearance": ("z_dist.dim_appearance=0", "nerf.use_viewdirs=true", "nerf.multires=7", "nerf.netdepth=3"),
-    "film, deep mapping": ("nerf.mapping_depth=3", "z_dist.dim_appearance=3", "nerf.netwidth=20"),
-    "film, fine": ("nerf.importance_samples_per_ray=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
+    "film": (FILM,),
+    "film, no appearance": (FILM, "z_dist.dim_appearance=0", "nerf.use_viewdirs=true", "nerf.multires=7", "nerf.netdepth=3"),
+    "film, deep mapping": (FILM, "nerf.mapping_depth=3", "z_dist.dim_appearance=3", "nerf.netwidth=20"),
+    "film, fine": (FILM, "nerf.importance_samples_per_ray=5", "nerf.netdepth_fine=3", "nerf.netwidth_fine=12"),
     "triplane": ("nerf.conditioning=triplane", "nerf.plane_size=16", "nerf.plane_channels=3", "nerf.synthesis_width=8"),
     "triplane, fine": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=5", "nerf.netwidth_fine=12"),
     "refined": (
@@ -217,13 +218,13 @@ def weights_of(config, n_classes=2):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_shapes_tell_the_config_that_made_them(smoke, architecture):
     """Beside their own config there is no difference; beside another, whatever is told for certain is their own config's."""
-    config = smoke(*ARCHITECTURES[architecture])
+    config = smoke("data.alpha=ignore", *ARCHITECTURES[architecture])
     weights = weights_of(config)
     findings = read_architecture(weights, config)
     assert list(differences(findings, config)) == []
     values = flat(config_to_dict(config))
-    for prior in (smoke(), smoke(*ARCHITECTURES["concat"]), smoke(*ARCHITECTURES["refined"])):
-        for name, finding in read_architecture(weights, prior).items():
+    for prior in ((), *(ARCHITECTURES[name] for name in ("film", "concat", "refined"))):
+        for name, finding in read_architecture(weights, smoke(*prior)).items():
             assert not finding.certain or finding.value == values[name], name
 
 
@@ -279,7 +280,7 @@ def test_a_generator_alone_brings_its_classes(smoke, tmp_path):
 
 @pytest.mark.parametrize("name", ["model_config", "config", "hyper_parameters", "hparams"])
 def test_a_config_inside_is_taken_under_any_of_its_names(smoke, tmp_path, name):
-    config = smoke("nerf.netwidth=12", "data.near=2.7")
+    config = smoke("nerf.netwidth=12", "data.near=2.7", "data.box=[-1,-1,-1,1,1,1]", "data.alpha=judge")
     path = saved(tmp_path, {"generator": Generator(config).state_dict(), name: config_to_dict(config)})
     assert graf.load_generator(path).config == config
 
@@ -306,9 +307,9 @@ def test_a_config_of_neither_format_is_said_and_shapes_are_read(smoke, tmp_path,
 
 
 def test_a_table_names_the_keys_that_differ_and_the_tensors_that_tell(smoke, tmp_path):
-    path = saved(tmp_path, Generator(smoke("nerf.netwidth=12", "nerf.netdepth=3")).state_dict())
+    path = saved(tmp_path, Generator(smoke(FILM, "nerf.netwidth=12", "nerf.netdepth=3")).state_dict())
     with pytest.raises(CheckpointError) as caught:
-        graf.load_generator(path, smoke("discriminator.condition=none"))
+        graf.load_generator(path, smoke(FILM, "discriminator.condition=none"))
     first, header, *rows = str(caught.value).splitlines()
     assert first.startswith(f"{path}: does not fit this config")
     assert header.split("  ")[-1] == "seen by"

@@ -20,14 +20,24 @@ WIDE = (
     *("nerf.netwidth=256", "nerf.netdepth=8", "nerf.samples_per_ray=64", "ray_sampler.rays_per_patch=4096", "data.imsize=128"),
     *("training.micro_batch=1", "training.use_amp=true"),
 )
+FILM = "nerf.conditioning=film"
 RESTORED = (
     *("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256"),
     *("nerf.samples_per_ray=2", "nerf.netdepth=2", "ccsr.light.width=128", "ccsr.light.depth=4"),
 )
 OTHERS = {  # what no shipped config does, or seldom
-    "fine network": ("nerf.importance_samples_per_ray=8",),
-    "mixed precision": ("training.use_amp=true",),
-    "view directions": ("nerf.use_viewdirs=true",),
+    "fine network": (
+        FILM,
+        "nerf.importance_samples_per_ray=8",
+    ),
+    "mixed precision": (
+        FILM,
+        "training.use_amp=true",
+    ),
+    "view directions": (
+        FILM,
+        "nerf.use_viewdirs=true",
+    ),
     "heavy backbone": ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=2", "ccsr.rrdb.nf=16", "ccsr.rrdb.gc=8"),
     "consistency": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"),
     "restored twice": (*RESTORED, "ccsr.detach=nerf"),
@@ -45,7 +55,8 @@ OTHERS = {  # what no shipped config does, or seldom
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),
-    "computed anew": ("nerf.checkpoint_rays=256", "nerf.netwidth=128"),
+    "computed anew": (FILM, "nerf.checkpoint_rays=256", "nerf.netwidth=128"),
+    "triplane computed anew": ("nerf.checkpoint_rays=256", "nerf.netwidth=128"),
 }
 
 

@@ -117,7 +117,7 @@ def test_up_in_the_world_is_up_in_the_picture(smoke, latents):
     assert (opacity[8:] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["smoke", "concat", "triplane"])
+@pytest.mark.parametrize("kind", ["film", "concat", "triplane"])
 @pytest.mark.parametrize("importance", [0, 5])
 def test_chunks_make_no_difference(kind, importance, request, build, labels, latents):
     config = request.getfixturevalue(kind)(
@@ -126,7 +126,7 @@ def test_chunks_make_no_difference(kind, importance, request, build, labels, lat
     generator = build(config)
     with torch.no_grad():
         whole = generator(latents, labels)
-    assert whole.opacity.std() > 0 or kind == "smoke"
+    assert whole.opacity.std() > 0 or kind == "film"
     assert_same_pictures(generator.render(latents, labels.pose_c2w), whole, atol=1e-4, rtol=1e-4)
 
 
@@ -317,8 +317,8 @@ SLICE = "data.box=[-0.6,-0.5,-0.2,0.6,0.5,0.2]"
 @pytest.mark.parametrize(
     "overrides", [(), ("nerf.importance_samples_per_ray=4",), ("data.orthographic=true",), ("data.radius=3,4",)]
 )
-def test_a_box_that_holds_everything_changes_nothing(smoke, build, labels, latents, overrides):
-    free, boxed = build(smoke(*overrides)), build(smoke(EVERYTHING, *overrides))
+def test_a_box_that_holds_everything_changes_nothing(film, build, labels, latents, overrides):
+    free, boxed = (build(film(box, *overrides)) for box in ("data.box=none", EVERYTHING))
     with torch.no_grad():
         pictures = [generator(latents, labels, noise=noise_of(generator)) for generator in (free, boxed)]
     assert_same_pictures(*pictures, atol=0, rtol=0)
@@ -370,7 +370,7 @@ def test_a_box_beside_the_picture_leaves_the_background(smoke, build, labels, la
 
 
 @pytest.mark.parametrize("rays_at_once", [37, 400])
-@pytest.mark.parametrize("kind", ["smoke", "triplane"])
+@pytest.mark.parametrize("kind", ["film", "triplane"])
 def test_rays_in_a_box_in_chunks_give_the_same_picture_and_gradient(kind, request, build, labels, latents, rays_at_once):
     config = request.getfixturevalue(kind)(SLICE, "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4")
 

@@ -197,8 +197,8 @@ def test_film_linear_is_scale_and_shift_of_the_layer():
 
 @pytest.mark.parametrize("viewdirs", ["true", "false"])
 @pytest.mark.parametrize("appearance", [0, 3])
-def test_film_field_is_layers_scaled_and_shifted_one_image_at_a_time(smoke, viewdirs, appearance):
-    config = smoke(f"nerf.use_viewdirs={viewdirs}", f"z_dist.dim_appearance={appearance}", "nerf.mapping_depth=2")
+def test_film_field_is_layers_scaled_and_shifted_one_image_at_a_time(film, viewdirs, appearance):
+    config = film(f"nerf.use_viewdirs={viewdirs}", f"z_dist.dim_appearance={appearance}", "nerf.mapping_depth=2")
     field = build_field(config.nerf, config.z_dist, 2, 16)
     assert isinstance(field, FilmField)
     points, directions, latents = field_inputs(config.z_dist.dim)
@@ -227,7 +227,7 @@ def test_mapping_network_has_its_depth_and_starts_small(depth):
     assert 0 < styles.std() < 0.3  # a quarter of its input's, which no layer before it makes larger
 
 
-@pytest.mark.parametrize("kind", ["smoke", "concat"])
+@pytest.mark.parametrize("kind", ["film", "concat"])
 def test_fields_answer_in_float32_in_mixed_precision(kind, request):
     config = request.getfixturevalue(kind)("nerf.use_viewdirs=true")
     field = build_field(config.nerf, config.z_dist, config.nerf.netdepth, 16)

@@ -294,7 +294,7 @@ def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(buil
 def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, recwarn):
     state = build("training.reg_type=none")
     state.step = 6
-    monkeypatch.setattr(steps, "generator_loss", lambda logits, _: (logits * 0).sqrt().mean())
+    monkeypatch.setattr(steps, "generator_loss", lambda logits, *_: (logits * 0).sqrt().mean())
     told = r"^step 7: the backward pass of MulBackward0, called in graf.training.steps\.py, line \d+ \(_generator_loss\), made"
     with pytest.raises(GrafError, match=told), anomalies_named(state):
         train_step(state, Noise(), *batch)

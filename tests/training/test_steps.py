@@ -35,6 +35,7 @@ def without_gradient(network):
     return [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
 
 
+FILM = "nerf.conditioning=film"
 CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netdepth=6")
 
 
@@ -43,8 +44,9 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
     [
         (*CONCAT, "nerf.use_viewdirs=true"),
         (*CONCAT, "nerf.use_viewdirs=false"),
-        ("nerf.use_viewdirs=false",),
-        ("nerf.use_viewdirs=true",),
+        (FILM, "nerf.use_viewdirs=false"),
+        (FILM, "nerf.use_viewdirs=true", "nerf.importance_samples_per_ray=4"),
+        (FILM, "z_dist.dim_appearance=0"),
         ("z_dist.dim_appearance=0",),
         ("nerf.importance_samples_per_ray=4",),
         (*CONCAT, "nerf.use_viewdirs=true", "nerf.importance_samples_per_ray=4"),
