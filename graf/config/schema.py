@@ -215,7 +215,7 @@ class DiscriminatorConfig:
 class TrainingConfig:
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(3000, "train until this step", 0)
+    max_steps: int = key(2400, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
@@ -258,7 +258,7 @@ class TrainingConfig:
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
-    fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
+    fid_every: int = key(800, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
