@@ -26,7 +26,7 @@ def photographs(folder, *images: Image.Image) -> tuple:
 def test_a_toy_cars_opacity_is_that_of_its_image(tmp_path, labels):
     """On black, and with the car's own colours left out, 1 - opacity is what white adds."""
     base = load_config().data
-    settings = {"datadir": (str(tmp_path),), "n_images": 8, "imsize": 24, "labels": labels}
+    settings = {"datadir": (str(tmp_path),), "n_images": 8, "imsize": 24, "labels": labels, "alpha": "ignore"}
     black, white = (dataclasses.replace(base, background=(level,) * 3, **settings) for level in (0.0, 1.0))
     on_black, on_white = (build_dataset(Config(data=data)) for data in (black, white))
     alpha = alpha_of(on_black, 3, black)

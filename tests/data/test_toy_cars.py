@@ -199,7 +199,8 @@ def test_the_default_config_builds_posed_cars_and_labels_none_unposed_ones(tmp_p
 
 
 def test_a_set_that_no_memory_holds_is_refused_before_it_is_made(tmp_path):
-    data = load_config(None, ["data.n_images=10000000", "data.imsize=2048", f"data.datadir={tmp_path}"]).data
+    overrides = ["data.n_images=10000000", "data.imsize=2048", "data.alpha=ignore", f"data.datadir={tmp_path}"]
+    data = load_config(None, overrides).data
     with pytest.raises(DataError, match="10,000,000 toy cars of 2048 x 2048 pixels take 117187.5 GB"):
         load_toy_cars(data)
 
@@ -217,7 +218,7 @@ def test_a_kept_set_of_other_numbers_is_made_anew(tmp_path, name):
 
 def test_opacity_is_kept_beside_the_image_where_it_is_judged(tmp_path):
     """In a file of its own: sets that were made without it are still found."""
-    data = dataclasses.replace(DATA, datadir=(str(tmp_path),))
+    data = dataclasses.replace(DATA, datadir=(str(tmp_path),), alpha="ignore")
     plain = load_toy_cars(data)
     (file,) = tmp_path.iterdir()
     assert file.name == "toy_cars_f3839cdfabfbf8f1.pt"
