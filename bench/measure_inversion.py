@@ -61,14 +61,14 @@ def main() -> int:
 
 
 def held_out(data: DataConfig, seed: int, n_cars: int) -> DataConfig:
-    """The config of toy cars that a model of `data` was not trained on. Raises GrafError where there are none."""
+    """The config of toy cars, in colours alone, that a model of `data` was not trained on. Raises GrafError where there are none."""
     if data.type != "toy_cars":
         raise GrafError(f"data.type {data.type}: the model is not one of toy cars; name a run of configs/default.yaml")
     if seed == data.seed or n_cars < 1:
         raise GrafError(
             f"--seed {seed}, --n_cars {n_cars}: wanted 1 car or more, and a seed other than the training's {data.seed}"
         )
-    return dataclasses.replace(data, seed=seed, n_images=n_cars)
+    return dataclasses.replace(data, seed=seed, n_images=n_cars, alpha="ignore")
 
 
 def measure_car(generator: Generator, photograph: Tensor, pose_c2w: Tensor, index: int, data: DataConfig) -> dict[str, float]:
