@@ -171,7 +171,7 @@ def test_a_sweep_goes_on_where_it_was(folder, tmp_path):
 
 def test_everything_there_is_to_look_at(folder, out):
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--reconstruction", "--report"]
-    small = ["--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.5", "--truncation", "0.7"]
+    small = ["--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     run("eval.py", *SMOKE, *flags, *small, cwd=folder)
     names = {path.name for path in out.iterdir()}
     assert {"interpolation_shape.png", "interpolation_appearance.mp4", "truncation.png", "neighbours.png"} <= names
