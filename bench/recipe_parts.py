@@ -23,7 +23,6 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "triplane": ("nerf.conditioning=triplane",),
     "blurred at first": ("discriminator.blur_sigma=2", "discriminator.blur_steps=700"),
     "CCSR at the field's rate": ("ccsr.rate=1",),
-    "no loss on photographs": ("ccsr.photo_weight=0",),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
     "R1 0.1": ("training.reg_param=0.1",),
 }
