@@ -82,8 +82,6 @@ def _ccsr_faults(config: Config) -> Iterator[str]:
         yield "ccsr.rrdb.freeze: would freeze a network drawn at random; name its weights in ccsr.rrdb.pretrained_path"
     if ccsr.perceptual_weight > 0 and ccsr.mode != "consistency":
         yield "ccsr.perceptual_weight: compares what CCSR restores with what it was made of, which is ccsr.mode: consistency"
-    if ccsr.photo_weight > 0 and ccsr.mode != "refine":
-        yield "ccsr.photo_weight: teaches CCSR what it adds to renderings, which is ccsr.mode: refine"
     if config.discriminator.dual and ccsr.mode != "refine":
         yield "discriminator.dual: needs the renderings of ccsr.mode: refine"
 

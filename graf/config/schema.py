@@ -155,9 +155,6 @@ class CcsrConfig:
         "refine: weight of the loss that keeps a proposal's downsampling, which the projection replaces, near the rendering",
         0,
     )
-    photo_weight: float = key(
-        0.0, "refine: weight of the loss between photographs and what CCSR restores of their own downsampling; 0 for none", 0
-    )
     alpha_init: float = key(1.0, "consistency: weight of the loss between rendered and restored images at step 0", 0)
     alpha_decay: float = key(0.0001, "consistency: its rate of decay per step, alpha_init * exp(-alpha_decay * step)", 0)
     perceptual_weight: float = key(

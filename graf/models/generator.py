@@ -249,17 +249,10 @@ class Generator(nn.Module):
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
         """Images (B, 3, h, w) downsampled and restored by CCSR, for ccsr.mode: consistency; arguments as for forward."""
-        return self._restore(images, self.condition(latents, labels), labels, grid)[0]
-
-    def restore_photographs(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
-        """Photographs (B, 3, h, w) downsampled and restored by CCSR, and the drift (B, 1) of its proposals; arguments as for
-        forward. Nothing but CCSR gets a gradient."""
-        return self._restore(images, self.condition(latents, labels).detach(), labels, grid)
-
-    def _restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
-        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
+        latents = self.condition(latents, labels)
+        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)[0]
 
     def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's

@@ -35,7 +35,6 @@ from graf.training.state import TrainState
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 log = logging.getLogger("graf")
 
@@ -216,9 +215,6 @@ def _generator_loss(
         if rendering.drift is not None:
             stats["ccsr_drift"] = rendering.drift.mean()
             loss = loss + config.ccsr.drift_weight * stats["ccsr_drift"]
-        if config.ccsr.photo_weight > 0:
-            stats["loss_photo"], drift = _photo_loss(state, images, image_labels, draws)
-            loss = loss + config.ccsr.photo_weight * stats["loss_photo"] + config.ccsr.drift_weight * drift
         if config.ccsr.mode == "consistency":
             ccsr = config.ccsr
             if ccsr.detach == "nerf" or restored is None:  # the field does not learn through its restored image either
@@ -348,15 +344,6 @@ def _logits_of_photographs(state: TrainState, images: Tensor, labels: Labels, dr
         patches, alpha = _patches(images, draws.grid)
         draws = dataclasses.replace(draws, labels=labels.with_cameras(draws.labels))
         return _scores(state, _shown(state, patches, draws, alpha), labels).logits
-
-
-def _photo_loss(state: TrainState, images: Tensor, labels: Labels, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Mean square difference of photographs, cut as the fakes of these draws are, and what CCSR restores of their downsampling
-    with the fakes' latents; and the mean drift of its proposals."""
-    patches, _ = _patches(images, draws.grid)
-    cameras = labels.with_cameras(draws.labels)
-    restored, drift = state.generator.restore_photographs(patches, draws.latents, cameras, draws.grid)
-    return F.mse_loss(restored, patches), drift.mean()
 
 
 def _gradient_penalty(

@@ -422,7 +422,6 @@ def test_refined_patches_are_scale_factor_times_their_rays():
         (["ccsr.rrdb.freeze=true"], "only the rrdb backbone can be frozen"),
         (["ccsr.rrdb.freeze=true", "ccsr.backbone=rrdb"], "would freeze a network drawn at random"),
         (["discriminator.dual=true", "ccsr.mode=none"], "discriminator.dual: needs"),
-        (["ccsr.photo_weight=1", "ccsr.mode=none"], "ccsr.photo_weight: teaches CCSR what it adds"),
     ],
 )
 def test_ccsr_keys_that_do_not_fit(overrides, message):

@@ -51,7 +51,6 @@ OTHERS = {  # what no shipped config does, or seldom
         *("training.gan_type=relativistic", "training.reg_type=r1_r2"),
         *("nerf.samples_per_ray=2", "nerf.netwidth=8", "training.batch_size=128", "discriminator.ndf=16"),
     ),
-    "photographs restored": ("ccsr.photo_weight=1", "nerf.samples_per_ray=2", "ccsr.light.width=128"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),
     "in parts": ("training.accumulation_steps=4", "nerf.raw_noise_std=1"),

@@ -9,7 +9,7 @@ from graf.errors import CheckpointError, GrafError
 from graf.models.ccsr import LightBackbone, ViewCodes, prime_factors
 from graf.models.generator import Generator
 from graf.models.rrdb import RRDBNet
-from graf.rays import cut_patch, full_grid, low_resolution_grid
+from graf.rays import full_grid, low_resolution_grid
 from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
 from graf.training.steps import _generator_loss, discriminator_step, draw, generator_step
@@ -347,38 +347,6 @@ def test_drift_is_of_proposals_whose_downsampling_is_not_the_rendering(refine, l
     for shift, seen in ((0.0, flat), (0.5, moved)):
         expected = (residual + shift).square().mean(dim=(1, 2, 3))[:, None]
         torch.testing.assert_close(seen.drift, expected, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("posed", [True, False])
-def test_photographs_teach_refinement_what_their_downsampling_lost(refine, labels, posed):
-    """The loss is of refinement(H x) and x, with the photograph's camera, or a drawn one where it has none."""
-    condition = "class_and_pose" if posed else "class"
-    state = state_of(refine("ccsr.photo_weight=3", f"discriminator.condition={condition}", *PATCH))
-    images, turned = photographs(4, state.config.data.imsize), labels[torch.tensor([3, 2, 1, 0])]
-    own = turned if posed else dataclasses.replace(turned, pose_c2w=None)
-    drawn = draw(state, labels)
-    loss, stats = _generator_loss(state, drawn, images, own)
-    patches, refinement = cut_patch(images, drawn.grid), state.generator.refinement
-    low, low_grid = refinement.projection.downsample(patches), low_resolution_grid(drawn.grid, 2)
-    pose_c2w = turned.pose_c2w if posed else labels.pose_c2w
-    latents = state.generator.condition(drawn.latents, turned)
-    restored, drift = refinement(low, latents, pose_c2w, low_grid, state.config.data.imsize)
-    torch.testing.assert_close(stats["loss_photo"], (restored - patches).square().mean())
-    torch.testing.assert_close(loss, stats["loss_g"] + 3 * stats["loss_photo"] + stats["ccsr_drift"] + drift.mean())
-
-    weights = dict(state.generator.named_parameters())
-    gradients = torch.autograd.grad(stats["loss_photo"], list(weights.values()), retain_graph=True, allow_unused=True)
-    taught = [name for name, gradient in zip(weights, gradients, strict=True) if gradient is not None and gradient.any()]
-    assert taught == [name for name in weights if name.startswith("refinement.")]
-
-
-def test_a_backbone_that_finds_the_photograph_has_no_loss(refine, labels, monkeypatch):
-    state = state_of(refine("ccsr.photo_weight=1"))
-    images = photographs(4, 16)
-    drawn = draw(state, labels)
-    assert _generator_loss(state, drawn, images, labels)[1]["loss_photo"] > 0.01
-    monkeypatch.setattr(state.generator.refinement.backbone, "forward", lambda *_: cut_patch(images, drawn.grid))
-    assert _generator_loss(state, drawn, images, labels)[1]["loss_photo"] < 1e-10
 
 
 def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels):

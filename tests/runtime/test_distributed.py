@@ -36,9 +36,7 @@ FEW_STEPS = 8  # of the run that is short of memory
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_per_ray=4")
 RUNS = {
     "refine, r1, accumulation": ("training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
-    "opacity, relativistic, photographs restored": (
-        "data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2", "ccsr.photo_weight=3",
-    ),
+    "opacity, relativistic": ("data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "spectral norm, hflip": (
         *UNREFINED, "discriminator.spectral_norm=true", "discriminator.norm=instance", "discriminator.hflip=true",
         "discriminator.condition=none", "training.grad_clip=1",

@@ -311,7 +311,9 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
         assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
 
 
-@pytest.mark.parametrize("overrides", [("ccsr.photo_weight=2",), ("data.alpha=judge", "nerf.importance_samples_per_ray=4")])
+@pytest.mark.parametrize(
+    "overrides", [(), ("data.alpha=judge", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")]
+)
 def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_outs, labels, overrides):
     def gradients_in_parts(at_once):
         state = TrainState(refine(*RELATIVISTIC, "training.lr_d=1e-12", *overrides), torch.device("cpu"), 2, 3)
