@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def held_out(data: DataConfig, seed: int, n_cars: int) -> DataConfig:
-    """The config of toy cars, without opacity, that a model of `data` was not trained on. Raises GrafError for other data."""
+    """The config of toy cars, without opacity, that a model of `data` was not trained on. GrafError where there are none."""
     if data.type != "toy_cars":
         raise GrafError(f"data.type {data.type}: the model is not one of toy cars; name a run of configs/default.yaml")
     if seed == data.seed or n_cars < 1:
