@@ -137,6 +137,7 @@ def test_cameras_that_are_no_centred_pinholes(tmp_path, content, problem):
 
 
 def test_what_is_not_heeded_of_a_camera_is_said(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="graf")
     put(tmp_path / "a.png")
     frames = [{"file_path": "a.png", "transform_matrix": matrix(0.0)}]
     put_transforms(tmp_path, frames, w=100, h=100, cx=50.4, cy=50, k1=0.0, k2=1e-5, fl_x=10, fl_y=10.05)
@@ -148,6 +149,7 @@ def test_what_is_not_heeded_of_a_camera_is_said(tmp_path, caplog):
 
 
 def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="graf")
     put(tmp_path / "a.png")
     put(tmp_path / "b.png")
     frames = [{"file_path": f"{name}.png", "transform_matrix": matrix(0.0, radius=r)} for name, r in (("a", 3.5), ("b", 3.7))]
@@ -313,6 +315,7 @@ def test_one_fault_where_there_are_no_images(tmp_path):
 
 
 def test_images_of_formats_that_are_not_read_are_counted_by_suffix_and_told_once(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="graf")
     for name in ("a.jpg", "b.bmp", "c.TIF", "sub/d.tiff"):
         put(tmp_path / name)
     for name in ("1.HEIC", "2.HEIC", "3.dng", "sub/4.HEIC", ".5.HEIC", "notes.txt"):
