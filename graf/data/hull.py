@@ -112,9 +112,8 @@ def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) ->
     Beyond the frame a mask goes on as at its edge: an object that leaves the frame is not cut off there.
     """
     side = masks.shape[-1]
-    x, y, z = ((points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]).unbind(
-        -1
-    )  # (P, N), in the camera, which looks along -z
+    in_camera = (points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]  # (P, N, 3); it looks along -z
+    x, y, z = in_camera.unbind(-1)
     scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)
     column, row = ((side / 2 + offset * scale).round().long().clamp(0, side - 1) for offset in (x, -y))
     found = masks[torch.arange(len(masks))[:, None], row, column]

@@ -12,7 +12,7 @@ from graf.config import Config, NerfConfig
 from graf.errors import GrafError
 from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
-from graf.models.radiance_field import build_field, recomputed
+from graf.models.radiance_field import ConcatField, FilmField, recomputed
 from graf.models.triplane import TriplaneField
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
@@ -83,10 +83,10 @@ class Generator(nn.Module):
         super().__init__()
         self.config = config
         nerf, latents = config.nerf, config.z_dist
-        self.field = self._build_field(nerf.netdepth, nerf.netwidth)
+        self.field = build_field(config, nerf.netdepth, nerf.netwidth)
         self.field_fine = None
         if nerf.importance_samples_per_ray > 0:
-            self.field_fine = self._build_field(nerf.netdepth_fine, nerf.netwidth_fine)
+            self.field_fine = build_field(config, nerf.netdepth_fine, nerf.netwidth_fine)
         self.refinement = Refinement(config) if config.ccsr.mode != "none" else None
         self.class_embedding = None
         knows_class = config.discriminator.condition != "none" or config.discriminator.label_loss != "none"
@@ -100,12 +100,6 @@ class Generator(nn.Module):
     def projection(self) -> ConsistencyEnforcingModule | None:
         """CCSR's, with the downsampling H of which refined images are consistent; None where images are not refined."""
         return self.refinement.projection if self.config.ccsr.mode == "refine" else None
-
-    def _build_field(self, depth: int, width: int) -> nn.Module:
-        config = self.config
-        if config.nerf.conditioning == "triplane":
-            return TriplaneField(config.nerf, config.z_dist, width, config.data)
-        return build_field(config.nerf, config.z_dist, depth, width)
 
     def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, Z) latents drawn as z_dist says, on the generator's device (the CPU without one)."""
@@ -321,6 +315,14 @@ class Generator(nn.Module):
         density = F.relu(density) if can_be_empty else F.softplus(density)
         endless = can_be_empty and self.box is None  # nothing is behind a box
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless))
+
+
+def build_field(config: Config, depth: int, width: int) -> nn.Module:
+    """The radiance field that nerf.conditioning names; a triplane has its own depth."""
+    if config.nerf.conditioning == "triplane":
+        return TriplaneField(config.nerf, config.z_dist, width, config.data)
+    field = ConcatField if config.nerf.conditioning == "concat" else FilmField
+    return field(config.nerf, config.z_dist, depth, width)
 
 
 def rays_that_hit(hit: Tensor) -> Tensor:

@@ -202,9 +202,3 @@ def mapping_network(width_in: int, width: int, width_out: int, depth: int, gain:
     nn.init.normal_(last.weight, std=gain / widths[-1] ** 0.5)
     nn.init.zeros_(last.bias)
     return nn.Sequential(*layers, last)
-
-
-def build_field(config: NerfConfig, latents: LatentConfig, depth: int, width: int) -> nn.Module:
-    """The multilayer perceptron that nerf.conditioning names: concat or film."""
-    field = ConcatField if config.conditioning == "concat" else FilmField
-    return field(config, latents, depth, width)

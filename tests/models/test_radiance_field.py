@@ -2,10 +2,10 @@
 
 import math
 
+from graf.models.generator import build_field
 from graf.models.radiance_field import (
     ConcatField,
     FilmField,
-    build_field,
     encoding_width,
     film_linear,
     mapping_network,
@@ -101,7 +101,7 @@ def test_concat_field_is_grafs_plain_network(concat, depth, viewdirs, appearance
     config = concat(
         f"nerf.netdepth={depth}", f"nerf.use_viewdirs={viewdirs}", f"z_dist.dim_appearance={appearance}", "nerf.multires=3"
     )
-    field = build_field(config.nerf, config.z_dist, depth, config.nerf.netwidth)
+    field = build_field(config, depth, config.nerf.netwidth)
     assert isinstance(field, ConcatField)
     inputs = field_inputs(config.z_dist.dim)
     density, colour = field(*inputs)
@@ -122,7 +122,7 @@ def gradients_of(field, density, colour):
 @pytest.mark.parametrize("depth", [1, 2, 6])
 def test_concat_field_keeps_points_and_the_output_of_all_layers_but_the_first_and_the_colours(concat, depth):
     config = concat("nerf.multires=3", "nerf.netwidth=64")
-    field = build_field(config.nerf, config.z_dist, depth, 64)
+    field = build_field(config, depth, 64)
     points, directions, latents = torch.randn(B, 50, 40, 3), torch.randn(B, 50, 3), torch.randn(B, config.z_dist.dim)
     with LiveBytes() as counter:
         outputs = field(points, directions, latents)
@@ -178,7 +178,7 @@ def test_official_names_and_shapes(concat):
 
 def test_concat_density_sees_neither_view_nor_appearance(concat):
     config = concat()
-    field = build_field(config.nerf, config.z_dist, 6, 16)
+    field = build_field(config, 6, 16)
     points, directions, latents = field_inputs(config.z_dist.dim)
     density, colour = field(points, directions, latents)
     for change in ((points, -directions, latents), (points, directions, latents + torch.tensor([0.0] * 4 + [1.0] * 4))):
@@ -199,7 +199,7 @@ def test_film_linear_is_scale_and_shift_of_the_layer():
 @pytest.mark.parametrize("appearance", [0, 3])
 def test_film_field_is_layers_scaled_and_shifted_one_image_at_a_time(film, viewdirs, appearance):
     config = film(f"nerf.use_viewdirs={viewdirs}", f"z_dist.dim_appearance={appearance}", "nerf.mapping_depth=2")
-    field = build_field(config.nerf, config.z_dist, 2, 16)
+    field = build_field(config, 2, 16)
     assert isinstance(field, FilmField)
     points, directions, latents = field_inputs(config.z_dist.dim)
     density, colour = field(points, directions, field.styles(latents))
@@ -230,7 +230,7 @@ def test_mapping_network_has_its_depth_and_starts_small(depth):
 @pytest.mark.parametrize("kind", ["film", "concat"])
 def test_fields_answer_in_float32_in_mixed_precision(kind, request):
     config = request.getfixturevalue(kind)("nerf.use_viewdirs=true")
-    field = build_field(config.nerf, config.z_dist, config.nerf.netdepth, 16)
+    field = build_field(config, config.nerf.netdepth, 16)
     points, directions, latents = field_inputs(config.z_dist.dim)
     expected = field(points, directions, field.styles(latents))
     with torch.autocast("cpu", dtype=torch.bfloat16):
