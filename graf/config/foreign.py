@@ -114,6 +114,11 @@ OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
     "ccsr": {"rate": 1.0},
 }
+FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
+    "nerf.conditioning": "film",
+    "nerf.N_samples": 20,
+    "nerf.N_samples_render": 48,
+}
 _told: set[str] = set()  # renamed keys that this process has logged
 
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"

@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 
 from graf.config import Config, config_to_dict, flat
-from graf.config.foreign import OLDER_NAMES
+from graf.config.foreign import FIRST_VALUES, OLDER_NAMES, OLDER_VALUES
 from graf.runtime.files import read_object, write_text
 
 log = logging.getLogger("graf")
@@ -25,14 +25,18 @@ SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256") 
 
 
 def rendering_sha256(config: Config) -> str:
-    """A digest of the settings that the images of given weights depend on: those that differ from the defaults.
+    """A digest of the settings that the images of given weights depend on: those that differ from each key's first default.
 
-    Keys enter it by their first names. So it stays as it is where a key is renamed, or added at a default that changes nothing.
+    Keys enter it by their first names. So it stays as it is where a key is renamed, added at a default that changes nothing,
+    or given another default.
     """
     first_names = {new: old for old, new in reversed(OLDER_NAMES.items())}
-    values, defaults = (flat(config_to_dict(some)) for some in (config, Config()))
-    drawn = {key: value for key, value in values.items() if key.startswith(DRAWING) and value != defaults[key]}
-    named = {first_names.get(key, key): value for key, value in drawn.items()}
+    values, defaults = (
+        {first_names.get(key, key): value for key, value in flat(config_to_dict(some)).items() if key.startswith(DRAWING)}
+        for some in (config, Config())
+    )
+    first = defaults | flat(OLDER_VALUES) | FIRST_VALUES
+    named = {key: value for key, value in values.items() if value != first[key]}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 

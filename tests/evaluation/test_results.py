@@ -1,8 +1,9 @@
 """metrics.json grows by each measurement, of one checkpoint and one way of drawing."""
 
+import hashlib
 import json
 
-from graf.config import config_to_dict
+from graf.config import config_to_dict, load_config
 from graf.config.foreign import OLDER_NAMES
 from graf.evaluation import results as module
 from graf.evaluation.results import METRICS_FILE, OF_IMAGES, ResultFile, rendering_sha256
@@ -13,6 +14,10 @@ import pytest
 @pytest.fixture
 def results(tmp_path, smoke):
     return lambda *settings, sha256="0a": ResultFile(tmp_path, tmp_path / "model.pt", sha256, 5, True, smoke(*settings))
+
+
+def digest_of(settings):
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 def content_of(results):
@@ -100,3 +105,10 @@ def test_a_key_that_is_renamed_again_or_added_leaves_the_digest_as_it_was(smoke,
     monkeypatch.setattr(module, "config_to_dict", as_a_later_version)
     monkeypatch.setattr(module, "OLDER_NAMES", names)
     assert [rendering_sha256(config) for config in (plain, finer, wider)] == before
+
+
+def test_a_default_that_changes_leaves_the_digest_as_it_was():
+    """film_64.yaml draws as the default did when digests were first written: no key differed, and none does."""
+    assert rendering_sha256(load_config("film_64")) == digest_of({})
+    assert rendering_sha256(load_config("film_64", ["nerf.samples_per_ray=16"])) == digest_of({"nerf.N_samples": 16})
+    assert rendering_sha256(load_config("film_64", ["data.alpha=auto"])) == digest_of({"data.alpha": "auto"})
