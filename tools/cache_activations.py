@@ -34,8 +34,8 @@ from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
-from graf.runtime.guard import is_out_of_memory
 from graf.runtime.interruption import Interruption
+from graf.runtime.out_of_memory import is_out_of_memory
 from graf.training.losses import judged_images
 
 import torch

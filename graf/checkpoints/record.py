@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from graf.runtime.files import file_sha256, write_text
-from graf.runtime.guard import is_out_of_memory
+from graf.runtime.out_of_memory import is_out_of_memory
 from graf.version import __version__
 
 import torch

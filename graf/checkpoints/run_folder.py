@@ -17,7 +17,7 @@ from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import remove_leftovers, whole_file
-from graf.runtime.guard import is_out_of_memory
+from graf.runtime.out_of_memory import is_out_of_memory
 
 log = logging.getLogger("graf")
 

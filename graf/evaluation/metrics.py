@@ -23,7 +23,8 @@ from graf.evaluation.outputs import as_uint8
 from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import fresh_samples, labels_in_range, labels_of
 from graf.models.generator import Generator, weights_hash
-from graf.runtime.guard import first_line, is_out_of_memory, retry_halved
+from graf.runtime.guard import retry_halved
+from graf.runtime.out_of_memory import first_line, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
 
 import imageio.v2 as imageio

@@ -91,6 +91,17 @@ def title(key: str) -> str:
     return f"{name} ({extractor})"
 
 
+def protocol_title(protocol: dict) -> str:
+    """A protocol as text, in full; hashes are cut to their first digits."""
+    known = {name: "?" if value is None else value for name, value in protocol.items()}
+    weights, real = (str(known[name])[:8] for name in ("weights_sha256", "real_fingerprint"))
+    return (
+        f"{known['extractor']} (weights {weights}), images resized to {known['resize']}; {known['n_real']} real and "
+        f"{known['n_fake']} generated images at {known['resolution']} px; real images {real}, seed {known['seed']}; "
+        f"KID over {known['kid_subsets']} subsets of {known['kid_subset_size']}"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ResultFile:
     """The results in `folder` of a checkpoint after `step`, drawn by `config`; averaged: its weights are a moving average.

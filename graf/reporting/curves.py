@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.errors import GrafError
-from graf.evaluation.results import COMPARABLE, title
+from graf.evaluation.results import COMPARABLE, protocol_title, title
 from graf.runtime.files import json_rows, whole_file
 
 import torch
@@ -190,17 +190,6 @@ def figures(history: History) -> dict[str, Figure]:
         curves = {title(value): curve for value, curve in evaluations.curves.items()}
         drawn[name] = _figure(protocol_title(evaluations.protocol), curves)
     return drawn
-
-
-def protocol_title(protocol: dict) -> str:
-    """A protocol as text, in full; hashes are cut to their first digits."""
-    known = {name: "?" if value is None else value for name, value in protocol.items()}
-    weights, real = (str(known[name])[:8] for name in ("weights_sha256", "real_fingerprint"))
-    return (
-        f"{known['extractor']} (weights {weights}), images resized to {known['resize']}; {known['n_real']} real and "
-        f"{known['n_fake']} generated images at {known['resolution']} px; real images {real}, seed {known['seed']}; "
-        f"KID over {known['kid_subsets']} subsets of {known['kid_subset_size']}"
-    )
 
 
 def _figure(heading: str, curves: dict[str, Curve]) -> Figure:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from graf.evaluation.results import COMPARABLE, title
-from graf.reporting.curves import protocol_title
+from graf.evaluation.results import COMPARABLE, protocol_title, title
 
 MB = 1_000_000
 FILE_MB = 8  # a larger file is linked

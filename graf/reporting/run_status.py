@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.evaluation.consistency import collapse_warning
+from graf.evaluation.collapse import collapse_warning
 from graf.memory.leaks import LeakReport, duration
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB

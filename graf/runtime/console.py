@@ -11,7 +11,7 @@ from typing import Any
 
 from graf.errors import GrafError
 from graf.runtime.files import not_worth_a_run
-from graf.runtime.guard import first_line, is_out_of_memory
+from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 from tqdm import tqdm
 from tqdm.utils import ObjectWrapper

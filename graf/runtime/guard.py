@@ -1,7 +1,6 @@
 """Out of memory ends no run: the work is retried in smaller pieces, by all processes of the run alike."""
 
 import contextlib
-import errno
 import logging
 import traceback
 from collections.abc import Callable, Iterator
@@ -9,41 +8,21 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from graf.errors import CheckpointWriteError, GrafError
+from graf.errors import CheckpointWriteError
 from graf.runtime.cleanup import clean_up
 from graf.runtime.interruption import Interruption
+from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
 from graf.runtime.processes import ALONE, RAN_OUT, OutOfMemoryElsewhere, Processes
-
-import torch
 
 log = logging.getLogger("graf")
 
-SIGNS = (
-    *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
-    "could not create a memory",
-)
 FAILURES = (RuntimeError, MemoryError, OSError, CheckpointWriteError)  # among which are failed allocations
 SMALLEST_CHUNK = 100  # rays that are worth taking at a time
 _warned: set[str] = set()  # what was halved with a warning
 T = TypeVar("T")
 
 
-class OutOfMemory(GrafError):
-    """Memory does not suffice for the smallest piece of a step."""
-
-
 WITH_SMALLEST = (*FAILURES, OutOfMemory)  # for a caller that can do with less, or without
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError, OutOfMemory)):
-        return True
-    if isinstance(error, CheckpointWriteError):  # its text holds a path, which may say anything
-        return error.__cause__ is not None and is_out_of_memory(error.__cause__)
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
 @dataclass
@@ -72,11 +51,6 @@ def attempt(processes: Processes = ALONE, failures: tuple[type[Exception], ...] 
         with contextlib.suppress(OutOfMemoryElsewhere):
             processes.all_reduce_status(RAN_OUT)
         outcome.ran_out = first_line(error)
-
-
-def first_line(error: BaseException) -> str:
-    """The error's message, in one line; its class where it has none."""
-    return str(error).split("\n")[0] or type(error).__name__
 
 
 def retry_smaller(

@@ -21,8 +21,8 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import smallest_edits
 from graf.memory.sizes import with_sizes
 from graf.runtime.cleanup import clean_up
-from graf.runtime.guard import OutOfMemory
 from graf.runtime.limits import GB
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.training.state import TrainState, restore
 
 import torch

@@ -3,7 +3,8 @@
 import logging
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
-from graf.evaluation.consistency import collapse_warning, sanity
+from graf.evaluation.collapse import collapse_warning
+from graf.evaluation.consistency import sanity
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.runtime.files import not_worth_a_run

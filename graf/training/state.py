@@ -19,7 +19,7 @@ from graf.memory.sizes import smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
-from graf.runtime.guard import is_out_of_memory
+from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
 

@@ -5,7 +5,8 @@ import math
 
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
-from graf.evaluation.consistency import camera_pairs, collapse_warning, sanity
+from graf.evaluation.collapse import collapse_warning
+from graf.evaluation.consistency import camera_pairs, sanity
 from graf.models.generator import Generator, Rendering
 
 import pytest

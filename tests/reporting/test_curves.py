@@ -5,7 +5,8 @@ import logging
 import math
 
 from graf.errors import GrafError
-from graf.reporting.curves import Curve, draw_curves, figures, protocol_title, read_history
+from graf.evaluation.results import protocol_title
+from graf.reporting.curves import Curve, draw_curves, figures, read_history
 
 import pytest
 import torch

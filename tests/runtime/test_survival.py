@@ -9,7 +9,8 @@ from graf.errors import CheckpointWriteError
 from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
 from graf.runtime.console import run_script
-from graf.runtime.guard import OutOfMemory, attempt, is_out_of_memory, retry_halved, retry_smaller
+from graf.runtime.guard import attempt, retry_halved, retry_smaller
+from graf.runtime.out_of_memory import OutOfMemory, is_out_of_memory
 from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step

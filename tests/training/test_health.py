@@ -9,8 +9,8 @@ from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
 from graf.errors import GrafError
-from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
 from graf.training import health, loop, steps
 from graf.training.health import (

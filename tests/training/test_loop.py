@@ -8,8 +8,8 @@ from graf.data import Views
 from graf.errors import CheckpointWriteError
 from graf.evaluation.results import COMPARABLE
 from graf.memory.monitor import MemoryMonitor
-from graf.runtime.guard import OutOfMemory
 from graf.runtime.interruption import Interruption
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import fid, loop, samples
 from graf.training.loop import train
 from graf.training.state import TrainState

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from graf.runtime.guard import OutOfMemory
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import steps
 from graf.training.losses import discriminator_loss, r1_penalty
 from graf.training.state import TrainState

@@ -1,0 +1,30 @@
+"""Recognises failed allocations, also where PyTorch is not loaded."""
+
+import errno
+
+from graf.errors import CheckpointWriteError, GrafError
+
+SIGNS = (
+    *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
+    "could not create a memory",
+)
+
+
+class OutOfMemory(GrafError):
+    """Memory does not suffice for the smallest piece of a step."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
+    if isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
+        return True
+    if isinstance(error, CheckpointWriteError):  # its text holds a path, which may say anything
+        return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+
+
+def first_line(error: BaseException) -> str:
+    """The error's message, in one line; its class where it has none."""
+    return str(error).split("\n")[0] or type(error).__name__
