@@ -1,7 +1,7 @@
 """Speed and memory of a training step, each variant in a process of its own.
 
-python bench/benchmark.py step       # a config's step in float32 and in mixed precision
-python bench/benchmark.py amp        # the same two in turns, A B A B: does mixed precision cost time on this processor?
+python bench/benchmark.py speed      # steps of GRAF's network in turns, A B A B: plain PyTorch and this package; then
+                                     # the default's step by part, against what the machine can do. With --config: of that
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
@@ -21,24 +21,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import memory_rows as memory
-from graf.config import load_config
+import speed_rows as speed
+from graf.config import CONFIG_DIR, Config, load_config
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import write_text
 from graf.runtime.limits import GB, MB
-from graf.runtime.precision import AmpSettings
 from measure_training import CCSR, NOT_REFINED, variant_config
 
 ROOT = Path(__file__).resolve().parent.parent
 
-STEP_VARIANTS = {  # name: (mixed precision, freed memory kept)
-    "float32": (False, True),
-    "amp": (True, True),
-    "amp, system allocator": (True, False),
-}
+AMP = "training.use_amp=true"
+SPEED = {"plain": (), "float32": (), "system allocator": (), "amp": (AMP,)}
+QUICK_RAYS = 256
+MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation")
+LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
+MOST_MEMORY = 0.65  # of plain's
 MOST_TIME_OF_AMP = 1.05  # of float32's
+PARTS = "parts"
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
 SAMPLES = (20, 64)  # per ray: the default's, and GRAF's
@@ -60,9 +62,10 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
-    p.add_argument("--steps", type=positive, help="steps that are timed; by default 20, of ccsr 10, of memory 3, or a minute's")
-    p.add_argument("--rounds", type=positive, default=2, help="amp, busy: turns of each of the two (default: 2)")
-    p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="amp: training.amp_dtype (default: auto)")
+    p.add_argument("--steps", type=positive, help="steps that are timed; by default 10, of busy 20, of memory 3, or a minute's")
+    p.add_argument("--rounds", type=positive, default=2, help="speed, busy: turns of each variant (default: 2)")
+    p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
+    p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="speed: training.amp_dtype (default: auto)")
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays per image")
     p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
@@ -90,34 +93,82 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         settings = ["training.use_amp=true", f"nerf.samples_per_ray={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
         return row | memory.measure_steps(config, True, args.steps or 10, device)
-    amp, kept = STEP_VARIANTS[row["name"]]
-    config = load_config(args.config, [f"training.use_amp={str(amp).lower()}", f"training.amp_dtype={args.dtype}"])
-    row["number_format"] = AmpSettings.choose(config.training, device).number_format
-    return row | memory.measure_steps(config, kept, args.steps or 20, device)
+    if row["name"] == PARTS:
+        return speed.part_rows(speed_config(args, default=CONFIG_DIR / "default.yaml"), device, args.steps or 10)
+    config, plain = speed_config(args, *SPEED[row["name"]]), row["name"] == "plain"
+    found = memory.measure_steps(config, row["name"] in ("float32", "amp"), args.steps or 10, device, plain)
+    return row | speed.utilised(found, config, plain, device)
 
 
-def step_rows(args: argparse.Namespace) -> list[dict]:
-    rows = [in_own_process({"name": name}) for name in STEP_VARIANTS]
-    log.info("%-24s %10s %10s %14s %14s", "variant", "format", "steps / s", "x float32", "peak MiB")
-    for row in rows:
-        speed = rows[0]["seconds_per_step"] / row["seconds_per_step"]
-        figures = row["number_format"], 1 / row["seconds_per_step"], speed, row["peak_bytes"] / MB
-        log.info("%-24s %10s %10.2f %14.2f %14.0f", row["name"], *figures)
+def speed_config(args: argparse.Namespace, *settings: str, default: Path | None = None) -> Config:
+    """The config of --config, or of the default file, else GRAF's network."""
+    settings = (*settings, f"training.amp_dtype={args.dtype}")
+    if file := args.config or default:
+        return load_config(file, settings)
+    return memory.network(QUICK_RAYS if args.quick else 4096, (*memory.DEFAULT, *settings))
+
+
+def speed_rows(args: argparse.Namespace) -> list[dict]:
+    """Of a config there is no plain step: that knows GRAF's network alone."""
+    names = [name for name in SPEED if name != "plain"] if args.config else list(SPEED)
+    rows = in_turns(names, args.rounds)
+    speed_verdicts(rows)
+    return rows + parts_table()
+
+
+def speed_verdicts(rows: list[dict]) -> None:
+    by_name = {row["name"]: row for row in rows}
+    plain, float32, amp = by_name.get("plain"), by_name["float32"], by_name["amp"]
+    for name, least in LEAST_SPEEDUP.items():
+        if plain and (name == "float32" or amp["dtype"] != "float32"):
+            speedup = by_name[name]["speedup_over_plain"]
+            log.info("%s: %.2f x plain; at least %.1f: %s", name, speedup, least, met(speedup >= least))
+    if plain:
+        share = float32["peak_bytes"] / plain["peak_bytes"]
+        log.info("float32: %.2f of plain's memory; at most %.2f: %s", share, MOST_MEMORY, met(share <= MOST_MEMORY))
+    for key, what in (("seconds", "seconds"), ("cpu_seconds", "CPU seconds")):
+        share = amp[key] / float32[key]
+        held = met(share <= MOST_TIME_OF_AMP)
+        log.info("amp: %.2f of the %s of float32; at most %.2f: %s", share, what, MOST_TIME_OF_AMP, held)
+
+
+def in_turns(names: list[str], rounds: int) -> list[dict]:
+    """A row per name, each measured in processes of its own, in turns: medians, and the first name's seconds over its own.
+
+    Of a machine that others use, CPU seconds say more than those of the clock.
+    """
+    turns = [in_own_process({"name": name}) for _ in range(rounds) for name in names]
+    rows: list[dict] = []
+    log.info(
+        "%s\n| name | dtype | seconds | least to most | CPU seconds | x %s | peak MB | utilisation |",
+        turns[0]["work"],
+        names[0],
+    )
+    log.info("|%s", " --- |" * 8)
+    for name in names:
+        own = [turn for turn in turns if turn["name"] == name]
+        seconds = [turn["seconds"] for turn in own]
+        row = own[0] | {key: statistics.median(turn[key] for turn in own) for key in MEDIANS if key in own[0]}
+        row |= {"least": min(seconds), "most": max(seconds)}
+        row["speedup_over_plain"] = (rows[0] if rows else row)["seconds"] / row["seconds"]
+        spread = f"{row['least']:.3f} to {row['most']:.3f}"
+        figures = spread, row["cpu_seconds"], row["speedup_over_plain"], row["peak_bytes"] / MB, row["flop_utilisation"]
+        log.info("| %s | %s | %.3f | %s | %.3f | %.2f | %.0f | %.2f |", name, row["dtype"], row["seconds"], *figures)
+        rows.append(row)
     return rows
 
 
-def amp_rows(args: argparse.Namespace) -> list[dict]:
-    """Each turn is a process of its own; of a machine that others use, CPU seconds say more than those of the clock."""
-    rows = [in_own_process({"name": name}) for _ in range(args.rounds) for name in ("float32", "amp")]
-    log.info("| variant | format | seconds per step | CPU seconds per step |\n| --- | --- | --- | --- |")
+def parts_table() -> list[dict]:
+    rows = in_own_process({"name": PARTS})
+    first = rows[0]
+    rates = first["instructions"], first["dtype"], first["product_rate"] / 1e9, first["copy_rate"] / 1e9
+    log.info("\n%s\n%s: a product of %s takes %.0f GFLOP/s, a copy %.1f GB/s", first["work"], *rates)
+    log.info(
+        "| part | GFLOP | GB | seconds | of the product's rate | of the copy's rate |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for row in rows:
-        figures = row["seconds_per_step"], row["cpu_seconds_per_step"]
-        log.info("| %s | %s | %.3f | %.3f |", row["name"], row["number_format"], *figures)
-    for key, what in (("seconds_per_step", "seconds"), ("cpu_seconds_per_step", "CPU seconds")):
-        medians = {name: statistics.median(row[key] for row in rows if row["name"] == name) for name in ("float32", "amp")}
-        share = medians["amp"] / medians["float32"]
-        held = met(share <= MOST_TIME_OF_AMP)
-        log.info("medians: %.2f of the %s of float32; at most %.2f: %s", share, what, MOST_TIME_OF_AMP, held)
+        figures = row["flops"] / 1e9, row["bytes"] / 1e9, row["seconds"], row["flop_utilisation"], row["copy_utilisation"]
+        log.info("| %s | %.2f | %.3f | %.4f | %.2f | %.2f |", row["name"], *figures)
     return rows
 
 
@@ -228,7 +279,7 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-TABLES = {"step": step_rows, "amp": amp_rows, "busy": busy_rows, "ccsr": ccsr_rows, "memory": memory_rows, "rules": rule_rows}
+TABLES = {"speed": speed_rows, "busy": busy_rows, "ccsr": ccsr_rows, "memory": memory_rows, "rules": rule_rows}
 
 
 if __name__ == "__main__":

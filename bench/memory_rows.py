@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 
 WARM_UP_STEPS = 3  # before what is timed
 FRAMES = 8  # of the rules
-LONGEST_S = 60.0  # of one variant's steps
+LONGEST_S = 60.0  # of one variant's steps; the last one counts where there are no more
 BATCH = 2  # images; the part that does not grow with them is small
 DEFAULT = ("training.micro_batch=2", "nerf.checkpoint_rays=0")
 AMP, ACCUMULATION, CHECKPOINT = "training.use_amp=true", "training.micro_batch=1", "nerf.checkpoint_rays=1024"
@@ -88,21 +88,10 @@ def in_own_process(arguments: list[str], environment: dict[str, str] | None = No
 
 
 def measure_memory(variant: str, rays: int, n_steps: int, device: torch.device) -> dict:
-    """Seconds of a training step, the fastest of n_steps or of as many as begin within a minute, and peak bytes over the idle
-    process's: of the card, or resident on the CPU."""
-    idle = idle_bytes(device)
-    if variant != "plain":  # as train.py does
-        keep_freed_memory()
-    state = TrainState(network(rays, VARIANTS[variant]), device)
-    if variant == "plain":
-        state.generator = PlainGenerator(state.generator)
-    seconds, start = [], time.perf_counter()
-    for taken, _ in timed_steps(state):
-        seconds.append(taken)
-        if len(seconds) == n_steps or time.perf_counter() - start > LONGEST_S:
-            break
-    peak = peak_memory_bytes(device) - idle
-    return described(variant, rays, device) | {"seconds_per_step": min(seconds), "peak_bytes": peak}
+    """Seconds and peak bytes of a variant's training step."""
+    plain = variant == "plain"
+    found = measure_steps(network(rays, VARIANTS[variant]), not plain, n_steps, device, plain)
+    return described(variant, rays, device) | {key: found[key] for key in ("seconds_per_step", "peak_bytes")}
 
 
 def count_memory(variant: str, rays: int) -> dict:
@@ -116,19 +105,29 @@ def described(variant: str, rays: int, device: torch.device) -> dict:
     return {"name": variant, "rays_per_image": rays, "number_format": amp.number_format}
 
 
-def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device) -> dict:
-    """Median seconds of a training step, its mean CPU seconds, and peak bytes over the idle process's, with or without freed
-    memory being kept."""
+def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device, plain: bool = False) -> dict:
+    """Median seconds and CPU seconds of n_steps training steps, or of as many as begin within a minute, the first few left
+    out; and peak bytes over the idle process's: of the card, or resident on the CPU.
+
+    kept: freed memory is, as train.py has it. plain: the step is that of bench/plain_step.py.
+    """
     if kept:
         keep_freed_memory()
     idle = idle_bytes(device)
-    steps = (seconds for seconds, _ in timed_steps(TrainState(config, device)))
-    list(islice(steps, WARM_UP_STEPS))
-    start = time.process_time()
-    seconds = list(islice(steps, n_steps))
+    state = TrainState(config, device)
+    if plain:
+        state.generator = PlainGenerator(state.generator)
+    seconds, cpu_seconds, start, before = [], [], time.perf_counter(), time.process_time()
+    for taken, _ in islice(timed_steps(state), WARM_UP_STEPS + n_steps):
+        seconds.append(taken)
+        cpu_seconds.append(time.process_time() - before)
+        before = time.process_time()
+        if time.perf_counter() - start > LONGEST_S:
+            break
+    timed = slice(min(WARM_UP_STEPS, len(seconds) - 1), None)
     return {
-        "seconds_per_step": statistics.median(seconds),
-        "cpu_seconds_per_step": (time.process_time() - start) / n_steps,
+        "seconds_per_step": statistics.median(seconds[timed]),
+        "cpu_seconds_per_step": statistics.median(cpu_seconds[timed]),
         "peak_bytes": peak_memory_bytes(device) - idle,
     }
 
@@ -152,9 +151,13 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
         state.advance()
         if afterwards:
             afterwards()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         yield time.perf_counter() - start, stats
+
+
+def wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def compared(rows: list[dict]) -> list[dict]:
@@ -293,15 +296,17 @@ class ShapesOnly(FakeTensorMode):
         return self
 
 
-def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True) -> int:
+def counted_peak(
+    config: Config, plain: bool = False, shapes_only: bool = True, counted_too: TorchDispatchMode | None = None
+) -> int:
     """Most live bytes of tensors in a training step that is not the first, on the CPU.
 
-    Where `shapes_only`, nothing is computed; `plain` takes the step with bench/plain_step.py.
+    Where `shapes_only`, nothing is computed; `plain` takes the step with bench/plain_step.py; another counter may count along.
     """
     stay = mock.patch.object(nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
     mode = ShapesOnly() if shapes_only else contextlib.nullcontext()
     projection_operators.cache_clear()
-    with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter:
+    with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter, counted_too or contextlib.nullcontext():
         state = TrainState(config, torch.device("cpu"))
         if plain:
             state.generator = PlainGenerator(state.generator)

@@ -38,7 +38,7 @@ def choose_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Let glibc keep all but the largest freed blocks for the next step, which avoids page faults.
 
-    A training step on the CPU is 1.5 times as fast with it (bench/benchmark.py step prints it).
+    A training step on the CPU is 1.5 times as fast with it (bench/benchmark.py speed prints it).
     """
     call_glibc("mallopt", M_MMAP_THRESHOLD, LARGEST_KEPT)
     call_glibc("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)

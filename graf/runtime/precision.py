@@ -18,7 +18,7 @@ import torch
 
 log = logging.getLogger("graf")
 
-TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py amp --dtype bfloat16)
+TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py speed --dtype bfloat16)
 ARM = ("aarch64", "arm64")
 NARROW = ("DEFAULT", "NO AVX", "AVX2")  # of torch.backends.cpu.get_cpu_capability: without AVX-512
 WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of ONEDNN_MAX_CPU_ISA's names that allow them

@@ -1,9 +1,11 @@
 """The benchmark's plain step is the package's in other words, its memory bars hold, and its tables compare like with like."""
 
 import benchmark
+import speed_rows
 from graf.errors import GrafError
 from graf.models.generator import Generator
-from memory_rows import LiveBytes, compared, count_memory, expected_bytes, network, verdicts
+from graf.training.state import TrainState
+from memory_rows import LiveBytes, compared, count_memory, expected_bytes, network, timed_steps, verdicts
 from plain_step import PlainGenerator
 
 import pytest
@@ -109,20 +111,79 @@ def test_a_row_of_ccsr_is_a_step_of_that_variant(monkeypatch):
     assert all(c.training.use_amp and freed_memory_is_kept for c, freed_memory_is_kept in seen)
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(1.04, "met"), (1.06, "MISSED")])
-def test_mixed_precision_is_judged_by_the_medians_of_its_turns(monkeypatch, caplog, seconds, said):
+@pytest.fixture
+def measured(monkeypatch):
+    """Rows of the given seconds instead of processes; the list of turns that were taken."""
     turns = []
 
-    def measured(row):
-        turns.append(row["name"])
-        taken = 1.0 if row["name"] == "float32" else seconds
-        return row | {"number_format": "f", "seconds_per_step": taken, "cpu_seconds_per_step": 2 * taken}
+    def install(seconds, dtype="bfloat16"):
+        def row(row):
+            taken = seconds[row["name"]]
+            turns.append(row["name"])
+            taken = taken.pop(0) if isinstance(taken, list) else taken
+            found = {"work": "step", "instructions": "all", "dtype": dtype if row["name"] == "amp" else "float32"}
+            share = {"plain": 100, "float32": 66}.get(row["name"], 40)
+            return row | found | {"seconds": taken, "cpu_seconds": 2 * taken, "peak_bytes": share, "flop_utilisation": 0.5}
 
-    monkeypatch.setattr(benchmark, "in_own_process", measured)
+        monkeypatch.setattr(benchmark, "in_own_process", row)
+        monkeypatch.setattr(benchmark, "parts_table", list)
+        return turns
+
+    return install
+
+
+def speed_table(*flags):
+    return benchmark.speed_rows(benchmark.parser().parse_args(["speed", *flags]))
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1.04, "met"), (1.06, "MISSED")])
+def test_mixed_precision_is_judged_by_the_medians_of_its_turns(measured, caplog, seconds, said):
+    turns = measured({"float32": 1.0, "amp": [seconds - 0.3, seconds + 0.3], "system allocator": 2.0})
     with caplog.at_level("INFO", "graf"):
-        benchmark.amp_rows(benchmark.parser().parse_args(["amp"]))
-    assert turns == ["float32", "amp", "float32", "amp"]
+        speed_table("--config", "smoke")
+    assert turns == 2 * ["float32", "system allocator", "amp"]
     assert caplog.text.count(f"at most 1.05: {said}") == 2
+
+
+def test_a_step_is_judged_against_the_plain_one(measured, caplog):
+    measured({"plain": [3.0, 5.0], "float32": 2.0, "amp": 1.0, "system allocator": 2.5})
+    with caplog.at_level("INFO", "graf"):
+        rows = speed_table()
+    assert [row["speedup_over_plain"] for row in rows] == [1.0, 2.0, 1.6, 4.0]
+    assert [(rows[0][key]) for key in ("least", "seconds", "most")] == [3.0, 4.0, 5.0]
+    for said in (
+        "float32: 2.00 x plain; at least 1.6: met",
+        "amp: 4.00 x plain; at least 4.5: MISSED",
+        "0.66 of plain's memory; at most 0.65: MISSED",
+    ):
+        assert said in caplog.text
+
+
+def test_a_processor_without_bfloat16_has_no_bar_for_it(measured, caplog):
+    measured({"plain": 4.0, "float32": 2.0, "amp": 2.0, "system allocator": 2.5}, dtype="float32")
+    with caplog.at_level("INFO", "graf"):
+        speed_table()
+    assert "at least 4.5" not in caplog.text
+
+
+def test_the_parts_of_a_step_make_up_its_operations(smoke):
+    config = smoke("nerf.conditioning=triplane", "nerf.plane_size=8", "nerf.synthesis_width=8", "nerf.plane_channels=4")
+    rows = {row["name"]: row for row in speed_rows.part_rows(config, torch.device("cpu"), 1)}
+    steps = timed_steps(TrainState(config, torch.device("cpu")))
+    with speed_rows.Work() as work:
+        next(steps)
+    assert rows["step"]["flops"] == work.flops > 0
+    n_samples, width = 2 * 4 * 256 * 8, 16  # of both networks' steps
+    layers = 3 * 4 * width + width + width * width + 3 * width
+    assert rows["field, forward"]["flops"] == 2 * n_samples * layers
+    assert rows["step"]["seconds"] == pytest.approx(sum(row["seconds"] for name, row in rows.items() if name != "step"))
+
+
+def test_a_copy_reads_and_writes_and_a_product_adds_and_multiplies():
+    with speed_rows.Work() as work:
+        torch.zeros(8, 4).T.contiguous() @ torch.zeros(8, 2)
+    assert work.flops == 2 * 4 * 8 * 2
+    assert work.n_bytes == 4 * (32 + 16 + 2 * 32 + 32 + 16 + 8)  # made, copied, and multiplied
 
 
 def test_speed_is_judged_beside_one_busy_process(monkeypatch, caplog):

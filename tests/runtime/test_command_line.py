@@ -161,7 +161,7 @@ def test_a_count_of_nothing_is_refused():
 @pytest.mark.parametrize(
     ("tool", "flags"),
     [
-        ("benchmark", ("step", "--steps", "0")),
+        ("benchmark", ("speed", "--steps", "0")),
         ("benchmark_scaling", ("--steps", "0")),
         ("check_metrics", ("--n", "0")),
         ("explain_distance", ("model.pt", "--n", "0")),

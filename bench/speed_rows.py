@@ -1,0 +1,223 @@
+"""What bench/benchmark.py speed and linear measure: rates of the machine, the operations of a step, and the cost of its parts.
+
+A part is measured by itself: one step is taken with each call of the part noted, then these calls are made again with the same
+tensors, forward and backward. Bytes are those of all tensors that operations read and write, wherever these lie.
+"""
+
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from graf.config import Config
+from graf.models import generator as rendering
+from graf.runtime.device import keep_freed_memory
+from graf.runtime.limits import available_cores
+from graf.runtime.precision import AmpSettings, multiplies_bfloat16
+from graf.training import steps
+from graf.training.state import TrainState
+from memory_rows import WARM_UP_STEPS, counted_peak, timed_steps, wait_for
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+REPEATS = 5
+SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}  # side of the matrices, and float32 numbers that are copied
+
+
+def instructions(device: torch.device) -> str:
+    """What the machine multiplies with: the card's name, or the widest vectors of the processor that PyTorch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    bfloat16 = " with bfloat16 products" if multiplies_bfloat16(device) else ""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{bfloat16}"
+
+
+def product_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """Operations per second of a product of two square matrices, the fastest of a few."""
+    side = SIZES[device.type][0]
+    a, b = torch.ones(2, side, side, dtype=dtype, device=device)
+    return 2 * side**3 / min(seconds_of(lambda: a @ b, device) for _ in range(REPEATS))
+
+
+def copy_rate(device: torch.device) -> float:
+    """Bytes per second, read and written, of copying a tensor that no cache holds, the fastest of a few."""
+    a = torch.ones(SIZES[device.type][1], device=device)
+    b = torch.ones_like(a)
+    return 2 * a.nbytes / min(seconds_of(lambda: b.copy_(a), device) for _ in range(REPEATS))
+
+
+def seconds_of(call: Callable[[], Any], device: torch.device) -> float:
+    wait_for(device)
+    start = time.perf_counter()
+    call()
+    wait_for(device)
+    return time.perf_counter() - start
+
+
+def utilised(found: dict, config: Config, plain: bool, device: torch.device) -> dict:
+    """A row of a step that memory_rows.measure_steps has found: with its share of the rate of a product."""
+    seconds, work = found["seconds_per_step"], Work()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tensors without content
+        counted_peak(config, plain, counted_too=work)
+    rate = product_rate(AmpSettings.choose(config.training, device).dtype, device)
+    return described(config, device) | {
+        "seconds": seconds,
+        "cpu_seconds": found["cpu_seconds_per_step"],
+        "peak_bytes": found["peak_bytes"],
+        "flop_utilisation": work.flops / seconds / rate,
+    }
+
+
+def described(config: Config, device: torch.device) -> dict:
+    """What a row is of."""
+    nerf, training, rays = config.nerf, config.training, config.ray_sampler.rays_per_patch
+    samples = nerf.samples_per_ray + nerf.importance_samples_per_ray
+    return {
+        "work": f"step of {config.expname}: {training.batch_size} images, {rays:,} rays each, {samples} samples per ray, "
+        f"{nerf.conditioning} of width {nerf.netwidth}; {available_cores()} cores",
+        "dtype": AmpSettings.choose(training, device).number_format,
+        "instructions": instructions(device),
+    }
+
+
+class Work(TorchDispatchMode):
+    """Counts the operations of the products and convolutions inside it, of which an addition and a multiplication are two, and
+    the bytes of the tensors that each operation reads and writes; a view moves none."""
+
+    def __init__(self):
+        super().__init__()
+        self.flops = self.n_bytes = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operation(*args, **kwargs)
+        if operation._overloadpacket in flop_registry:
+            self.flops += flop_registry[operation._overloadpacket](*args, **kwargs, out_val=result)
+        if not operation.is_view:
+            self.n_bytes += sum(x.nbytes for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor))
+        return result
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a part within a step, to be made again."""
+
+    function: Callable
+    args: tuple
+    kwargs: dict
+    learns: bool  # has a backward pass
+    judge_learns: bool  # the discriminator's weights have gradients in it
+    autocast: bool
+
+    def again(self, state: TrainState, cost: Callable[[str, Callable], None]) -> None:
+        """Hand `cost` the forward pass, and the backward pass where there is one."""
+        results = []
+
+        def forward() -> None:
+            with torch.set_grad_enabled(self.learns), state.amp.autocast(self.autocast):
+                results.append(self.function(*args, **kwargs))
+
+        args, kwargs = tree_map(lambda x: _leaf(x) if isinstance(x, Tensor) else x, (self.args, self.kwargs))
+        state.discriminator.requires_grad_(self.judge_learns)
+        cost("forward", forward)
+        ends = [x for x in tree_leaves([getattr(r, "logits", r) for r in results]) if isinstance(x, Tensor) and x.requires_grad]
+        if ends:
+            cost("backward", lambda: torch.autograd.backward(ends, [torch.ones_like(x) for x in ends]))
+        state.discriminator.requires_grad_(True)
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_(x.requires_grad)
+
+
+def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
+    """The calls of each part in one training step; those inside another part are that part's."""
+    generator = state.generator
+    parts = [
+        ("planes", generator.field, "styles"),
+        ("field", generator.field, "forward"),
+        ("compositing", rendering, "composite"),
+        ("CCSR", generator.refinement, "forward"),
+        ("discriminator", state.discriminator, "forward"),
+        ("R1", steps, "r1_penalty"),
+        ("optimizers", steps, "_optimize"),
+        ("EMA", state, "update_average"),
+    ]
+    calls, inside = {name: [] for name, _, _ in parts}, []
+
+    def noting(name: str, function: Callable) -> Callable:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if not inside:
+                judge_learns = next(state.discriminator.parameters()).requires_grad
+                autocast = torch.is_autocast_enabled(state.device.type)
+                calls[name].append(Call(function, args, kwargs, torch.is_grad_enabled(), judge_learns, autocast))
+            inside.append(name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                inside.pop()
+
+        return noted
+
+    with ExitStack() as patches:
+        for name, owner, attribute in parts:
+            if owner is not None:
+                patches.enter_context(mock.patch.object(owner, attribute, noting(name, getattr(owner, attribute))))
+        next(timed_steps(state))
+    return calls
+
+
+def part_rows(config: Config, device: torch.device, n_steps: int) -> list[dict]:
+    """Rows of name, flops, bytes and seconds of a step's parts, forward and backward, of what is in none of them, and of the
+    whole step."""
+    keep_freed_memory()
+    state = TrainState(config, device)
+    step = median(seconds for seconds, _ in islice(timed_steps(state), WARM_UP_STEPS, WARM_UP_STEPS + n_steps))
+    rows = [
+        {"name": name if len(costs) == 1 else f"{name}, {direction}"} | cost
+        for name, costs in ((name, costs_of(calls, state, n_steps)) for name, calls in calls_of_a_step(state).items())
+        for direction, cost in costs.items()
+    ]
+    rest = {"name": "the rest", "flops": 0, "bytes": 0, "seconds": step - sum(row["seconds"] for row in rows)}
+    whole = {"name": "step", "seconds": step} | {key: sum(row[key] for row in rows) for key in ("flops", "bytes")}
+    product, copy = product_rate(state.amp.dtype, device), copy_rate(device)
+    about = described(config, device) | {"product_rate": product, "copy_rate": copy}
+    for row in (all_rows := [*rows, rest, whole]):
+        shares = row["flops"] / row["seconds"] / product, row["bytes"] / row["seconds"] / copy
+        row |= about | dict(zip(("flop_utilisation", "copy_utilisation"), shares, strict=True))
+    return all_rows
+
+
+def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, dict]:
+    """flops, bytes and seconds (the median of the repeats) of all calls together: `forward`, and `backward` if there is one."""
+    costs: dict[str, dict] = {}
+
+    def count(direction: str, call: Callable) -> None:
+        with Work() as work:
+            call()
+        found = costs.setdefault(direction, {"flops": 0, "bytes": 0})
+        found["flops"] += work.flops
+        found["bytes"] += work.n_bytes
+
+    def take_time(direction: str, call: Callable) -> None:
+        seconds[direction] += seconds_of(call, state.device)
+
+    for call in calls:
+        call.again(state, count)
+    turns = []
+    for _ in range(repeats):
+        turns.append(seconds := dict.fromkeys(costs, 0.0))
+        for call in calls:
+            call.again(state, take_time)
+    return {direction: cost | {"seconds": median(turn[direction] for turn in turns)} for direction, cost in costs.items()}
