@@ -1,49 +1,21 @@
 """Train a 3D-aware generator from photographs: python train.py --config configs/default.yaml --use_amp"""
 
 import argparse
-import contextlib
 import functools
-import logging
 import os
 from pathlib import Path
 
-from graf.camera import rotation_poses
-from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.generator_loading import as_trained
-from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.config import Config, config_to_dict, load_config
+from graf.config import load_config
 from graf.config.strict import expanded
-from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
-from graf.errors import CheckpointError, RunFolderError
-from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.results import summary
-from graf.memory.budget import keep_to
-from graf.memory.snapshot import record_history
-from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import run_script
-from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import not_worth_a_run, write_text
-from graf.runtime.interruption import Interruption, requeue_at_start
-from graf.runtime.launch import processes_of_run
-from graf.runtime.precision import log_number_format
-from graf.runtime.processes import Processes
-from graf.runtime.run_lock import run_lock
-from graf.training.health import anomalies_named
-from graf.training.logging import check_monitoring
-from graf.training.loop import train
-from graf.training.state import TrainState, restore, start_from
-from graf.training.steps import train_step
-
-import torch
-import yaml
+from graf.runtime.interruption import requeue_at_start
 
 EXIT_STATUSES = (
     "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "
     "the data; 3 ended with a checkpoint by training.max_hours or SIGUSR1, to be started again; 130 ended by Ctrl-C, 143 by "
     "SIGTERM, both with a checkpoint (a second signal ends at once, with 130 and the checkpoint before)"
 )
-log = logging.getLogger("graf")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,107 +61,12 @@ def main() -> int:
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     requeue_at_start()
-    keep_freed_memory()
-    with processes_of_run(args.device) as (processes, device):
-        config = load_config(args.config, overrides(args))
-        processes.share_of(config.training.batch_size)
-        interruption = Interruption(config.training.max_hours)
-        locked = processes.first and not args.dry_run
-        with run_lock(config.run_dir) if locked else contextlib.nullcontext():
-            return run(args, config, interruption, device, processes)
+    config = functools.cache(lambda: load_config(args.config, overrides(args)))
+    if "RANK" not in os.environ:
+        config()  # its faults are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    from graf.commands.train import train_run
 
-
-def run(
-    args: argparse.Namespace, config: Config, interruption: Interruption, device: torch.device, processes: Processes
-) -> int:
-    """Build what the config says, continue where the run is, and train. Returns the exit status."""
-    # What can be refused at once, and the memory limit
-    check_monitoring(config)
-    keep_to(config.memory, device)
-    if args.memory_snapshot:
-        record_history(device)  # from here on, so that the networks' own memory has one
-    # The checkpoint to continue from, and the data set, the same in all processes
-    if processes.first and not args.dry_run:
-        remove_run_leftovers(config.run_dir)
-    checkpoint = processes.broadcast(
-        lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
-    )
-    config = continued(config, None if args.partial else checkpoint)
-    dataset = processes.in_turn(lambda: build_dataset(config))
-    processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
-    # Networks and optimizers, and the state of the checkpoint in them
-    config = fit_to_data(config, dataset.knowledge)
-    config = processes.broadcast(functools.partial(settled, config, dataset))
-    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
-    log_number_format(config.training, device)
-    load_weights(state, checkpoint, args.partial)
-    note_data(state, dataset)
-    # What ends before a first step
-    checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
-    if args.dry_run:
-        with checked:
-            dry_run(state, dataset)
-        return 0
-    if state.step >= config.training.max_steps:
-        log.info(
-            "%s is at step %d already; a higher --max_steps trains on, --set expname=NAME begins another run",
-            checkpoint,
-            state.step,
-        )
-        return 0
-    # Train
-    if processes.first:
-        write_config(config)
-    log.info(
-        "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
-    )
-    if config.training.fid_every and processes.first:
-        choose_extractor(config.metrics)  # what is missing is said now, not after hours
-    with interruption, checked:
-        measured = train(state, dataset, interruption, args.memory_snapshot)
-    if state.step < config.training.max_steps:
-        log.warning("ended by %s at step %d; --resume auto continues from there", interruption.reason, state.step)
-        return interruption.exit_status
-    if not processes.first:
-        return 0
-    if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
-        with not_worth_a_run("curves"):
-            draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
-    quality = f"; {summary(measured)}" if measured else ""
-    newest = config.run_dir / NEWEST
-    log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
-    return 0
-
-
-def continued(config: Config, checkpoint: Path | None) -> Config:
-    """The config with what the data decided when the run began, where it continues."""
-    if checkpoint is None or "auto" not in (config.data.alpha, config.data.box):
-        return config
-    return as_trained(config, read_checkpoint(checkpoint), checkpoint)
-
-
-def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:
-    """Fill the state from the checkpoint, if there is one: all of it, or with `partial` the weights that fit."""
-    if partial:
-        start_from(checkpoint, state)
-    elif checkpoint is not None:
-        restore(checkpoint, state)
-        log.info("continuing %s from step %d", checkpoint, state.step)
-    elif state.config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
-        state.load_pretrained_backbone(state.config.ccsr.rrdb.pretrained_path)
-
-
-def note_data(state: TrainState, dataset: Views) -> None:
-    """Have the run's checkpoints tell what it is trained on, and warn where that is not what it was trained on so far."""
-    if state.data_fingerprint not in ("", dataset.fingerprint):
-        log.warning(
-            "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "
-            "preprocessing than the checkpoint was trained on; %d images now, and training continues with them; "
-            "--set expname=NAME begins another run",
-            state.step,
-            len(dataset),
-        )
-    state.data_fingerprint = dataset.fingerprint
+    return train_run(args, config)
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
@@ -199,73 +76,6 @@ def overrides(args: argparse.Namespace) -> list[str]:
         flags.append("training.use_amp=true")
     named = {"max_steps": args.max_steps, "seed": args.seed}
     return flags + [f"training.{key}={value}" for key, value in named.items() if value is not None]
-
-
-def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside: bool = False) -> Path | None:
-    """The checkpoint to continue from, or None for a new run; `partial`: a new run from a checkpoint's weights.
-
-    set_aside: rename those of the run that are damaged. Raises CheckpointError where a run would be written over.
-    """
-    held = run_checkpoints(run_dir)
-    if partial and resume in ("auto", "none"):
-        raise CheckpointError("--partial: starts from a file's weights that fit; name it with --resume FILE")
-    if resume == "auto":
-        return newest_checkpoint(run_dir, set_aside)
-    if (resume == "none" or partial) and ((run_dir / "config.yaml").exists() or held):
-        raise CheckpointError(
-            f"{run_dir}: holds a run already, and --{'partial' if partial else 'resume none'} starts a new one; "
-            "continue it with --resume auto, or name another folder with --set expname=..."
-        )
-    if resume == "none":
-        return None
-    path = Path(resume)
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint; --resume takes auto, none or a file")
-    if held and run_dir.resolve() not in path.resolve().parents:
-        raise CheckpointError(
-            f"{run_dir}: holds another run than {path}, which would be written over; continue it with --resume auto, "
-            "or name another folder with --set expname=..."
-        )
-    return path
-
-
-def write_config(config: Config) -> None:
-    """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
-    path = config.run_dir / "config.yaml"
-    try:
-        write_text(path, yaml.safe_dump(config_to_dict(config), sort_keys=False))
-    except OSError as error:
-        if not path.exists():
-            raise RunFolderError(
-                f"training.outdir: {config.run_dir} cannot be written ({error}); choose another folder"
-            ) from None
-        log.warning("%s: cannot be written (%s); it stays as it was when the run was last started", path, error)
-
-
-def dry_run(state: TrainState, dataset: Views) -> None:
-    """One training step and one sample, and what the run would be; nothing is written but toy cars that are missing."""
-    training = state.config.training
-    processes = state.processes
-    images, labels = next(build_loader(dataset, state.config, state.device, 0, processes.rank, processes.world_size))
-    stats = train_step(state, dataset, images, labels)
-    sample = state.generator_ema.render(state.generator_ema.sample_latents(1), rotation_poses(1, state.config.data))
-    log.info("a sample: images %s, depth %s", tuple(sample.images.shape), tuple(sample.depth.shape))
-    for name in ("generator", "discriminator"):
-        count = sum(p.numel() for p in getattr(state, name).parameters())
-        log.info("%s: %s parameters", name, f"{count:,}")
-    patch = state.config.patch_size
-    log.info("images: %s, patches: %s", tuple(images.shape), (len(images), 3, patch, patch))
-    log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
-    log.info(
-        "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
-    )
-    log.info(
-        "schedule: %d steps, learning rates times %g at %s", training.max_steps, training.lr_anneal, training.lr_anneal_every
-    )
-    for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
-        every = getattr(training, cadence)
-        log.info("%s: %s", cadence, f"{every} steps" if every else "never")
-    log.info("one step: %s", ", ".join(f"{name} {float(value):.4g}" for name, value in stats.items()))
 
 
 if __name__ == "__main__":

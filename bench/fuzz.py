@@ -12,6 +12,7 @@ import dataclasses
 import faulthandler
 import fnmatch
 import functools
+import importlib
 import io
 import json
 import os
@@ -41,6 +42,7 @@ import yaml
 from PIL import Image
 
 TRAIN = runpy.run_path(str(Path(__file__).resolve().parents[1] / "train.py"))["main"]
+importlib.import_module("graf.commands.train")  # which it would import at each call
 CPU_LIMIT_S, LIMIT_S = 60.0, 600.0  # of a mutation: the cores may be busy with other things
 LINES, CHARACTERS = 10, 4000  # a message has fewer
 TOY_CARS = "toy_cars_*.pt"

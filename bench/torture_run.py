@@ -5,6 +5,7 @@ nothing of what is tested happens in them. Linux only.
 """
 
 import contextlib
+import importlib
 import itertools
 import logging
 import multiprocessing
@@ -26,6 +27,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = runpy.run_path(str(ROOT / "train.py"))["main"]
+importlib.import_module("graf.commands.train")  # which it would import at each call
 
 FORK = multiprocessing.get_context("fork")
 LONGEST_WAIT_S = 600

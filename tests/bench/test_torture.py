@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+from graf.commands.train import note_data
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.runtime.interruption import Interruption
@@ -29,7 +30,6 @@ if sys.platform.startswith("linux"):
     import torture_run
     from torture import Fault, digest, ended, first_difference, keep_config, surviving
     from torture_run import NotSurvived, Subject
-    from train import note_data
 
 TINY = ["training.save_every=3", "training.nworkers=1", "training.monitoring=none", "data.n_images=24"]
 SHORT = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--faults", "5", "--set", *TINY]

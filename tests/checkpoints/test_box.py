@@ -3,10 +3,10 @@
 import logging
 
 import graf
-import train
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import as_trained
+from graf.commands import train
 from graf.data import build_dataset, settled
 from graf.training.state import TrainState, restore
 

@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 
 import graf
-import train
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.foreign.architecture import differences, infer_config, read_architecture
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
+from graf.commands import train
 from graf.config import config_to_dict, flat
 from graf.errors import CheckpointError
 from graf.models.discriminator import Discriminator

@@ -25,7 +25,7 @@ def run_blocked(program: str, *arguments: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("program", ["tools/monitor_training.py"])
+@pytest.mark.parametrize("program", ["train.py", "tools/monitor_training.py"])
 def test_help_loads_nothing_heavy(program):
     assert "--version" in run_blocked(program, "--help")
 
@@ -35,3 +35,11 @@ def test_a_run_is_monitored_without_pytorch(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = run_blocked("tools/monitor_training.py", str(tmp_path), "--once")
     assert "loss_g" in page and "3.6" in page
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [(["--max_stepz", "3"], "unrecognized"), (["--set", "training.batchsize=4"], "unknown key 'batchsize'")],
+)
+def test_a_typo_is_told_before_anything_heavy_is_loaded(mistake, message):
+    assert message in run_blocked("train.py", *mistake, status=2)

@@ -47,7 +47,8 @@ def example_of_readme() -> str:
 
 @gnu_openmp
 def test_every_program_lets_waiting_threads_sleep():
-    commands = {name: [name, "--help"] for name in SCRIPTS} | {"README's example": ["-c", example_of_readme()]}
+    commands = {name: [name, "--help"] for name in SCRIPTS} | {"train.py": ["train.py", "--dry_run"]}  # its help needs no torch
+    commands["README's example"] = ["-c", example_of_readme()]
     with ThreadPoolExecutor(4) as pool:
         counts = dict(zip(commands, pool.map(spin_count, commands.values()), strict=True))
     assert {name: count for name, count in counts.items() if count} == {}
@@ -60,7 +61,8 @@ def test_ctrl_c_while_pytorch_is_loaded_ends_in_a_line(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     for program in ("train.py", "eval.py", "tools/check_system.py", "tools/validate_data.py"):
         ended = subprocess.run([sys.executable, program], cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert (program, ended.returncode, ended.stderr) == (program, -signal.SIGINT, "\ninterrupted\n")
+        assert ended.returncode in (130, -signal.SIGINT), program  # a shell makes 130 of both
+        assert (program, ended.stderr) == (program, "\ninterrupted\n")
 
 
 @gnu_openmp
