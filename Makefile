@@ -9,10 +9,10 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
-.PHONY: help train test lint
+.PHONY: help train test test-gpu lint
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
 
 train: .venv/ready  ## install into .venv, train the default run on the embedded cars, render the sweep
 	$(BIN)/python train.py --config configs/default.yaml --use_amp
@@ -20,6 +20,9 @@ train: .venv/ready  ## install into .venv, train the default run on the embedded
 
 test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-gpu: .venv/ready  ## the tests that need a CUDA card, two for the last of them
+	$(BIN)/python -m pytest -m gpu -rs
 
 lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .

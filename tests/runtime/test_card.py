@@ -1,0 +1,119 @@
+"""Each path of the code that only a card takes, once: `make test-gpu`."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+from graf.camera import Labels
+from graf.checkpoints.checkpoint import save_checkpoint
+from graf.data import build_loader
+from graf.data.toy_cars import ToyCars
+from graf.memory.budget import keep_to
+from graf.memory.readings import CARD_READINGS, Card, read_allocator
+from graf.models.generator import Generator
+from graf.training.state import TrainState, restore
+from graf.training.steps import discriminator_step, generator_step
+
+import pytest
+import torch
+from command_line import ROOT
+
+CARD = torch.device("cuda")
+N_CARDS = torch.cuda.device_count()
+FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_CARDS == 0, reason="no CUDA card here")]
+
+
+def take_steps(state, images, labels, n):
+    for _ in range(n):
+        stats = discriminator_step(state, images, labels, labels) | generator_step(state, labels, images, labels)
+        state.advance()
+    return stats
+
+
+def weights(state):
+    return [p.clone() for network in (state.generator, state.discriminator) for p in network.parameters()]
+
+
+def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(film, photographs, labels):
+    state, images, labels = TrainState(film(*FLOAT16), CARD, n_classes=2, n_elevations=3), photographs.to(CARD), labels.to(CARD)
+    before = weights(state)
+    state.scaler_g.scale(torch.zeros((), device=CARD))  # which makes the scale
+    state.scaler_g.update(2.0**60)
+    take_steps(state, images, labels, 1)
+    assert state.gradient_scales()["gradient_scale_g"] == 2.0**59
+    n_of_generator = len(list(state.generator.parameters()))
+    assert all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
+    state.scaler_g.update(1024.0)
+    take_steps(state, images, labels, 1)
+    assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
+
+
+def test_batches_lie_in_pinned_memory(smoke, labels):
+    pictures = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
+    with closing(build_loader(ToyCars(pictures, Labels.of_poses(labels.pose_c2w), "grey"), smoke(), CARD)) as batches:
+        images, _ = next(batches)
+        assert images.is_pinned()
+
+
+def test_a_rendering_that_does_not_fit_is_taken_in_smaller_pieces(film, labels, caplog):
+    wide = ("nerf.netwidth=512", "nerf.samples_per_ray=256", "nerf.render_samples_per_ray=0", "data.imsize=64")
+    fits, too_large = (Generator(film(*wide, f"nerf.chunk={chunk}")).to(CARD) for chunk in (512, 2**20))
+    too_large.load_state_dict(fits.state_dict())
+    latents = fits.sample_latents(4, torch.Generator().manual_seed(0)).to(CARD)
+    expected = fits.render(latents, labels.pose_c2w).images
+    torch.cuda.empty_cache()
+    try:
+        keep_to(film("memory.budget_gb=1").memory, CARD)  # of the 8 GB of a layer
+        found = too_large.render(latents, labels.pose_c2w).images
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, CARD)
+    assert "retried in smaller pieces" in caplog.text
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_the_driver_and_the_allocator_answer():
+    tensor = torch.zeros(2**20, device=CARD)
+    assert read_allocator(CARD)["allocated_bytes"] >= tensor.nbytes
+    found = Card(CARD).read()
+    assert tensor.nbytes <= found["gpu_used_bytes"] <= found["gpu_total_bytes"]
+    pytest.importorskip("pynvml")
+    assert CARD_READINGS.keys() & found.keys()
+
+
+@pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])
+def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
+    """Of networks whose backward passes add up in a fixed order on a card; look-ups in planes and code maps do not."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    images, labels = photographs.to(CARD), labels.to(CARD)
+    straight, first, second = (TrainState(film(*overrides), CARD, n_classes=2, n_elevations=3) for _ in range(3))
+    take_steps(straight, images, labels, 4)
+    take_steps(first, images, labels, 2)
+    save_checkpoint(tmp_path / "model.pt", first.checkpoint())
+    restore(tmp_path / "model.pt", second)
+    take_steps(second, images, labels, 2)
+    assert all(torch.equal(p, q) for p, q in zip(weights(straight), weights(second), strict=True))
+
+
+@pytest.mark.skipif(N_CARDS < 2, reason="fewer than two CUDA cards here")
+def test_two_processes_train_as_one(tmp_path):
+    rows = []
+    for n in (1, 2):
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc_per_node={n}",
+            str(ROOT / "train.py"),
+        ]
+        command += ["--config", "smoke", "--device", "cuda", "--max_steps", "4", "--set", f"training.outdir={n}"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        lines = (tmp_path / str(n) / "smoke" / "metrics.jsonl").read_text().splitlines()
+        rows.append([row for row in map(json.loads, lines) if "loss_g" in row])
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == [1, 2, 3, 4]
+    for one, two in zip(*rows, strict=True):
+        assert two["loss_g"] == pytest.approx(one["loss_g"], rel=1e-2)
+        assert two["loss_d"] == pytest.approx(one["loss_d"], rel=1e-2)
