@@ -1,39 +1,18 @@
 """Render a trained run, or measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
 
 import argparse
-import logging
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
-from graf.checkpoints.run_folder import FOLDERS
-from graf.config import Config, load_config, override
+from graf.commands.jobs import JOBS, Flag, Job
+from graf.config import load_config
 from graf.errors import GrafError
-from graf.evaluation import jobs
-from graf.evaluation.jobs import Evaluation, Flag, Job
-from graf.evaluation.results import ResultFile
-from graf.reporting.report import write_report
 from graf.runtime.command_line import Parser
 from graf.runtime.console import run_script
-from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import file_sha256
-
-log = logging.getLogger("graf")
 
 LARGEST_SEED = 2**32  # as of training.seed
-
-
-def report(evaluation: Evaluation) -> list[Path]:
-    run_dir, points = evaluation.run_dir, evaluation.generator.config.reporting.max_metric_rows
-    return [write_report(run_dir, run_dir / "report.html", evaluation.out, points)]
-
-
-REPORT = Job(Flag("report", "report.html: all of the run's results on one page"), report, elsewhere=True)
-JOBS = (*jobs.JOBS, REPORT, jobs.EXPORT)  # in the order in which they are done
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,27 +68,11 @@ def main() -> int:
     if args.config and args.run:
         raise GrafError("--config beside --run: each names the run; leave one out (a run has its config, which --set changes)")
     refuse_unused(args)
-    keep_freed_memory()
-    checkpoint = args.checkpoint or trained_checkpoint(args.run or load_config(args.config, args.set).run_dir)
-    content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
-    if args.config and args.checkpoint:
-        config = load_config(args.config, args.set)
-    else:
-        config = override(checkpoint_config(checkpoint, content), args.set)
-    config = as_trained(config, content, checkpoint)
-    if args.resolution and args.resolution % config.rendered_scale:
-        scale = config.rendered_scale
-        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
-    generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
-    step = checkpoint_step(content)
-    run_dir = run_of(checkpoint, config)
-    out = args.out or run_dir / "eval" / f"step_{step:08d}"
-    log.info("%s, step %d", checkpoint, step)
-    if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
-        log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
-    results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
-    Evaluation(args, generator, step, run_dir, out, results).run(asked_jobs(args))
-    return 0
+    of_config = args.config or not (args.run or args.checkpoint)
+    config = load_config(args.config, args.set) if of_config else None
+    from graf.commands.eval import evaluate  # with PyTorch
+
+    return evaluate(args, asked_jobs(args), config)
 
 
 def asked_jobs(args: argparse.Namespace) -> list[Job]:
@@ -127,15 +90,6 @@ def refuse_unused(args: argparse.Namespace) -> None:
 
 def names(some: Iterable[Job]) -> str:
     return ", ".join(f"--{job.name}" for job in some)
-
-
-def run_of(checkpoint: Path, config: Config) -> Path:
-    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
-    folder = checkpoint.resolve().parent
-    run_dir = folder.parent if folder.name in FOLDERS else folder
-    if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
-        return run_dir
-    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def programs_called(text: str) -> list[tuple[str, list[str]]]:
 def test_programs_and_flags_they_call_exist():
     called = [call for page in PAGES for call in programs_called(page.read_text(encoding="utf-8"))]
     assert ("tools/upscale.py", ["shrink"]) in called and ("train.py", ["config", "resume", "partial"]) in called
-    shared = [ROOT / "graf" / "runtime" / "command_line.py", ROOT / "graf" / "evaluation" / "jobs.py"]
+    shared = [ROOT / "graf" / "runtime" / "command_line.py", ROOT / "graf" / "commands" / "jobs.py"]
     for program, flags in called:
         found = [file for file in (ROOT / program, ROOT / "tools" / program, *ROOT.glob(f"graf/**/{program}")) if file.exists()]
         assert found, program

@@ -6,8 +6,9 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+from graf.checkpoints import SUFFIX
 from graf.checkpoints.conditions import Conditions
-from graf.checkpoints.export import SUFFIX, read_export
+from graf.checkpoints.export import read_export
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import (
     Record,

@@ -12,7 +12,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 FORMAT = "graf_ccsr generator 1"
-SUFFIX = ".safetensors"
 
 
 def write_export(path: Path | str, generator: Generator, step: int) -> Path:

@@ -20,7 +20,7 @@ from graf.data import Views
 from graf.errors import GrafError
 from graf.evaluation.extractors import EFFICIENTNET_2, INCEPTION, Extractor, choose_extractor, networks_of_training, tell_once
 from graf.evaluation.outputs import as_uint8
-from graf.evaluation.results import rendering_sha256
+from graf.evaluation.results import FEWEST_IMAGES, rendering_sha256
 from graf.evaluation.sampling import fresh_samples, labels_in_range, labels_of
 from graf.models.generator import Generator, weights_hash
 from graf.runtime.guard import retry_halved
@@ -40,7 +40,6 @@ log = logging.getLogger("graf")
 SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
 KID_SUBSETS = 100
 KID_SUBSET_SIZE = 1000
-FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # of each kind, by a metric's name; prc looks at the third neighbour
 KEYS = {  # of the values, by torch-fidelity's
     torch_fidelity.KEY_METRIC_FID: "fid",
     torch_fidelity.KEY_METRIC_KID_MEAN: "kid",

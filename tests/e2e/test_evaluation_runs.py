@@ -6,8 +6,8 @@ import sys
 
 import eval as evaluation
 from graf.checkpoints.generator_loading import load_generator
+from graf.commands import eval as command
 from graf.config import load_config
-from graf.evaluation import jobs
 from graf.evaluation.consistency import rotation_smoothness
 from graf.evaluation.extractors import choose_extractor
 from graf.runtime.files import file_sha256
@@ -124,12 +124,12 @@ def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
     assert not (tmp_path / "metrics_1.json").exists()
     assert measured("--metrics", "prc")["values"].keys() == both["values"].keys() - kid["values"].keys()
     assert json.loads((tmp_path / "metrics_1.json").read_text()) == both
-    monkeypatch.setattr(jobs, "multi_view_consistency", lambda *_, **__: {"pairs": 1})
-    monkeypatch.setattr(jobs, "rotation_smoothness", lambda *_, **__: {})
+    monkeypatch.setattr(command, "multi_view_consistency", lambda *_, **__: {"pairs": 1})
+    monkeypatch.setattr(command, "rotation_smoothness", lambda *_, **__: {})
     found = measured("--consistency")
     assert found["consistency"]["mean_opacity"] > 0
     assert found["values"].keys() == both["values"].keys() - kid["values"].keys()
-    monkeypatch.setattr(jobs, "multi_view_consistency", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(command, "multi_view_consistency", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measured("--metrics", "kid,prc", "--consistency")
     after = json.loads((tmp_path / "metrics.json").read_text())
@@ -143,11 +143,11 @@ def test_what_was_measured_before_is_kept(folder, tmp_path, monkeypatch):
 def test_results_name_the_file_that_was_read_whatever_became_of_it(folder, tmp_path, monkeypatch):
     checkpoint = tmp_path / "model.pt"
     shutil.copy(folder / "results" / "smoke" / "model.pt", checkpoint)
-    before, measure = file_sha256(checkpoint), jobs.measure_generator
+    before, measure = file_sha256(checkpoint), command.measure_generator
     monkeypatch.chdir(folder)
     flags = ["--checkpoint", str(checkpoint), "--metrics", "kid", "--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["eval.py", *flags])
-    monkeypatch.setattr(jobs, "measure_generator", lambda *a, **b: checkpoint.unlink() or measure(*a, **b))
+    monkeypatch.setattr(command, "measure_generator", lambda *a, **b: checkpoint.unlink() or measure(*a, **b))
     assert evaluation.main() == 0
     assert json.loads((tmp_path / "metrics.json").read_text())["checkpoint_sha256"] == before
 

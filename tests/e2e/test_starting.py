@@ -25,7 +25,7 @@ def run_blocked(program: str, *arguments: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("program", ["train.py", "tools/monitor_training.py"])
+@pytest.mark.parametrize("program", ["train.py", "eval.py", "tools/monitor_training.py"])
 def test_help_loads_nothing_heavy(program):
     assert "--version" in run_blocked(program, "--help")
 
@@ -39,7 +39,8 @@ def test_a_run_is_monitored_without_pytorch(tmp_path):
 
 @pytest.mark.parametrize(
     ("mistake", "message"),
-    [(["--max_stepz", "3"], "unrecognized"), (["--set", "training.batchsize=4"], "unknown key 'batchsize'")],
+    [(["--device", "cpu", "--sed", "3"], "unrecognized"), (["--set", "training.batchsize=4"], "unknown key 'batchsize'")],
 )
-def test_a_typo_is_told_before_anything_heavy_is_loaded(mistake, message):
-    assert message in run_blocked("train.py", *mistake, status=2)
+@pytest.mark.parametrize("program", ["train.py", "eval.py"])
+def test_a_typo_is_told_before_anything_heavy_is_loaded(program, mistake, message):
+    assert message in run_blocked(program, *mistake, status=2)

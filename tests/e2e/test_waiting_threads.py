@@ -47,7 +47,10 @@ def example_of_readme() -> str:
 
 @gnu_openmp
 def test_every_program_lets_waiting_threads_sleep():
-    commands = {name: [name, "--help"] for name in SCRIPTS} | {"train.py": ["train.py", "--dry_run"]}  # its help needs no torch
+    commands = {name: [name, "--help"] for name in SCRIPTS} | {
+        "train.py": ["train.py", "--dry_run"],
+        "eval.py": ["eval.py"],
+    }  # which their help does not load
     commands["README's example"] = ["-c", example_of_readme()]
     with ThreadPoolExecutor(4) as pool:
         counts = dict(zip(commands, pool.map(spin_count, commands.values()), strict=True))

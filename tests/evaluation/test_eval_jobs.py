@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import eval as program
+from graf.commands import eval as command
+from graf.commands.eval import Evaluation
+from graf.commands.jobs import Job
 from graf.errors import GrafError
-from graf.evaluation import jobs, sweep
-from graf.evaluation.jobs import Evaluation, Job
+from graf.evaluation import sweep
 from graf.evaluation.mesh import NoSurface
 from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.results import COMPARABLE, SAMPLES, ResultFile
@@ -37,8 +39,8 @@ def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monk
             raise NoSurface(message)
         return "surface"
 
-    monkeypatch.setattr(jobs, "extract_mesh", extract)
-    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
+    monkeypatch.setattr(command, "extract_mesh", extract)
+    monkeypatch.setattr(command, "write_mesh", lambda _, stem: [stem])
     assert [file.name for file in evaluation.mesh()] == ["object_00", "object_02"]
     assert [record.getMessage() for record in caplog.records] == ["object 1: mesh: nowhere half opaque"]
 
@@ -47,7 +49,7 @@ def test_objects_without_any_surface_are_an_error(evaluation, monkeypatch):
     def extract(*_):
         raise NoSurface("mesh: nowhere half opaque")
 
-    monkeypatch.setattr(jobs, "extract_mesh", extract)
+    monkeypatch.setattr(command, "extract_mesh", extract)
     with pytest.raises(NoSurface):
         evaluation.mesh()
 
@@ -55,7 +57,7 @@ def test_objects_without_any_surface_are_an_error(evaluation, monkeypatch):
 def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
     given = {}
     for name in ("interpolation_sheet", "interpolation_video", "truncation_sheet"):
-        monkeypatch.setattr(jobs, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
+        monkeypatch.setattr(command, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
     evaluation.sheets()
     torch.testing.assert_close(given["truncation_sheet"], sample_objects(evaluation.generator, 3, 0)[0])
     torch.testing.assert_close(given["interpolation_sheet"], 0.7 * sample_objects(evaluation.generator, 4, 0)[0])
@@ -63,8 +65,8 @@ def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
 
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     given = []
-    monkeypatch.setattr(program, "write_report", lambda *args: given.append(args))
-    program.report(evaluation)
+    monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))
+    evaluation.report()
     run = evaluation.run_dir
     assert given == [(run, run / "report.html", evaluation.out, 123)]
 
@@ -101,7 +103,7 @@ def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, name,
     def missing(_):
         raise GrafError("no photographs")
 
-    monkeypatch.setattr(jobs, "build_dataset", missing)
+    monkeypatch.setattr(command, "build_dataset", missing)
     with pytest.raises(GrafError, match=message):
         asked(**flags).run([begins("mesh"), begins(name)])
 
@@ -123,7 +125,7 @@ def test_a_folder_that_can_be_written_is_left_empty_by_asking(evaluation):
 @pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
 def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(evaluation, monkeypatch, smoke, empty_cache, times):
     cleaned = []
-    monkeypatch.setattr(jobs, "clean_up", lambda: cleaned.append(1))
+    monkeypatch.setattr(command, "clean_up", lambda: cleaned.append(1))
     evaluation.generator.config = smoke(f"memory.empty_cache={empty_cache}")
     evaluation.run([job(name, lambda _: []) for name in ("mesh", "report")])
     assert len(cleaned) == times
@@ -193,16 +195,16 @@ def test_metrics_are_measured_by_their_names_and_kept_in_one_file(asked, monkeyp
         given.append(settings)
         return protocol | {"values": {f"{name}_lite": 0.5 for name in settings.names}}
 
-    monkeypatch.setattr(jobs, "measure_generator", distances)
-    monkeypatch.setattr(jobs, "kid_independent", lambda *args: {"kid_independent_lite": 0.25})
-    for name in jobs.OBJECT_MEASURES:
-        monkeypatch.setitem(jobs.OBJECT_MEASURES, name, lambda subject: subjects.append(subject) or {"value": 1.5})
-    monkeypatch.setattr(jobs, "build_dataset", lambda _: "photographs")
+    monkeypatch.setattr(command, "measure_generator", distances)
+    monkeypatch.setattr(command, "kid_independent", lambda *args: {"kid_independent_lite": 0.25})
+    for name in command.OBJECT_MEASURES:
+        monkeypatch.setitem(command.OBJECT_MEASURES, name, lambda subject: subjects.append(subject) or {"value": 1.5})
+    monkeypatch.setattr(command, "build_dataset", lambda _: "photographs")
     evaluation = asked(metrics=names, dump_samples=None)
     files = evaluation.metrics()
     assert set(files) == {evaluation.out / "metrics.json"} and len(files) == len(entries) + bool(of_images)
     content = json.loads(files[0].read_text())
-    assert [name for name in jobs.OBJECT_MEASURES if name in content] == entries
+    assert [name for name in command.OBJECT_MEASURES if name in content] == entries
     assert all(content[name]["value"] == 1.5 and "rendering_sha256" in content[name] for name in entries)
     assert [settings.names for settings in given] == ([of_images] if of_images else [])
     assert ("kid_independent_lite" in content.get("values", {})) is bool(independent)
@@ -215,8 +217,8 @@ def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatc
     theirs = {"object_0.ply", "object_00.mtl", "object_01_mine.obj", "chair.ply"}
     for name in (*theirs, "object_00.ply", "object_07.obj", "object_100.glb"):
         (folder / name).write_bytes(b"")
-    monkeypatch.setattr(jobs, "extract_mesh", lambda *_: "surface")
-    monkeypatch.setattr(jobs, "write_mesh", lambda _, stem: [stem])
+    monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(command, "write_mesh", lambda _, stem: [stem])
     assert len(evaluation.mesh()) == 3
     assert {file.name for file in folder.iterdir()} == theirs
 
@@ -227,11 +229,11 @@ def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkp
     for name in ("model.pt", "checkpoints/model_00000002.pt", "config.yaml"):
         (tmp_path / "short" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "short" / name).write_bytes(b"")
-    assert program.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
+    assert command.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
 
 
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
-    folders = [program.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
+    folders = [command.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
 
 

@@ -8,15 +8,15 @@ import logging
 import math
 
 from graf.camera import azimuth_and_v, poses_at
+from graf.commands import eval as command
+from graf.commands.eval import Evaluation
 from graf.errors import GrafError
 from graf.evaluation import inversion as module
-from graf.evaluation import jobs
 from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0
 from graf.evaluation.inversion import invert, likeness, results
 from graf.evaluation.inversion.camera_search import finalists
 from graf.evaluation.inversion.likeness import Hypotheses, InversionSettings, keep_in_range, likeness_to, pooling
 from graf.evaluation.inversion.results import similarity, write_inversion
-from graf.evaluation.jobs import Evaluation
 from graf.models import perception
 from graf.models.generator import Generator
 from graf.models.perception import feature_network, features_of
@@ -339,7 +339,7 @@ def test_what_is_written(tmp_path, generator):
 
 
 def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, caplog):
-    monkeypatch.setattr(jobs, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
+    monkeypatch.setattr(command, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
     monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
     path = tmp_path / "0.5_0090.png"
     Image.new("RGB", (32, 24), (200, 100, 50)).save(path)

@@ -1,6 +1,6 @@
 """Pictures of a rendering: each kind shows what it says."""
 
-from graf.evaluation.jobs import STAGES
+from graf.commands.jobs import STAGES
 from graf.evaluation.outputs import as_uint8, picture
 from graf.models.generator import Generator
 

@@ -1,23 +1,21 @@
-"""The jobs of eval.py: what can be made of a trained generator, by which flags, and the files that it writes.
-
-A new job is an entry of JOBS: from it eval.py, which adds what comes last, has the flags, their help, what is refused and the
-order.
-"""
+"""What eval.py does once its arguments are parsed: load the generator, and make of it what is asked for."""
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from graf.camera import rotation_poses
-from graf.checkpoints.export import SUFFIX, write_export
-from graf.config.strict import expanded
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.export import write_export
+from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
+from graf.checkpoints.run_folder import FOLDERS
+from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
+from graf.config import Config, override
 from graf.data import Views, build_dataset, colours_only
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
@@ -27,10 +25,10 @@ from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import write_inversion
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_mesh
-from graf.evaluation.metrics import FEWEST_IMAGES, MeasureSettings, kid_independent, measure_generator
+from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
-from graf.evaluation.results import ResultFile, merged, summary
+from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.shapes import Subject, silhouette_variety, surface_coverage
 from graf.evaluation.sheets import (
@@ -42,62 +40,54 @@ from graf.evaluation.sheets import (
 )
 from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
+from graf.reporting.report import write_report
 from graf.runtime.cleanup import clean_up
-from graf.runtime.command_line import positive
 from graf.runtime.console import progress
+from graf.runtime.device import choose_device, keep_freed_memory
+from graf.runtime.files import file_sha256
 
 import torch
 from torch import Tensor
 
 log = logging.getLogger("graf")
 
-STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
-FEWEST_CELLS = 8
-OBJECT_MEASURES = {
-    "variety": silhouette_variety,
-    "coverage": surface_coverage,
-    "haze": haze,
-}  # by entries in metrics.json
-METRICS = (*FEWEST_IMAGES, "kid_independent", *OBJECT_MEASURES, "mmd")  # mmd comes with coverage
-NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need, the quick first
+OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, "haze": haze}  # by entries in metrics.json
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """A flag of eval.py. One without a type is a switch. `unused` says why it is refused where no job takes it."""
+def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | None) -> int:
+    """Do the jobs by the flags of eval.py. Returns the exit status.
 
-    name: str
-    help: str
-    type: Callable[[str], Any] | None = None
-    default: Any = None
-    metavar: str | None = None
-    choices: tuple[str, ...] | None = None
-    nargs: str | None = None
-    unused: str = ""
+    config: of --config and --set, where these say which run it is, or what network a --checkpoint is of.
+    """
+    keep_freed_memory()
+    checkpoint = args.checkpoint or trained_checkpoint(args.run or config.run_dir)
+    content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
+    if not (args.config and args.checkpoint):
+        config = override(checkpoint_config(checkpoint, content), args.set)
+    config = as_trained(config, content, checkpoint)
+    if args.resolution and args.resolution % config.rendered_scale:
+        scale = config.rendered_scale
+        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
+    generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
+    step = checkpoint_step(content)
+    run_dir = run_of(checkpoint, config)
+    out = args.out or run_dir / "eval" / f"step_{step:08d}"
+    log.info("%s, step %d", checkpoint, step)
+    if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
+        log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
+    results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
+    Evaluation(args, generator, step, run_dir, out, results).run(jobs)
+    return 0
 
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        if self.type is None:
-            parser.add_argument(f"--{self.name}", action="store_true", help=self.help)
-        else:
-            shown = {"metavar": self.metavar, "choices": self.choices, "nargs": self.nargs, "help": self.help}
-            parser.add_argument(f"--{self.name}", type=self.type, default=self.default, **shown)
 
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One thing that eval.py makes: the flag that asks for it, the work, which returns the files written, the other flags that
-    it takes, and what it needs of NEEDS, so that it may fail before any work. elsewhere: it writes nothing into --out."""
-
-    flag: Flag
-    run: Callable[["Evaluation"], list[Path]]
-    flags: tuple[Flag, ...] = ()
-    needs: str | None = None
-    elsewhere: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.flag.name
+def run_of(checkpoint: Path, config: Config) -> Path:
+    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
+    folder = checkpoint.resolve().parent
+    run_dir = folder.parent if folder.name in FOLDERS else folder
+    if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
+        return run_dir
+    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,99 +264,7 @@ class Evaluation:
     def export(self) -> list[Path]:
         return [write_export(self.flags.export, self.generator, self.step)]
 
-
-def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
-    """A flag's type: what `parse` makes of its text, where that is valid; otherwise the error says what was expected."""
-
-    def parsed(text: str) -> Any:
-        with contextlib.suppress(ValueError):
-            if valid(value := parse(text)):
-                return value
-        raise argparse.ArgumentTypeError(f"expected {expected} found {text!r}")
-
-    return parsed
-
-
-def numbers(text: str) -> list[float]:
-    return [float(part) for part in text.split(",")]
-
-
-angles = checked(numbers, lambda found: all(map(math.isfinite, found)), "degrees with commas, such as 0,45,90;")
-heights = checked(numbers, lambda found: all(-90 <= angle <= 90 for angle in found), "degrees from -90 to 90 with commas;")
-share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
-cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
-metric_names = checked(
-    lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
-)
-export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
-TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
-RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
-OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
-AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
-ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
-STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
-MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
-MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
-DUMP_SAMPLES = Flag(
-    "dump_samples",
-    "with --metrics: the images measured as PNGs, in a new folder",
-    expanded,
-    metavar="DIR",
-    unused="writes the samples that --metrics measures; name some, such as --metrics kid",
-)
-JOBS = (  # in the order in which they are done
-    Job(
-        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
-        Evaluation.metrics,
-        flags=(DUMP_SAMPLES, TRUNCATION),
-        needs="dataset",
-    ),
-    Job(
-        Flag("consistency", "is it one 3D object: depth-warp error, popping while turning, checkerboards"),
-        Evaluation.consistency,
-        flags=(TRUNCATION,),
-        needs="dataset",
-    ),
-    Job(
-        Flag("sweep", "angle sheet, rotation and elevation videos, colours and depth"),
-        Evaluation.sweep,
-        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION),
-        needs="trajectories",
-    ),
-    Job(
-        Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
-        Evaluation.sheets,
-        flags=(OBJECTS, TRUNCATION, RESOLUTION),
-    ),
-    Job(
-        Flag("neighbours", "samples beside the nearest training images, real beside fake"),
-        Evaluation.neighbours,
-        needs="dataset",
-    ),
-    Job(
-        Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
-        Evaluation.mesh,
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
-    ),
-    Job(
-        Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
-        Evaluation.reconstruction,
-        flags=(TRUNCATION, RESOLUTION),
-    ),
-    Job(
-        Flag(
-            "invert",
-            "find latent and camera of photographs of one object; a folder is its images",
-            expanded,
-            metavar="PHOTO",
-            nargs="+",
-        ),
-        Evaluation.invert,
-        needs="photographs",
-    ),
-)
-EXPORT = Job(
-    Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
-    Evaluation.export,
-    elsewhere=True,
-)
+    def report(self) -> list[Path]:
+        """report.html in the run's folder."""
+        points = self.generator.config.reporting.max_metric_rows
+        return [write_report(self.run_dir, self.run_dir / "report.html", self.out, points)]

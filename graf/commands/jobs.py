@@ -1,0 +1,163 @@
+"""The jobs of eval.py: what can be made of a trained generator, and by which flags.
+
+A new job is an entry of JOBS: from it eval.py has the flags, their help, what is refused and the order.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+from graf.checkpoints import SUFFIX
+from graf.config.strict import expanded
+from graf.evaluation.results import FEWEST_IMAGES
+from graf.runtime.command_line import positive
+
+STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
+FEWEST_CELLS = 8
+METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd")  # mmd comes with coverage
+NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need of an Evaluation, the quick first
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of eval.py. One without a type is a switch. `unused` says why it is refused where no job takes it."""
+
+    name: str
+    help: str
+    type: Callable[[str], Any] | None = None
+    default: Any = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    nargs: str | None = None
+    unused: str = ""
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        if self.type is None:
+            parser.add_argument(f"--{self.name}", action="store_true", help=self.help)
+        else:
+            shown = {"metavar": self.metavar, "choices": self.choices, "nargs": self.nargs, "help": self.help}
+            parser.add_argument(f"--{self.name}", type=self.type, default=self.default, **shown)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One thing that eval.py makes: the flag that asks for it, the work on an Evaluation (graf/commands/eval.py), which returns
+    the files written, the other flags that it takes, and what it needs of NEEDS, so that it may fail before any work.
+    elsewhere: it writes nothing into --out."""
+
+    flag: Flag
+    run: Callable[[Any], list[Path]]
+    flags: tuple[Flag, ...] = ()
+    needs: str | None = None
+    elsewhere: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.flag.name
+
+
+def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    """A flag's type: what `parse` makes of its text, where that is valid; otherwise the error says what was expected."""
+
+    def parsed(text: str) -> Any:
+        with contextlib.suppress(ValueError):
+            if valid(value := parse(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"expected {expected} found {text!r}")
+
+    return parsed
+
+
+def numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+angles = checked(numbers, lambda found: all(map(math.isfinite, found)), "degrees with commas, such as 0,45,90;")
+heights = checked(numbers, lambda found: all(-90 <= angle <= 90 for angle in found), "degrees from -90 to 90 with commas;")
+share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
+cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
+metric_names = checked(
+    lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
+)
+export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
+TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
+RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
+OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
+AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
+ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
+STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
+MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
+MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
+DUMP_SAMPLES = Flag(
+    "dump_samples",
+    "with --metrics: the images measured as PNGs, in a new folder",
+    expanded,
+    metavar="DIR",
+    unused="writes the samples that --metrics measures; name some, such as --metrics kid",
+)
+JOBS = (  # in the order in which they are done
+    Job(
+        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
+        methodcaller("metrics"),
+        flags=(DUMP_SAMPLES, TRUNCATION),
+        needs="dataset",
+    ),
+    Job(
+        Flag("consistency", "is it one 3D object: depth-warp error, popping while turning, checkerboards"),
+        methodcaller("consistency"),
+        flags=(TRUNCATION,),
+        needs="dataset",
+    ),
+    Job(
+        Flag("sweep", "angle sheet, rotation and elevation videos, colours and depth"),
+        methodcaller("sweep"),
+        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION),
+        needs="trajectories",
+    ),
+    Job(
+        Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
+        methodcaller("sheets"),
+        flags=(OBJECTS, TRUNCATION, RESOLUTION),
+    ),
+    Job(
+        Flag("neighbours", "samples beside the nearest training images, real beside fake"),
+        methodcaller("neighbours"),
+        needs="dataset",
+    ),
+    Job(
+        Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
+        methodcaller("mesh"),
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
+    ),
+    Job(
+        Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
+        methodcaller("reconstruction"),
+        flags=(TRUNCATION, RESOLUTION),
+    ),
+    Job(
+        Flag(
+            "invert",
+            "find latent and camera of photographs of one object; a folder is its images",
+            expanded,
+            metavar="PHOTO",
+            nargs="+",
+        ),
+        methodcaller("invert"),
+        needs="photographs",
+    ),
+    Job(
+        Flag("report", "report.html: all of the run's results on one page"),
+        methodcaller("report"),
+        elsewhere=True,
+    ),
+    Job(
+        Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
+        methodcaller("export"),
+        elsewhere=True,
+    ),
+)
