@@ -161,7 +161,10 @@ class Generator(nn.Module):
                 images.append(rendering.at(width).to(latents.device))
             return Rendering.cat(images)
 
-        return retry_halved(render_images, self.config.nerf.chunk, "rendering", SMALLEST_CHUNK)
+        chunk = self.config.nerf.chunk
+        if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
+            chunk = min(chunk, max(SMALLEST_CHUNK, rays_of_a_piece(self.config.nerf) // 2))
+        return retry_halved(render_images, chunk, "rendering", SMALLEST_CHUNK)
 
     def _render_grid(
         self,
