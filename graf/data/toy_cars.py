@@ -12,7 +12,6 @@ import logging
 import math
 import zipfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from graf.rays import camera_rays
 from graf.runtime.console import progress
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB, available_cores, memory_limit
+from graf.runtime.threads import map_in_threads
 
 import torch
 from torch import Tensor
@@ -115,13 +115,9 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
         if data.alpha == "judge":
             images[index, 3] = (view.opacity[0] * 255).round().to(torch.uint8)
 
-    n_threads = torch.get_num_threads()
-    try:  # one car per core: its operations are too small to be shared between cores
-        with ThreadPoolExecutor(available_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in progress(pool.map(make, range(data.n_images)), desc="toy cars", total=data.n_images, unit="car"):
-                pass
-    finally:
-        torch.set_num_threads(n_threads)
+    made = map_in_threads(make, range(data.n_images), available_cores())  # operations of one car are too small to be shared
+    for _ in progress(made, desc="toy cars", total=data.n_images, unit="car"):
+        pass
     return {"images": images, "pose_c2w": pose_c2w}
 
 

@@ -54,7 +54,7 @@ class StepSizes:
 
     def parts(self, n: int) -> list[slice]:
         """The rows of a batch of n, a part at a time."""
-        return [slice(start, min(start + self.images, n)) for start in range(0, n, self.images)]
+        return cut(slice(0, n), self.images)
 
     def of_batch(self, n: int) -> str:
         """How a batch of n is split, as text: `batch 16 in 4 parts of 4`."""
@@ -77,6 +77,11 @@ class StepSizes:
             return
         if saved["images"] <= self.images and (saved["rays"] or math.inf) <= (self.rays or math.inf):
             self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
+
+
+def cut(rows: slice, n: int) -> list[slice]:
+    """The rows, n at a time; the last ones may be fewer."""
+    return [slice(start, min(start + n, rows.stop)) for start in range(rows.start, rows.stop, n)]
 
 
 def smallest_of_all(sizes: StepSizes, processes: Processes) -> StepSizes:

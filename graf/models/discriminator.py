@@ -4,13 +4,14 @@ Legend: B patches, K their side in pixels, C channels.
 """
 
 import dataclasses
+from typing import Any
 
 from graf.camera import Labels
 from graf.config import DiscriminatorConfig
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.spectral_norm import SpectralNorm, spectral_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 EMBEDDING_WIDTH = 128
 POWER_ITERATIONS = 15  # of the spectral norms before the first step
@@ -66,21 +67,14 @@ class Discriminator(nn.Module):
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
         self.update_spectral_norms(POWER_ITERATIONS)
-        self.train()  # a new module is in training mode already, but without what train() below changes
-
-    def train(self, mode: bool = True) -> "Discriminator":
-        """As nn.Module.train, but spectral norms stay in eval mode, or each part of a batch would see another network."""
-        super().train(mode)
-        self.main.eval()
-        return self
 
     @torch.no_grad()
     def update_spectral_norms(self, iterations: int = 1) -> None:
         """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
         for layer in self.main:
-            for hook in layer._forward_pre_hooks.values():
-                for _ in range(iterations if isinstance(hook, SpectralNorm) else 0):
-                    hook.compute_weight(layer, do_power_iteration=True)
+            if isinstance(layer, SpectralConv):
+                for _ in range(iterations):
+                    layer.norm.compute_weight(layer, do_power_iteration=True)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `judged_images` (B, C, K, K) in [-1, 1]; labels where there is a condition."""
@@ -94,8 +88,8 @@ class Discriminator(nn.Module):
         return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float())
 
     def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
-        conv = nn.Conv2d(width_in, width, 4, stride, padding, bias=self.config.norm == "none")
-        return spectral_norm(conv) if self.config.spectral_norm else conv
+        conv = SpectralConv if self.config.spectral_norm else nn.Conv2d
+        return conv(width_in, width, 4, stride, padding, bias=self.config.norm == "none")
 
     def _embed(self, labels: Labels) -> Tensor:
         """Embedding (B, EMBEDDING_WIDTH) of the labels that the discriminator is conditioned on."""
@@ -105,3 +99,21 @@ class Discriminator(nn.Module):
             position = nn.functional.normalize(position, dim=-1)
             known = known + self.pose_embedding(torch.cat([rotation.flatten(1), position], dim=-1))
         return known
+
+
+class SpectralConv(nn.Conv2d):
+    """A convolution with its weight divided by its largest singular value, parameters and buffers named as by torch's
+    `spectral_norm`. That keeps the divided weight in the module, where threads would mix up their graphs."""
+
+    def __init__(self, *sizes: int, **options: Any):
+        super().__init__(*sizes, **options)
+        self.norm = SpectralNorm.apply(self, "weight", n_power_iterations=1, dim=0, eps=1e-12)
+        self._forward_pre_hooks.clear()
+        del self.weight  # the undivided one is weight_orig
+
+    def divided_weight(self) -> Tensor:
+        """(C_out, C_in, 4, 4) whose largest singular value, as a matrix (C_out, 16 C_in), is about 1."""
+        return self.norm.compute_weight(self, do_power_iteration=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._conv_forward(images, self.divided_weight(), self.bias)

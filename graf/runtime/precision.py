@@ -58,8 +58,12 @@ class AmpSettings:
         return self.device_type != "cpu"
 
     def autocast(self, enabled: bool = True) -> torch.autocast:
-        """The context in which networks run; `enabled=False` for what needs float32 inside it."""
-        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled)
+        """The context in which networks run; `enabled=False` for what needs float32 inside it.
+
+        On the CPU weights are converted at each use: all threads share one cache of them, which each empties when it likes.
+        """
+        cached = self.device_type != "cpu"
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.enabled and enabled, cache_enabled=cached)
 
     def scaler(self) -> torch.amp.GradScaler:
         """Loss scaling, live where float16 needs it."""

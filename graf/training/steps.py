@@ -9,17 +9,20 @@ Legend: B images of a step, or of a part of one, K side of a patch, W side of an
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from graf.camera import Labels
 from graf.data import Views, sample_labels
+from graf.memory.sizes import cut
 from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.processes import Processes
+from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated, accuracy, check_numbers, colour_deviation, colour_moments
 from graf.training.losses import (
     consistency_loss,
@@ -238,21 +241,33 @@ def _accumulate(
     """Draw a batch of n, and leave in the network the gradient of its mean loss, of which this process takes its rows, a part
     at a time. Where it fails there is no gradient.
 
+    On the CPU each core takes rows of the part by itself: most operations are too small to be shared. The gradients are added
+    up in the order of rows, so that the sum does not depend on which core is the faster.
+
     Returns what it adds to the sums over all processes: the scalars of its rows and, where there are other processes, buffers
     with all gradients of the network (P,) and all scalars (S,). They are made before anything is exchanged, as memory may run
     out in one process alone.
     """
     world_size, totals, buffers = state.processes.world_size, {}, []
     optimizer.zero_grad(set_to_none=True)
+    learning = [p for p in network.parameters() if p.requires_grad]
+    n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
+
+    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (rows.stop - rows.start) / n
+        loss, stats = loss_of(rows)
+        gradients = torch.autograd.grad(scaler.scale(share * loss), learning, allow_unused=True)
+        found = {p: gradient for p, gradient in zip(learning, gradients, strict=True) if gradient is not None}
+        return found, {name: share * value.detach() for name, value in stats.items()}
+
     try:
         loss_of = drawn_loss()
-        # A backward pass per part; the gradients add up
-        for rows in state.sizes.parts(n // world_size):
-            share = (rows.stop - rows.start) / n
-            loss, stats = loss_of(rows)
-            scaler.scale(share * loss).backward()
-            for name, value in stats.items():
-                totals[name] = totals.get(name, 0) + share * value.detach()
+        for part in state.sizes.parts(n // world_size):
+            pieces = cut(part, math.ceil((part.stop - part.start) / n_threads))
+            for gradients, stats in map_in_threads(gradients_of, pieces, len(pieces)):
+                torch.autograd.backward(list(gradients), list(gradients.values()))  # adds them to those of the network
+                for name, value in stats.items():
+                    totals[name] = totals.get(name, 0) + value
         # What the processes will exchange
         if world_size > 1:
             buffers = [_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])]

@@ -102,6 +102,62 @@ def test_a_generator_step_that_fails_leaves_a_discriminator_that_can_learn(build
     assert all(p.requires_grad for p in state.discriminator.parameters())
 
 
+@pytest.fixture
+def three_threads():
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("use_amp", ["false", "true"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        EVERYTHING,
+        ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
+        (*CONCAT, "nerf.importance_samples_per_ray=4", "nerf.checkpoint_rays=100"),
+    ],
+    ids=("default", "spectral norm", "concat"),
+)
+def test_threads_add_up_the_gradients_of_their_rows(build, photographs, labels, three_threads, overrides, use_amp):
+    """Of four images two threads of three take two each: to the last bit as two parts, one after another."""
+
+    def gradients_of_a_step(*how):
+        state = build(*overrides, f"training.use_amp={use_amp}", *how)
+        stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels, photographs, labels)
+        return stats, gradients(state.discriminator), gradients(state.generator)
+
+    threaded = gradients_of_a_step()
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(1)
+    for found, expected in zip(threaded, gradients_of_a_step("training.micro_batch=2"), strict=True):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
+
+
+def test_memory_that_runs_out_in_a_thread_leaves_no_gradient(build, photographs, labels, three_threads, monkeypatch):
+    state, rows, loss = build(), [], steps.generator_loss
+
+    def short_of_memory(fake, *args):
+        rows.append(len(fake))
+        if rows.count(2) == 2:  # one thread of the first attempt has ended well
+            rows.append("out of memory")
+            raise torch.OutOfMemoryError
+        return loss(fake, *args)
+
+    monkeypatch.setattr(steps, "generator_loss", short_of_memory)
+    monkeypatch.setattr(state.sizes, "shrink", lambda: False)
+    with pytest.raises(OutOfMemory):
+        generator_step(state, labels, photographs, labels)
+    assert rows == [2, 2, "out of memory"]
+    assert all(gradient is None for gradient in gradients(state.generator).values())
+    assert torch.get_num_threads() == 3
+    monkeypatch.undo()
+    generator_step(state, labels, photographs, labels)
+    assert without_gradient(state.generator) == []
+
+
 @pytest.mark.parametrize("reg_type", ["r1", "none"])
 def test_nan_in_the_photographs_reaches_no_weight(build, photographs, labels, reg_type):
     state = build(f"training.reg_type={reg_type}")

@@ -1,0 +1,50 @@
+"""Work in threads of one core each: its order, its errors, and what it leaves behind."""
+
+import threading
+import time
+
+from graf.runtime.threads import map_in_threads
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def two_threads():
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def test_items_are_taken_at_the_same_time_by_threads_of_one_core_and_answered_in_order(two_threads):
+    together, seen = threading.Barrier(3, timeout=30), []
+
+    def work(item):
+        together.wait()  # for all three, or it raises
+        seen.append(torch.get_num_threads())
+        return item * item
+
+    assert list(map_in_threads(work, [3, 1, 2], 3)) == [9, 1, 4]
+    assert seen == [1, 1, 1]
+    assert torch.get_num_threads() == 2
+
+
+def test_one_thread_is_the_callers_with_all_cores(two_threads):
+    found = list(map_in_threads(lambda _: (threading.current_thread(), torch.get_num_threads()), range(2), 1))
+    assert found == [(threading.current_thread(), 2)] * 2
+
+
+def test_an_error_is_raised_when_the_others_have_ended(two_threads):
+    together, ended = threading.Barrier(2, timeout=30), []
+
+    def work(item):
+        together.wait()
+        if item == 0:
+            raise ValueError("the first")
+        time.sleep(0.1)
+        ended.append(item)
+
+    with pytest.raises(ValueError, match="the first"):
+        list(map_in_threads(work, range(2), 2))
+    assert ended == [1]
+    assert torch.get_num_threads() == 2
