@@ -2,6 +2,7 @@
 
 python bench/benchmark.py speed      # steps of GRAF's network in turns, A B A B: plain PyTorch and this package; then
                                      # the default's step by part, against what the machine can do. With --config: of that
+python bench/benchmark.py growth     # is the cost linear in rays, samples and batch? --picture FILE draws it
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
@@ -27,9 +28,11 @@ from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
-from graf.runtime.files import write_text
+from graf.runtime.files import whole_file, write_text
 from graf.runtime.limits import GB, MB
 from measure_training import CCSR, NOT_REFINED, variant_config
+
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +44,12 @@ LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
 MOST_MEMORY = 0.65  # of plain's
 MOST_TIME_OF_AMP = 1.05  # of float32's
 PARTS = "parts"
+GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
+    "rays per image": ("ray_sampler.rays_per_patch", (256, 1024, 4096)),
+    "samples per ray": ("nerf.samples_per_ray", (8, 16, 32, 64)),
+    "images": ("training.batch_size", (2, 4, 8, 16)),
+}
+MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
 SAMPLES = (20, 64)  # per ray: the default's, and GRAF's
@@ -71,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
     p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--picture", type=Path, metavar="FILE", help="growth: draw it into this PNG")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows into this file too")
     p.add_argument("--row", help=argparse.SUPPRESS)
     return p
@@ -93,6 +103,13 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         settings = ["training.use_amp=true", f"nerf.samples_per_ray={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
         return row | memory.measure_steps(config, True, args.steps or 10, device)
+    if args.what == "growth":
+        settings = ("training.micro_batch=16", "nerf.checkpoint_rays=0")
+        builds = {
+            name: {value: load_config(args.config, (*settings, f"{key}={value}")) for value in values}
+            for name, (key, values) in GROWN.items()
+        }
+        return speed.growth_rows(builds, device, args.steps or 10)
     if row["name"] == PARTS:
         return speed.part_rows(speed_config(args, default=CONFIG_DIR / "default.yaml"), device, args.steps or 10)
     config, plain = speed_config(args, *SPEED[row["name"]]), row["name"] == "plain"
@@ -169,6 +186,32 @@ def parts_table() -> list[dict]:
     for row in rows:
         figures = row["flops"] / 1e9, row["bytes"] / 1e9, row["seconds"], row["flop_utilisation"], row["copy_utilisation"]
         log.info("| %s | %.2f | %.3f | %.4f | %.2f | %.2f |", row["name"], *figures)
+    return rows
+
+
+def growth_rows(args: argparse.Namespace) -> list[dict]:
+    """The rows of a quantity lie on a straight line, a fixed part and one that grows, where the cost is linear."""
+    rows = in_own_process({})
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    log.info("| | %s |\n|%s", "value | seconds | of the line", " --- |" * 4)
+    for name in GROWN:
+        own = [row for row in rows if row["name"] == name]
+        values, seconds = [row["value"] for row in own], [row["seconds"] for row in own]
+        fixed, slope, deviation = speed.straight_line(values, seconds)
+        line = [fixed + slope * value for value in values]
+        for value, taken, expected in zip(values, seconds, line, strict=True):
+            log.info("| %s | %d | %.3f | %.2f |", name, value, taken, taken / expected)
+        log.info("%s: within %.0f %%; at most 10 %%: %s", name, 100 * deviation, met(deviation <= MOST_DEVIATION))
+        factors = [value / values[0] for value in values]
+        (drawn,) = axes.plot(factors, line, linewidth=0.8)
+        axes.plot(factors, seconds, "o", color=drawn.get_color(), label=f"{name}, from {values[0]}")
+    axes.set(xlabel="times as many", ylabel="seconds per step", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    if args.picture:
+        with whole_file(args.picture) as temporary:
+            figure.savefig(temporary, dpi=100)
     return rows
 
 
@@ -279,7 +322,14 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-TABLES = {"speed": speed_rows, "busy": busy_rows, "ccsr": ccsr_rows, "memory": memory_rows, "rules": rule_rows}
+TABLES = {
+    "speed": speed_rows,
+    "growth": growth_rows,
+    "busy": busy_rows,
+    "ccsr": ccsr_rows,
+    "memory": memory_rows,
+    "rules": rule_rows,
+}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ tensors, forward and backward. Bytes are those of all tensors that operations re
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -221,3 +221,23 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
         for call in calls:
             call.again(state, take_time)
     return {direction: cost | {"seconds": median(turn[direction] for turn in turns)} for direction, cost in costs.items()}
+
+
+def growth_rows(builds: dict[str, dict[int, Config]], device: torch.device, rounds: int) -> list[dict]:
+    """A row per quantity and value of it: seconds of a step, the fastest of some, all configs being measured in turns."""
+    keep_freed_memory()
+    points = [(name, value, TrainState(config, device)) for name, values in builds.items() for value, config in values.items()]
+    running = [timed_steps(state) for *_, state in points]
+    turns = [[next(steps)[0] for steps in running] for _ in range(1 + rounds)][1:]
+    return [
+        {"name": name, "value": value, "seconds": min(seconds)} | described(state.config, device)
+        for (name, value, state), seconds in zip(points, zip(*turns, strict=True), strict=True)
+    ]
+
+
+def straight_line(values: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, float]:
+    """A fixed part and a part per unit, fitted so that the relative errors are small, and the largest of these errors."""
+    y = torch.tensor(seconds, dtype=torch.float64)
+    x = torch.stack([torch.ones_like(y), torch.tensor(values, dtype=torch.float64)], dim=1)
+    fixed, slope = torch.linalg.lstsq(x / y[:, None], torch.ones_like(y)[:, None]).solution[:, 0].tolist()
+    return fixed, slope, max(abs(fixed + slope * value - taken) / taken for value, taken in zip(values, seconds, strict=True))

@@ -179,6 +179,34 @@ def test_the_parts_of_a_step_make_up_its_operations(smoke):
     assert rows["step"]["seconds"] == pytest.approx(sum(row["seconds"] for name, row in rows.items() if name != "step"))
 
 
+def test_a_straight_line_has_a_fixed_part_and_one_that_grows():
+    assert speed_rows.straight_line([1, 2, 8], [5.0, 7.0, 19.0]) == pytest.approx((3.0, 2.0, 0.0))
+    assert speed_rows.straight_line([1, 2, 4, 8], [1.0, 4.0, 16.0, 64.0])[2] > 0.1  # a parabola
+
+
+def test_growth_is_judged_and_drawn(monkeypatch, caplog, tmp_path):
+    slow = {("images", 16): 1.5}  # beside the line of 1 + value / 1000
+    rows = [
+        {"name": name, "value": value, "seconds": slow.get((name, value), 1 + value / 1000)}
+        for name, (_, values) in benchmark.GROWN.items()
+        for value in values
+    ]
+    monkeypatch.setattr(benchmark, "in_own_process", lambda row: rows)
+    with caplog.at_level("INFO", "graf"):
+        benchmark.growth_rows(benchmark.parser().parse_args(["growth", "--picture", str(tmp_path / "cost.png")]))
+    assert "rays per image: within 0 %; at most 10 %: met" in caplog.text
+    assert "samples per ray: within 0 %; at most 10 %: met" in caplog.text
+    assert caplog.text.count("at most 10 %: MISSED") == 1
+    assert (tmp_path / "cost.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_each_point_of_growth_is_a_step_of_its_config(smoke):
+    builds = {"images": {n: smoke(f"training.batch_size={n}") for n in (1, 2)}}
+    rows = speed_rows.growth_rows(builds, torch.device("cpu"), 1)
+    assert [(row["name"], row["value"]) for row in rows] == [("images", 1), ("images", 2)]
+    assert all(row["seconds"] > 0 and f"{row['value']} images" in row["work"] for row in rows)
+
+
 def test_a_copy_reads_and_writes_and_a_product_adds_and_multiplies():
     with speed_rows.Work() as work:
         torch.zeros(8, 4).T.contiguous() @ torch.zeros(8, 2)
