@@ -104,9 +104,8 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         config = variant_config(args.config, settings, CCSR[row["name"]])
         return row | memory.measure_steps(config, True, args.steps or 10, device)
     if args.what == "growth":
-        settings = ("training.micro_batch=16", "nerf.checkpoint_rays=0")
         builds = {
-            name: {value: load_config(args.config, (*settings, f"{key}={value}")) for value in values}
+            name: {value: load_config(args.config, ("nerf.checkpoint_rays=0", f"{key}={value}")) for value in values}
             for name, (key, values) in GROWN.items()
         }
         return speed.growth_rows(builds, device, args.steps or 10)

@@ -25,6 +25,7 @@ from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
+from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 from plain_step import PlainGenerator
@@ -109,7 +110,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
     """Median seconds and CPU seconds of n_steps training steps, or of as many as begin within a minute, the first few left
     out; and peak bytes over the idle process's: of the card, or resident on the CPU.
 
-    kept: freed memory is, as train.py has it. plain: the step is that of bench/plain_step.py.
+    kept: freed memory is, as train.py has it. plain: the step is that of bench/plain_step.py, of the whole batch at once.
     """
     if kept:
         keep_freed_memory()
@@ -117,6 +118,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
     state = TrainState(config, device)
     if plain:
         state.generator = PlainGenerator(state.generator)
+        steps.cut = lambda rows, _: [rows]  # in this process, which measures nothing else
     seconds, cpu_seconds, start, before = [], [], time.perf_counter(), time.process_time()
     for taken, _ in islice(timed_steps(state), WARM_UP_STEPS + n_steps):
         seconds.append(taken)
@@ -256,7 +258,20 @@ def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[fl
     return tuple(medians)
 
 
-class LiveBytes(TorchDispatchMode):
+class OneThread(TorchDispatchMode):
+    """Sees all operations inside it: of a step, too, whose images else are computed by threads without the mode."""
+
+    def __enter__(self):
+        self._n_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        torch.set_num_threads(self._n_threads)
+        return super().__exit__(*error)
+
+
+class LiveBytes(OneThread):
     """Counts the bytes of all storages that operations inside it make and that have not been freed: `live`, and their `peak`.
 
     Fake tensors count as others do; where their values are asked for, they are taken to be finite.

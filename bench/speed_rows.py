@@ -5,6 +5,7 @@ tensors, forward and backward. Bytes are those of all tensors that operations re
 """
 
 import platform
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,13 +21,13 @@ from graf.models import generator as rendering
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.limits import available_cores
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
+from graf.runtime.threads import map_in_threads
 from graf.training import steps
 from graf.training.state import TrainState
-from memory_rows import WARM_UP_STEPS, counted_peak, timed_steps, wait_for
+from memory_rows import WARM_UP_STEPS, OneThread, counted_peak, timed_steps, wait_for
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
@@ -91,7 +92,7 @@ def described(config: Config, device: torch.device) -> dict:
     }
 
 
-class Work(TorchDispatchMode):
+class Work(OneThread):
     """Counts the operations of the products and convolutions inside it, of which an addition and a multiplication are two, and
     the bytes of the tensors that each operation reads and writes; a view moves none."""
 
@@ -117,8 +118,9 @@ class Call:
     args: tuple
     kwargs: dict
     learns: bool  # has a backward pass
-    judge_learns: bool  # the discriminator's weights have gradients in it
+    learning: list[nn.Parameter]  # of both networks, those that have gradients in it
     autocast: bool
+    in_thread: bool  # of one core, beside others; else with all cores
 
     def again(self, state: TrainState, cost: Callable[[str, Callable], None]) -> None:
         """Hand `cost` the forward pass, and the backward pass where there is one."""
@@ -129,12 +131,11 @@ class Call:
                 results.append(self.function(*args, **kwargs))
 
         args, kwargs = tree_map(lambda x: _leaf(x) if isinstance(x, Tensor) else x, (self.args, self.kwargs))
-        state.discriminator.requires_grad_(self.judge_learns)
         cost("forward", forward)
         ends = [x for x in tree_leaves([getattr(r, "logits", r) for r in results]) if isinstance(x, Tensor) and x.requires_grad]
+        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad] + self.learning
         if ends:
-            cost("backward", lambda: torch.autograd.backward(ends, [torch.ones_like(x) for x in ends]))
-        state.discriminator.requires_grad_(True)
+            cost("backward", lambda: torch.autograd.grad(ends, leaves, [torch.ones_like(x) for x in ends], allow_unused=True))
 
 
 def _leaf(x: Tensor) -> Tensor:
@@ -154,19 +155,21 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("optimizers", steps, "_optimize"),
         ("EMA", state, "update_average"),
     ]
-    calls, inside = {name: [] for name, _, _ in parts}, []
+    calls, here = {name: [] for name, _, _ in parts}, threading.local()
 
     def noting(name: str, function: Callable) -> Callable:
         def noted(*args: Any, **kwargs: Any) -> Any:
-            if not inside:
-                judge_learns = next(state.discriminator.parameters()).requires_grad
-                autocast = torch.is_autocast_enabled(state.device.type)
-                calls[name].append(Call(function, args, kwargs, torch.is_grad_enabled(), judge_learns, autocast))
-            inside.append(name)
+            if getattr(here, "inside", False):
+                return function(*args, **kwargs)
+            learning = [p for network in (generator, state.discriminator) for p in network.parameters() if p.requires_grad]
+            how = torch.is_grad_enabled(), learning, torch.is_autocast_enabled(state.device.type)
+            in_thread = threading.current_thread() is not threading.main_thread()
+            calls[name].append(Call(function, args, kwargs, *how, in_thread))
+            here.inside = True
             try:
                 return function(*args, **kwargs)
             finally:
-                inside.pop()
+                here.inside = False
 
         return noted
 
@@ -211,15 +214,15 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
         found["bytes"] += work.n_bytes
 
     def take_time(direction: str, call: Callable) -> None:
-        seconds[direction] += seconds_of(call, state.device)
+        seconds[direction] += seconds_of(call, state.device) / n_threads
 
     for call in calls:
         call.again(state, count)
-    turns = []
+    turns, n_threads = [], torch.get_num_threads() if any(call.in_thread for call in calls) else 1
     for _ in range(repeats):
         turns.append(seconds := dict.fromkeys(costs, 0.0))
-        for call in calls:
-            call.again(state, take_time)
+        for _ in map_in_threads(lambda call: call.again(state, take_time), calls, n_threads):
+            pass
     return {direction: cost | {"seconds": median(turn[direction] for turn in turns)} for direction, cost in costs.items()}
 
 
