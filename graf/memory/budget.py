@@ -6,8 +6,7 @@ import sys
 
 from graf.config import MemoryConfig
 from graf.errors import GrafError
-from graf.runtime.device import process_bytes
-from graf.runtime.limits import GB, memory_limit
+from graf.runtime.limits import GB, memory_limit, process_bytes
 
 import psutil
 import torch

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.readings import Card, CpuLoad, ProcessTree, read_allocator
+from graf.memory.process_tree import ProcessTree
+from graf.memory.readings import Card, CpuLoad, read_allocator
 from graf.memory.snapshot import Census, take_census
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB, memory_available

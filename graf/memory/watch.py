@@ -12,13 +12,11 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.readings import ProcessTree
-from graf.runtime.cleanup import request_clean_up
+from graf.memory.process_tree import ProcessTree
 from graf.runtime.files import json_rows, whole_file, write_text
-from graf.runtime.limits import GB, MB, memory_limit
+from graf.runtime.limits import GB, MB, memory_limit, process_status
 
 import psutil
-from matplotlib.figure import Figure
 
 log = logging.getLogger("graf")
 
@@ -160,6 +158,8 @@ def draw_curve(watch: ProcessWatch, file: Path) -> None:
     minutes = [point["seconds"] / 60 for point in watch.curve]
     host = [point["host_bytes"] / GB for point in watch.curve]
     workers = [point["workers_bytes"] / GB for point in watch.curve]
+    from matplotlib.figure import Figure  # slow to load
+
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     axes.stackplot(minutes, host, workers, labels=("process", "its children, with what they share"), alpha=0.6)
@@ -259,3 +259,16 @@ def forwarded_signals(process: psutil.Process) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def request_clean_up(process: psutil.Process) -> int | None:
+    """Ask a process to clean up, or its first descendant that handles the signal, such as train.py started by a shell.
+
+    Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
+    """
+    for candidate in (process, *process.children(recursive=True)):
+        caught = int(process_status("SigCgt", candidate.pid) or "0", 16)  # a bit per signal that has a handler
+        if caught >> (signal.SIGUSR2 - 1) & 1:
+            candidate.send_signal(signal.SIGUSR2)
+            return candidate.pid
+    return None

@@ -3,9 +3,8 @@
 import gc
 import signal
 
-from graf.runtime.device import call_glibc, process_status
+from graf.runtime.device import call_glibc
 
-import psutil
 import torch
 
 
@@ -27,16 +26,3 @@ def install_signal_handler() -> None:
     """
     if hasattr(signal, "SIGUSR2"):
         signal.signal(signal.SIGUSR2, lambda _number, _frame: clean_up())
-
-
-def request_clean_up(process: psutil.Process) -> int | None:
-    """Ask a process to clean up, or its first descendant that handles the signal, such as train.py started by a shell.
-
-    Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
-    """
-    for candidate in (process, *process.children(recursive=True)):
-        caught = int(process_status("SigCgt", candidate.pid) or "0", 16)  # a bit per signal that has a handler
-        if caught >> (signal.SIGUSR2 - 1) & 1:
-            candidate.send_signal(signal.SIGUSR2)
-            return candidate.pid
-    return None

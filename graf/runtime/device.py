@@ -3,9 +3,9 @@
 import contextlib
 import ctypes
 import sys
-from pathlib import Path
 
 from graf.errors import GrafError
+from graf.runtime.limits import process_bytes
 
 import torch
 
@@ -61,18 +61,3 @@ def peak_memory_bytes(device: torch.device) -> int:
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB elsewhere
-
-
-def process_bytes(name: str) -> int | None:
-    """A size of this process from /proc, such as VmHWM or VmData (man 5 proc); None where there is none."""
-    kibibytes = process_status(name)
-    return None if kibibytes is None else int(kibibytes) * 1024
-
-
-def process_status(name: str, pid: int | str = "self") -> str | None:
-    """A value of /proc/PID/status, without its unit; None where there is none."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((line.split()[1] for line in lines if line.startswith(f"{name}:")), None)

@@ -88,3 +88,18 @@ def _statistic(path: Path, name: str) -> int:
         return next((int(row[1]) for row in rows if row[0] == name), 0)
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def process_bytes(name: str) -> int | None:
+    """A size of this process from /proc, such as VmHWM or VmData (man 5 proc); None where there is none."""
+    kibibytes = process_status(name)
+    return None if kibibytes is None else int(kibibytes) * 1024
+
+
+def process_status(name: str, pid: int | str = "self") -> str | None:
+    """A value of /proc/PID/status, without its unit; None where there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.split()[1] for line in lines if line.startswith(f"{name}:")), None)

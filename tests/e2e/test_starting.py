@@ -8,6 +8,7 @@ import pytest
 from command_line import ROOT
 
 HEAVY = ("torch", "torchvision", "torch_fidelity", "scipy", "matplotlib")
+LIGHT_TOOLS = [f"tools/{name}.py" for name in ("monitor_training", "memory_leak_detector", "train_with_memory_monitoring")]
 BLOCKED = f"""
 import runpy, sys
 sys.modules.update(dict.fromkeys({HEAVY}))  # an import of None fails
@@ -25,7 +26,7 @@ def run_blocked(program: str, *arguments: str, status: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("program", ["train.py", "eval.py", "tools/monitor_training.py"])
+@pytest.mark.parametrize("program", ["train.py", "eval.py", *LIGHT_TOOLS])
 def test_help_loads_nothing_heavy(program):
     assert "--version" in run_blocked(program, "--help")
 

@@ -17,8 +17,8 @@ from graf.memory import watch as watch_module
 from graf.memory.leaks import LeakReport
 from graf.memory.sizes import starting_sizes
 from graf.memory.snapshot import record_history, take_census, write_snapshot
-from graf.memory.watch import NewRows, ProcessWatch, WatchSettings, watch_command, watch_pid
-from graf.runtime.cleanup import clean_up, install_signal_handler, request_clean_up
+from graf.memory.watch import NewRows, ProcessWatch, WatchSettings, request_clean_up, watch_command, watch_pid
+from graf.runtime.cleanup import clean_up, install_signal_handler
 from graf.runtime.limits import GB, MB
 
 import psutil
