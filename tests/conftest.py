@@ -60,13 +60,6 @@ def film():
 
 
 @pytest.fixture
-def triplane():
-    """A field of three small planes at the smoke config's size, with overrides."""
-    recipe = ("nerf.conditioning=triplane", "nerf.plane_size=8", "nerf.plane_channels=4", "nerf.synthesis_width=8")
-    return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", (*UNREFINED, *recipe, *overrides))
-
-
-@pytest.fixture
 def labels(smoke):
     """Four cameras, of two classes and three elevations."""
     poses = sample_poses(4, smoke().data, torch.Generator().manual_seed(11))

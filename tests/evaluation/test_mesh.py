@@ -192,7 +192,7 @@ def test_bounds_without_the_origin_are_refused(smoke):
         visible_radius(smoke("data.far=3.5").data)
 
 
-@pytest.mark.parametrize("network", ["smoke", "concat", "triplane"])
+@pytest.mark.parametrize("network", ["smoke", "film", "concat"])
 def test_density_is_what_rendering_composites(request, network):
     """The opacity of a rendered ray is 1 - exp(-sum of density times length)."""
     config = request.getfixturevalue(network)("nerf.density_activation=softplus")

@@ -12,9 +12,9 @@ BOX = "data.box=[-1,-0.5,-0.25,0.5,0.5,0.75]"
 
 
 @pytest.fixture
-def field(triplane):
+def field(smoke):
     torch.manual_seed(0)
-    config = triplane(BOX)
+    config = smoke(BOX)
     return TriplaneField(config.nerf, config.z_dist, 16, config.data)
 
 
@@ -43,8 +43,8 @@ def test_a_look_up_between_grid_points_is_bilinear_and_goes_on_beyond_the_box(fi
     torch.testing.assert_close(found[1], 0.75 * xz[:, 7, 2] + 0.25 * xz[:, 7, 3], atol=1e-5, rtol=0)
 
 
-def test_without_a_box_the_planes_span_near_and_far(triplane):
-    config = triplane("data.near=2", "data.far=5")
+def test_without_a_box_the_planes_span_near_and_far(smoke):
+    config = smoke("data.near=2", "data.far=5")
     field = TriplaneField(config.nerf, config.z_dist, 16, config.data)
     assert field.centre.tolist() == [0, 0, 0] and field.half_size.tolist() == [1.5, 1.5, 1.5]
 
@@ -77,8 +77,8 @@ def test_the_synthesis_is_convolutions_normalised_scaled_and_shifted(field):
 
 
 @pytest.mark.parametrize("activation, bias", [("softplus", -1.0), ("relu", None)])
-def test_density_starts_thin(triplane, activation, bias):
-    config = triplane(f"nerf.density_activation={activation}")
+def test_density_starts_thin(smoke, activation, bias):
+    config = smoke(f"nerf.density_activation={activation}")
     field = TriplaneField(config.nerf, config.z_dist, 16, config.data)
     assert (field.density.bias.item() == bias) == (activation == "softplus")
 
@@ -101,8 +101,8 @@ def test_it_answers_in_float32_in_mixed_precision(field):
         torch.testing.assert_close(actual, wanted, atol=0.1, rtol=0.1)
 
 
-def test_planes_are_drawn_once_per_image_whatever_the_pieces(triplane, labels):
-    generator, drawn = Generator(triplane()), []
+def test_planes_are_drawn_once_per_image_whatever_the_pieces(smoke, labels):
+    generator, drawn = Generator(smoke()), []
     generator.field.to_planes.register_forward_hook(lambda *_: drawn.append(1))
     latents = torch.randn(4, 8)
     generator(latents, labels, rays_at_once=37).images.mean().backward()
