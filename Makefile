@@ -9,7 +9,7 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
-.PHONY: help train test test-gpu lint
+.PHONY: help train weights test test-gpu lint
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
@@ -17,6 +17,12 @@ help:  ## this list
 train: .venv/ready  ## install into .venv, train the default run on the embedded cars, render the sweep
 	$(BIN)/python train.py --config configs/default.yaml --use_amp
 	$(BIN)/python eval.py
+
+weights: train  ## the same, and write its generator and its measurements to weights/
+	$(BIN)/python eval.py --export weights/toy_cars.safetensors
+	rm -f weights/metrics.json
+	$(BIN)/python eval.py --checkpoint weights/toy_cars.safetensors --out weights --consistency \
+	    --metrics fid,kid,kid_independent,variety,coverage,haze
 
 test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -6,6 +6,8 @@ import stat
 import subprocess
 from pathlib import Path
 
+from write_tables import parser_of
+
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,16 @@ def test_make_alone_prints_a_line_for_each_target(make):
     lines = make()
     assert [line.split()[:2] for line in lines] == [["make", target] for target in targets]
     assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
+    lines = "\n".join(make("--dry-run", "weights")).replace("\\\n", " ").splitlines()
+    train, sweep, export, measure = (line.split()[1:] for line in lines if ".venv/bin/python" in line)
+    assert (train[0], sweep) == ("train.py", ["eval.py"])
+    flags = parser_of("eval.py")
+    exported, measured = (flags.parse_args(command[1:]) for command in (export, measure))
+    assert exported.export == str(measured.checkpoint) == "weights/toy_cars.safetensors"
+    assert measured.out == Path("weights") and measured.consistency and "kid" in measured.metrics
 
 
 def test_without_a_card_the_download_is_told_first(make):

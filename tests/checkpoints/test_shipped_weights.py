@@ -1,0 +1,46 @@
+"""weights/toy_cars.safetensors, which a fresh clone renders: a small file, whose numbers are beside it."""
+
+import json
+from pathlib import Path
+
+import graf
+from graf.camera import poses_at
+from graf.checkpoints.export import read_export
+from graf.config import Config
+from graf.evaluation.results import METRICS_FILE, rendering_sha256
+from graf.runtime.files import file_sha256
+
+import pytest
+import torch
+
+FILE = Path(__file__).parents[2] / "weights" / "toy_cars.safetensors"
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"{FILE.name} is not there; make weights")
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return graf.load_generator(FILE)
+
+
+def test_it_is_small_and_of_the_default_run(generator):
+    assert FILE.stat().st_size < 4e6
+    assert (generator.config.nerf, generator.config.ccsr) == (Config().nerf, Config().ccsr)
+    assert read_export(FILE)["step"] == generator.config.training.max_steps == Config().training.max_steps
+
+
+def test_the_numbers_beside_it_are_of_this_file(generator):
+    measured = json.loads(FILE.with_name(METRICS_FILE).read_text())
+    assert (measured["checkpoint"], measured["checkpoint_sha256"]) == (FILE.name, file_sha256(FILE))
+    drawn_by = rendering_sha256(generator.config)
+    assert {measured[name]["rendering_sha256"] for name in ("consistency", "variety", "haze")} == {drawn_by}
+    assert measured["rendering_sha256"] == drawn_by and measured["step"] == read_export(FILE)["step"]
+
+
+def test_a_car_stands_in_the_middle_and_nothing_at_the_edge(generator):
+    latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
+    azimuths = torch.tensor([0.0, 90.0, 180.0, 270.0])
+    view = generator.render(latents, poses_at(azimuths, torch.full((4,), 0.35), radius=3.6))
+    assert view.images.shape == (4, 3, 64, 64) and view.images.isfinite().all()
+    middle, edge = view.opacity[..., 28:36, 28:36], torch.cat([view.opacity[..., :2, :], view.opacity[..., -2:, :]], dim=-2)
+    assert middle.mean() > 0.9
+    assert edge.max() < 0.1
