@@ -15,6 +15,7 @@ from graf.camera import Labels, sample_poses
 from graf.config import NerfConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator
+from graf.models.occupancy import density_at
 from graf.rays import camera_rays, depth_bounds, full_grid, is_inside, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
 from graf.runtime.files import whole_file
@@ -109,11 +110,8 @@ def remove_meshes(folder: Path) -> None:
 def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:
     """Density (N,), in 1 / scene unit, at points (N, 3) of the field that is seen, 0 outside data.box; styles of one object."""
     field = generator.field if generator.field_fine is None else generator.field_fine
-    activation = F.relu if generator.config.nerf.density_activation == "relu" else F.softplus
-    ahead = points.new_tensor([[[0.0, 0.0, -1.0]]])  # a direction, on which density does not depend
-    found = torch.cat(
-        [activation(field(some[None, None], ahead, styles[-1])[0][0, 0]) for some in points.split(POINTS_AT_ONCE)]
-    )
+    nerf = generator.config.nerf
+    found = torch.cat([density_at(field, some, styles[-1], nerf) for some in points.split(POINTS_AT_ONCE)])
     return found if generator.box is None else found * is_inside(points, generator.box)
 
 

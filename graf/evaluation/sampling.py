@@ -7,6 +7,7 @@ from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.models.generator import Generator, Rendering
+from graf.models.occupancy import ObjectRenderer, pays
 from graf.runtime.guard import retry_halved
 
 import torch
@@ -32,14 +33,33 @@ def render_views(
     generator: Generator, objects: Objects, poses: Tensor, resolution: int | None = None, bar: tqdm | None = None
 ) -> Rendering:
     """Each of N objects (latents, classes) from each of V cameras (V, 3, 4), object by object: N * V images on the CPU."""
+    return render_each(_renderers(generator, objects, fast=False), poses, resolution, bar)
+
+
+def fast_renderers(generator: Generator, objects: Objects, n_views: int, resolution: int | None = None) -> list[ObjectRenderer]:
+    """Renderers of the objects for sheets and videos, fast where n_views of each object are enough to gain from it.
+
+    What is measured comes from `render_views`, which is exact.
+    """
+    return _renderers(generator, objects, fast=pays(generator.config, n_views, resolution))
+
+
+def render_each(
+    renderers: list[ObjectRenderer], poses: Tensor, resolution: int | None = None, bar: tqdm | None = None
+) -> Rendering:
+    """The renderers' objects from each of V cameras (V, 3, 4), as `render_views`."""
     views = []
-    for latent, class_index in zip(*objects, strict=True):
+    for renderer in renderers:
         for some in poses.split(VIEWS_AT_ONCE):
-            n = len(some)
-            views.append(generator.render(latent.expand(n, -1), some, resolution, class_index.expand(n)))
+            views.append(renderer.render(some, resolution))
             if bar is not None:
-                bar.update(n)
+                bar.update(len(some))
     return Rendering.cat(views)
+
+
+def _renderers(generator: Generator, objects: Objects, fast: bool) -> list[ObjectRenderer]:
+    latents, classes = objects
+    return [ObjectRenderer(generator, *one, fast) for one in zip(latents.split(1), classes.split(1), strict=True)]
 
 
 def fresh_samples(

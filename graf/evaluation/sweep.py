@@ -15,7 +15,7 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.results import rendering_sha256
-from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects, render_views
+from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects, fast_renderers, render_each
 from graf.models.generator import Generator, Rendering, weights_hash
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
@@ -111,9 +111,10 @@ class Frames:
         """Write the missing frames. Returns the largest `low_resolution_errors` of all that the folder holds."""
         errors = self._start()
         missing = self.missing()
+        renderers = fast_renderers(self.generator, self.objects, len(self.poses), self.resolution) if missing else []
         for start in range(0, len(missing), VIEWS_AT_ONCE):  # a sweep can be stopped between two of these without loss
             some = missing[start : start + VIEWS_AT_ONCE]
-            rendering = render_views(self.generator, self.objects, self.poses[some], self.resolution, bar)
+            rendering = render_each(renderers, self.poses[some], self.resolution, bar)
             errors = largest(errors, low_resolution_errors(self.generator, rendering))
             self._write_manifest(errors)
             data = self.generator.config.data

@@ -6,7 +6,7 @@ from graf.camera import middle_poses, rotation_poses, view_azimuths
 from graf.evaluation.collapse import collapse_warning
 from graf.evaluation.consistency import sanity
 from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
-from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.sampling import fast_renderers, render_each, render_views, sample_objects
 from graf.runtime.files import not_worth_a_run
 from graf.training.state import TrainState
 
@@ -40,7 +40,7 @@ def write_rotation(state: TrainState) -> None:
     data = state.config.data
     n_frames = min(VIDEO_FRAMES, state.config.memory.max_validation_outputs // SHEET_OBJECTS)
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
-    rendering = render_views(state.generator_ema, objects, rotation_poses(n_frames, data))
+    rendering = render_each(fast_renderers(state.generator_ema, objects, n_frames), rotation_poses(n_frames, data))
     frames = side_by_side(picture(rendering, "rgb", data.near, data.far), SHEET_OBJECTS)
     with not_worth_a_run("videos"):
         write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)

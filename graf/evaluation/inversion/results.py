@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
-from graf.evaluation.sampling import render_views
+from graf.evaluation.sampling import fast_renderers, render_each, render_views
 from graf.evaluation.sweep import VIDEO_FRAMES, VIEWS
 from graf.models.generator import Generator
 from graf.runtime.files import write_text
@@ -55,7 +55,8 @@ def write_inversion(
     poses = poses_at(azimuth_deg, inversion.v.mean().expand_as(azimuth_deg), sum(data.radius) / 2)
     sheet = picture(render_views(generator, found, poses), "rgb", data.near, data.far)
     files.append(write_grid(out / "sweep.png", sheet, VIEWS))
-    frames = picture(render_views(generator, found, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
+    renderers = fast_renderers(generator, found, VIDEO_FRAMES)
+    frames = picture(render_each(renderers, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
     files += [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]
     write_text(out / "inversion.json", json.dumps(as_json(inversion, names), indent=1, allow_nan=False))
     return [*files, out / "inversion.json"]
