@@ -242,6 +242,10 @@ class TrainingConfig:
     amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
         "auto", "auto: bfloat16 where the processor multiplies it, else float16 (card) or float32 (CPU)"
     )
+    compile: bool = key(
+        False,
+        "compile the radiance field for training (torch.compile); needs a C++ compiler, and slows CPUs down",
+    )
     max_hours: float = key(0.0, "end the run, to be continued, after so many hours; 0 for no limit", 0)
     max_bad_steps: int = key(
         100, "non-finite steps in a row after which the run goes back to its last checkpoint, once, then stops", 1

@@ -4,7 +4,9 @@ import bisect
 import copy
 import logging
 import math
+import os
 import random
+import shutil
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
@@ -13,7 +15,7 @@ from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
 from graf.checkpoints.foreign.recognition import recognise
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, TrainingConfig
-from graf.errors import CheckpointError
+from graf.errors import CheckpointError, GrafError
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
@@ -56,6 +58,8 @@ class TrainState:
         known = n_classes, n_elevations, config.data.channels
         self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
+        if config.training.compile:
+            compile_fields(self.generator)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
@@ -182,6 +186,19 @@ class TrainState:
         if "python" in rng:  # older checkpoints have neither
             random.setstate(rng["python"])
             np.random.set_state(rng["numpy"])
+
+
+def compile_fields(generator: Generator) -> None:
+    """Have the radiance fields compiled when they are first called, in place: names in checkpoints stay as they are.
+
+    The rest stays as it is: the discriminator, because the double backward pass of its penalty cannot be compiled; CCSR's
+    backbone, of whose padding torch 2.15 compiles a wrong backward pass; the moving average, which renders frames of all sizes.
+    Raises GrafError without a C++ compiler.
+    """
+    if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        raise GrafError("training.compile: no C++ compiler is found; install g++, or set training.compile=false")
+    for field in filter(None, (generator.field, generator.field_fine)):
+        field.compile(dynamic=True)  # the number of rays that hit the box changes from step to step
 
 
 def restore(path: Path, state: TrainState) -> None:

@@ -1,5 +1,7 @@
 """All that a run is: its moving average, schedules and random state; and the device it runs on."""
 
+import shutil
+
 from graf.errors import GrafError
 from graf.runtime.device import choose_device
 from graf.training.state import TrainState
@@ -126,6 +128,31 @@ def test_random_state_is_saved_and_restored(build):
 def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
     torch.save(build().state_dict(), tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == 0
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_a_compiled_field_renders_the_same_and_is_saved_under_the_same_names(smoke, labels, monkeypatch, tmp_path):
+    """Both passes; the moving average, which renders samples, and the discriminator are as they were."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain, compiled = (TrainState(smoke(f"training.compile={c}"), torch.device("cpu"), 2, 3) for c in ("false", "true"))
+    latents, found = plain.sample_latents(4), []
+    for state in (plain, compiled):
+        images = state.generator(latents, labels).images
+        found.append((images, torch.autograd.grad(images.square().mean(), list(state.generator.field.parameters()))))
+    (images, gradients), (compiled_images, compiled_gradients) = found
+    assert compiled.generator.field._compiled_call_impl is not None
+    assert compiled.generator_ema.field._compiled_call_impl is None
+    torch.testing.assert_close(compiled_images, images, atol=1e-4, rtol=0)
+    wanted = torch.cat([gradient.flatten() for gradient in gradients])
+    assert (torch.cat([gradient.flatten() for gradient in compiled_gradients]) - wanted).norm() <= 1e-3 * wanted.norm() > 0
+    assert compiled.state_dict()["generator"].keys() == plain.state_dict()["generator"].keys()
+
+
+def test_compiling_without_a_compiler_is_refused(build, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(GrafError, match="training.compile: no C.. compiler is found; install g.."):
+        build("training.compile=true")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "mps", "meta", "", "gpu0", "cuda:x"])
