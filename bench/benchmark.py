@@ -2,6 +2,8 @@
 
 python bench/benchmark.py speed      # steps of GRAF's network in turns, A B A B: plain PyTorch and this package; then
                                      # the default's step by part, against what the machine can do. With --config: of that
+python bench/benchmark.py render --checkpoint FILE     # seconds per frame: one by one, as one object's, and the fast way
+python bench/benchmark.py start      # seconds of --help, and to the first step of a training run
 python bench/benchmark.py growth     # is the cost linear in rays, samples and batch? --picture FILE draws it
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
@@ -18,11 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import memory_rows as memory
 import speed_rows as speed
+from graf.checkpoints.generator_loading import load_generator
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
@@ -44,6 +47,10 @@ LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
 MOST_MEMORY = 0.65  # of plain's
 MOST_TIME_OF_AMP = 1.05  # of float32's
 PARTS = "parts"
+FRAMES = ("plain", "object", "fast")
+PIXELS = (64, 128, 256, 512)
+STARTS = ("train.py --help", "eval.py --help", "first step")
+NEVER = tuple(f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video"))
 GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
     "rays per image": ("ray_sampler.rays_per_patch", (256, 1024, 4096)),
     "samples per ray": ("nerf.samples_per_ray", (8, 16, 32, 64)),
@@ -72,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
     p.add_argument("--steps", type=positive, help="steps that are timed; by default 10, of busy 20, of memory 3, or a minute's")
-    p.add_argument("--rounds", type=positive, default=2, help="speed, busy: turns of each variant (default: 2)")
+    p.add_argument("--rounds", type=positive, default=2, help="turns of each variant (default: 2)")
     p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="speed: training.amp_dtype (default: auto)")
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays per image")
@@ -80,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
     p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--checkpoint", type=Path, help="render: a trained generator, as for eval.py")
+    p.add_argument("--pixels", type=positive, nargs="+", default=PIXELS, help="render: sides of the frames")
     p.add_argument("--picture", type=Path, metavar="FILE", help="growth: draw it into this PNG")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the rows into this file too")
     p.add_argument("--row", help=argparse.SUPPRESS)
@@ -109,6 +118,10 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
             for name, (key, values) in GROWN.items()
         }
         return speed.growth_rows(builds, device, args.steps or 10)
+    if args.what == "render":
+        return row | speed.frame_row(load_generator(args.checkpoint, device=str(device)), row, args.steps or 10)
+    if args.what == "start":
+        return row | start_row(args, row["name"])
     if row["name"] == PARTS:
         return speed.part_rows(speed_config(args, default=CONFIG_DIR / "default.yaml"), device, args.steps or 10)
     config, plain = speed_config(args, *SPEED[row["name"]]), row["name"] == "plain"
@@ -148,12 +161,12 @@ def speed_verdicts(rows: list[dict]) -> None:
         log.info("amp: %.2f of the %s of float32; at most %.2f: %s", share, what, MOST_TIME_OF_AMP, held)
 
 
-def in_turns(names: list[str], rounds: int) -> list[dict]:
+def in_turns(names: Sequence[str], rounds: int, **of_all: int) -> list[dict]:
     """A row per name, each measured in processes of its own, in turns: medians, and the first name's seconds over its own.
 
     Of a machine that others use, CPU seconds say more than those of the clock.
     """
-    turns = [in_own_process({"name": name}) for _ in range(rounds) for name in names]
+    turns = [in_own_process({"name": name} | of_all) for _ in range(rounds) for name in names]
     rows: list[dict] = []
     log.info(
         "%s\n| name | dtype | seconds | least to most | CPU seconds | x %s | peak MB | utilisation |",
@@ -164,12 +177,14 @@ def in_turns(names: list[str], rounds: int) -> list[dict]:
     for name in names:
         own = [turn for turn in turns if turn["name"] == name]
         seconds = [turn["seconds"] for turn in own]
-        row = own[0] | {key: statistics.median(turn[key] for turn in own) for key in MEDIANS if key in own[0]}
+        row = own[0] | {key: statistics.median(turn[key] for turn in own) for key in MEDIANS if own[0][key] is not None}
         row |= {"least": min(seconds), "most": max(seconds)}
         row["speedup_over_plain"] = (rows[0] if rows else row)["seconds"] / row["seconds"]
         spread = f"{row['least']:.3f} to {row['most']:.3f}"
-        figures = spread, row["cpu_seconds"], row["speedup_over_plain"], row["peak_bytes"] / MB, row["flop_utilisation"]
-        log.info("| %s | %s | %.3f | %s | %.3f | %.2f | %.0f | %.2f |", name, row["dtype"], row["seconds"], *figures)
+        peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / MB:.0f}"
+        utilisation = "" if row["flop_utilisation"] is None else f"{row['flop_utilisation']:.2f}"
+        figures = spread, row["cpu_seconds"], row["speedup_over_plain"], peak, utilisation
+        log.info("| %s | %s | %.3f | %s | %.3f | %.2f | %s | %s |", name, row["dtype"], row["seconds"], *figures)
         rows.append(row)
     return rows
 
@@ -186,6 +201,39 @@ def parts_table() -> list[dict]:
         figures = row["flops"] / 1e9, row["bytes"] / 1e9, row["seconds"], row["flop_utilisation"], row["copy_utilisation"]
         log.info("| %s | %.2f | %.3f | %.4f | %.2f | %.2f |", row["name"], *figures)
     return rows
+
+
+def render_rows(args: argparse.Namespace) -> list[dict]:
+    """Seconds of a frame of one turning object: by Generator.render, with its styles computed once, and fast."""
+    if args.checkpoint is None:
+        raise GrafError("render: name a trained generator with --checkpoint FILE; an untrained one has no empty space")
+    return [row for pixels in args.pixels for row in in_turns(FRAMES, args.rounds, pixels=pixels)]
+
+
+def start_rows(args: argparse.Namespace) -> list[dict]:
+    log.info("the data is made first, where there is none")
+    start_row(args, STARTS[-1])
+    return in_turns(STARTS, args.rounds)
+
+
+def start_row(args: argparse.Namespace, name: str) -> dict:
+    """Seconds of a command until it ends, or of a training run until its first step is logged."""
+    config = load_config(args.config)
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    before, start = os.times(), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        trains = name == STARTS[-1]
+        command = training_command(args, folder, 1) if trains else [str(ROOT / name.split()[0]), "--help"]
+        with running(command, environment) as process:
+            if trains:
+                time_of_row(Path(folder, config.expname, "metrics.jsonl"), 1, process)
+            else:
+                process.wait()
+            seconds = time.perf_counter() - start
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    found = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": None, "flop_utilisation": None}
+    return speed.described(config, choose_device(args.device)) | {"work": f"start, {config.expname}"} | found
 
 
 def growth_rows(args: argparse.Namespace) -> list[dict]:
@@ -232,17 +280,21 @@ def training_speed(args: argparse.Namespace, n_busy: int) -> float:
     """Steps per second, without the first ones, of train.py with so many busy processes beside it."""
     steps, config = args.steps or 20, load_config(args.config)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}  # set here by graf itself
-    never = [f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video")]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as others:
-        settings = [f"training.outdir={folder}", "training.print_every=1", "training.monitoring=none", *never]
-        length = ["--max_steps", str(memory.WARM_UP_STEPS + steps)]
-        command = [str(ROOT / "train.py"), "--device", args.device, *length, "--set", *settings]
         for _ in range(n_busy):
             others.enter_context(running(["-c", BUSY]))
-        training = others.enter_context(running(command + (["--config", str(args.config)] if args.config else []), environment))
+        command = training_command(args, folder, memory.WARM_UP_STEPS + steps)
+        training = others.enter_context(running(command, environment))
         rows = Path(folder, config.expname, "metrics.jsonl")
         start = time_of_row(rows, memory.WARM_UP_STEPS, training)
         return steps / (time_of_row(rows, memory.WARM_UP_STEPS + steps, training) - start)
+
+
+def training_command(args: argparse.Namespace, folder: str, n_steps: int) -> list[str]:
+    """Train for so many steps, with a row for each, and nothing else."""
+    settings = [f"training.outdir={folder}", "training.print_every=1", "training.monitoring=none", *NEVER]
+    command = [str(ROOT / "train.py"), "--device", args.device, "--max_steps", str(n_steps), "--set", *settings]
+    return command + (["--config", str(args.config)] if args.config else [])
 
 
 @contextlib.contextmanager
@@ -323,6 +375,8 @@ def percent(share: float | None) -> str:
 
 TABLES = {
     "speed": speed_rows,
+    "render": render_rows,
+    "start": start_rows,
     "growth": growth_rows,
     "busy": busy_rows,
     "ccsr": ccsr_rows,

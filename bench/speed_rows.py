@@ -10,21 +10,24 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Any
 from unittest import mock
 
+from graf.camera import rotation_poses
 from graf.config import Config
 from graf.models import generator as rendering
-from graf.runtime.device import keep_freed_memory
+from graf.models.generator import Generator
+from graf.models.occupancy import ObjectRenderer
+from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import available_cores
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.runtime.threads import map_in_threads
 from graf.training import steps
 from graf.training.state import TrainState
-from memory_rows import WARM_UP_STEPS, OneThread, counted_peak, timed_steps, wait_for
+from memory_rows import WARM_UP_STEPS, OneThread, counted_peak, idle_bytes, timed_steps, wait_for
 
 import torch
 from torch import Tensor, nn
@@ -224,6 +227,33 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
         for _ in map_in_threads(lambda call: call.again(state, take_time), calls, n_threads):
             pass
     return {direction: cost | {"seconds": median(turn[direction] for turn in turns)} for direction, cost in costs.items()}
+
+
+def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:
+    """Seconds of a frame of `pixels` a side of one object that turns once in n_frames, by the way of the row's name."""
+    device, pixels = generator.background.device, row["pixels"]
+    keep_freed_memory()
+    idle = idle_bytes(device)
+    latents = generator.sample_latents(1, torch.Generator().manual_seed(0))
+    poses, a_class = rotation_poses(n_frames, generator.config.data), torch.zeros(1, dtype=torch.long)
+
+    def render() -> None:
+        if row["name"] == "plain":
+            for pose in poses:
+                generator.render(latents, pose[None], pixels, a_class)
+        else:
+            ObjectRenderer(generator, latents, a_class, fast=row["name"] == "fast").render(poses, pixels)
+
+    cpu = time.process_time()
+    seconds = seconds_of(render, device) / n_frames
+    training = replace(generator.config.training, use_amp=row["name"] == "fast")
+    return described(replace(generator.config, training=training), device) | {
+        "work": f"frame of {generator.config.expname}, {pixels} x {pixels}, one of {n_frames}; {available_cores()} cores",
+        "seconds": seconds,
+        "cpu_seconds": (time.process_time() - cpu) / n_frames,
+        "peak_bytes": peak_memory_bytes(device) - idle,
+        "flop_utilisation": None,
+    }
 
 
 def growth_rows(builds: dict[str, dict[int, Config]], device: torch.device, rounds: int) -> list[dict]:

@@ -207,6 +207,24 @@ def test_each_point_of_growth_is_a_step_of_its_config(smoke):
     assert all(row["seconds"] > 0 and f"{row['value']} images" in row["work"] for row in rows)
 
 
+def test_each_way_to_render_is_timed_per_frame(smoke):
+    generator = Generator(smoke("nerf.render_samples_per_ray=4")).eval()
+    rows = [speed_rows.frame_row(generator, {"name": name, "pixels": 16}, 2) for name in benchmark.FRAMES]
+    assert all(row["seconds"] > 0 and "16 x 16, one of 2" in row["work"] for row in rows)
+    assert [row["dtype"] for row in rows[:2]] == ["float32", "float32"]
+
+
+def test_an_untrained_generator_is_not_rendered():
+    with pytest.raises(GrafError, match="--checkpoint FILE"):
+        benchmark.render_rows(benchmark.parser().parse_args(["render"]))
+
+
+def test_a_start_is_timed_until_the_command_ends():
+    row = benchmark.start_row(benchmark.parser().parse_args(["start", "--device", "cpu"]), "train.py --help")
+    assert 0 < row["seconds"] < 60
+    assert row["cpu_seconds"] > 0
+
+
 def test_a_copy_reads_and_writes_and_a_product_adds_and_multiplies():
     with speed_rows.Work() as work:
         torch.zeros(8, 4).T.contiguous() @ torch.zeros(8, 2)
