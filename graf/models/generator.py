@@ -79,6 +79,8 @@ class Generator(nn.Module):
     that knows it, the class enters as an embedding added to the latents.
     """
 
+    piece_of_frame = 0.5  # rays that `render` takes at a time on a CPU, as a share of a training step's piece
+
     def __init__(self, config: Config, n_classes: int = 1):
         super().__init__()
         self.config = config
@@ -163,7 +165,7 @@ class Generator(nn.Module):
 
         chunk = self.config.nerf.chunk
         if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
-            chunk = min(chunk, max(SMALLEST_CHUNK, rays_of_a_piece(self.config.nerf) // 2))
+            chunk = min(chunk, max(SMALLEST_CHUNK, int(self.piece_of_frame * rays_of_a_piece(self.config.nerf))))
         return retry_halved(render_images, chunk, "rendering", SMALLEST_CHUNK)
 
     def _render_grid(

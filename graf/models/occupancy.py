@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 CELLS = 32  # along each side of a grid
 LEFT_OUT = 1 / 510  # opacity of a ray, at most, that is not computed: half a step of a file's 8 bits
+PIECE = 4  # times the rays at a time, as few of their samples are evaluated
 WORTH = 4  # samples per cell that pay for a grid
 
 
@@ -59,6 +60,7 @@ def only_what_is_seen(generator: Generator, latents: Tensor, class_index: Tensor
     latents = generator.condition(latents.to(device), Labels(None, class_index.to(device), class_index))
     of_object = copy.copy(generator)
     of_object._modules = dict(generator._modules)
+    of_object.piece_of_frame *= PIECE
     box = around(generator.config.data).to(device) if generator.box is None else generator.box
     for name, style in zip(("field", "field_fine"), generator.styles(latents), strict=False):
         setattr(of_object, name, SeenField(getattr(generator, name), style, box, generator.config.nerf, generator.box is None))

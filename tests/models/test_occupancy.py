@@ -75,7 +75,7 @@ def test_images_are_within_2_of_255_steps(smoke, where, box, activation):
 
 
 @pytest.mark.parametrize("box", [BOX, "data.box=none"])
-@pytest.mark.parametrize("kind", ["film", "concat", "triplane"])
+@pytest.mark.parametrize("kind", ["film", "concat", "smoke"])
 @pytest.mark.parametrize("importance", [0, 8])
 def test_every_field_of_drawn_weights(kind, box, importance, request):
     """With CCSR behind it, and view directions, which each sample takes from its ray (concat)."""
@@ -151,18 +151,18 @@ def test_styles_are_those_of_the_object_once(film, monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [100, 300, 5000])
-def test_frames_are_the_same_in_any_chunks(triplane, chunk):
+def test_frames_are_the_same_in_any_chunks(smoke, chunk):
     frames = []
     for size in (chunk, 16384):
-        generator, *one = object_of(triplane(BOX, f"nerf.chunk={size}"), Ball(0.4))
+        generator, *one = object_of(smoke(BOX, f"nerf.chunk={size}"), Ball(0.4))
         frames.append(ObjectRenderer(generator, *one, fast=True).render(rotation_poses(3, generator.config.data), 32))
     torch.testing.assert_close(frames[0].images, frames[1].images, atol=1e-5, rtol=0)
 
 
-def test_it_is_of_its_object_alone(triplane):
+def test_it_is_of_its_object_alone(smoke):
     """Two objects of one generator, with classes: each is what the generator renders of it."""
     torch.manual_seed(3)
-    generator = Generator(triplane(BOX, "discriminator.condition=class_and_pose"), n_classes=2).eval()
+    generator = Generator(smoke(BOX, "discriminator.condition=class_and_pose"), n_classes=2).eval()
     nn.init.normal_(generator.class_embedding.weight, std=3.0)
     latents, poses = generator.sample_latents(1), rotation_poses(2, generator.config.data)
     images = []
