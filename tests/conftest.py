@@ -15,8 +15,8 @@ UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 
 def pytest_configure():
     """A test takes one thread, as do the programs that it starts: other tests run beside it."""
-    os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or "1"
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(optionalhook=True)

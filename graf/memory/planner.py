@@ -78,14 +78,18 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
     field_kept, field_backward = _field(config, batch, size)
     scores = _scores(config, discriminator, batch, size_scored)
+    part_g, part_d = (_gradients_of_parts(config, network, device_type) for network in (generator, discriminator))
     moments = {
-        "discriminator step": {"discriminator": _discriminator_step(config, discriminator, batch, size_scored)},
+        "discriminator step": {
+            "gradients of parts": part_d,
+            "discriminator": _discriminator_step(config, discriminator, batch, size_scored),
+        },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
             "ccsr": _refinement(config, generator, batch, size),
             "discriminator": scores,
         },
-        "generator step, backward pass in the field": {"rays and field": field_backward},
+        "generator step, backward pass in the field": {"gradients of parts": part_g, "rays and field": field_backward},
     }
     moment = max(moments, key=lambda name: sum(moments[name].values()))
     parts = held | drawn | moments[moment]
@@ -106,6 +110,13 @@ def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) 
         "optimizers": learning * (2 if config.training.optimizer == "adam" else 1),
         "moving average": _weights(generator),
     }
+
+
+def _gradients_of_parts(config: Config, network: nn.Module, device_type: str) -> int:
+    """Those that wait to be added to the step's: one set per thread on the CPU, where images are shared out among threads."""
+    n_threads = min(torch.get_num_threads(), config.images_at_once) if device_type == "cpu" else 1
+    at_once = config.images_at_once == config.training.batch_size and n_threads == 1
+    return 0 if at_once else n_threads * _weights(network, learning=True)
 
 
 def _images(config: Config, batch: int) -> int:

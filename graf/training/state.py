@@ -192,7 +192,7 @@ def compile_fields(generator: Generator) -> None:
     """Have the radiance fields compiled when they are first called, in place: names in checkpoints stay as they are.
 
     The rest stays as it is: the discriminator, because the double backward pass of its penalty cannot be compiled; CCSR's
-    backbone, of whose padding torch 2.15 compiles a wrong backward pass; the moving average, which renders frames of all sizes.
+    backbone, whose padding's backward pass torch 2.15 fails to compile; the moving average, which renders frames of all sizes.
     Raises GrafError without a C++ compiler.
     """
     if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):

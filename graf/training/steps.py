@@ -266,6 +266,7 @@ def _accumulate(
             pieces = cut(part, math.ceil((part.stop - part.start) / n_threads))
             for gradients, stats in map_in_threads(gradients_of, pieces, len(pieces)):
                 torch.autograd.backward(list(gradients), list(gradients.values()))  # adds them to those of the network
+                gradients.clear()  # not held beside the next part's
                 for name, value in stats.items():
                     totals[name] = totals.get(name, 0) + value
         # What the processes will exchange

@@ -526,7 +526,7 @@ def test_the_list_tells_names_and_shapes(run, checkpoint, tmp_path, network):
         assert lines["output"].endswith("() as output.logits")
     else:
         assert lines["field.colour_layer"].endswith("not called as a module")
-        assert lines["field.to_planes"].endswith("(48, 32, 32)")
+        assert lines["field.to_planes"].endswith("(12, 8, 8)")
         assert lines["output"].endswith("(3, 16, 16) as output.images")
 
 
