@@ -87,7 +87,7 @@ def test_one_bit_of_one_number_is_enough(runs, value):
         bias[0] = value
 
     runs.plant(2, change)
-    assert "first field.shape_mapping.0.bias: 1 of 32 elements" in runs.message()
+    assert "first field.shape_mapping.0.bias: 1 of 64 elements" in runs.message()
 
 
 def remove_a_bias(content: dict) -> None:

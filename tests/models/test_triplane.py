@@ -62,16 +62,18 @@ def test_density_sees_the_shape_alone(field):
 
 
 def test_the_synthesis_is_convolutions_normalised_scaled_and_shifted(field):
-    """One image at a time, with the statistics of each of the 8 groups by hand; here a group is one channel."""
+    """One image at a time, with the statistics of each of the 8 groups by hand; here a group is two channels."""
     latents = torch.randn(2, 8)
     planes, of_colour = field.styles(latents)
     assert (planes.shape, of_colour.shape) == ((2, 3, 4, 8, 8), (2, 2, 16))
     for b in range(2):
-        styles = field.shape_mapping(latents[b, :4]).view(2, 2, 8, 1, 1)
+        styles = field.shape_mapping(latents[b, :4]).view(2, 2, 16, 1, 1)
         h = field.start[0]
         for i, conv in enumerate(field.convs):
             h = conv(h[None] if i == 0 else F.interpolate(h[None], scale_factor=2, mode="bilinear"))[0]
-            h = (h - h.mean((1, 2), keepdim=True)) / (h.var((1, 2), keepdim=True, unbiased=False) + 1e-5).sqrt()
+            groups = h.unflatten(0, (8, 2))
+            mean, variance = groups.mean((1, 2, 3), keepdim=True), groups.var((1, 2, 3), keepdim=True, unbiased=False)
+            h = ((groups - mean) / (variance + 1e-5).sqrt()).flatten(0, 1)
             h = F.leaky_relu((1 + styles[i, 0]) * h + styles[i, 1], 0.2)
         torch.testing.assert_close(planes[b], field.to_planes(h).view(3, 4, 8, 8), atol=1e-4, rtol=1e-4)
 
