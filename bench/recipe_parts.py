@@ -25,6 +25,13 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "CCSR at the field's rate": ("ccsr.rate=1",),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
     "R1 0.1": ("training.reg_param=0.1",),
+    "R1 every 8 steps": ("training.reg_every=8",),
+    "minibatches of 4": ("training.batch_size=4",),
+    "a faster discriminator": ("training.lr_d=0.002",),
+    "rates halved at 200 and 300": ("training.lr_anneal_every=[200,300]",),
+    "longer average": ("training.model_average_beta=0.998",),
+    "planes of 64 x 64": ("nerf.plane_size=64",),
+    "box kernel": ("ccsr.kernel=box",),
 }
 PART_COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),
@@ -36,6 +43,7 @@ PART_COLUMNS = {  # of a row: its heading and format
     "haze": ("haze", "{:.2f}"),
     "mean_opacity": ("opacity", "{:.2f}"),
     "seconds_per_step": ("s / step", "{:.3f}"),
+    "cpu_seconds_per_step": ("CPU s / step", "{:.3f}"),
 }
 FEWER_FAKES = "metrics.n_fake=500"  # of each part
 VARIETY_OBJECTS = 64
