@@ -3,6 +3,7 @@
 python bench/benchmark.py speed      # steps of GRAF's network in turns, A B A B: plain PyTorch and this package; then
                                      # the default's step by part, against what the machine can do. With --config: of that
 python bench/benchmark.py render --checkpoint FILE     # seconds per frame: one by one, as one object's, and the fast way
+python bench/benchmark.py loader     # seconds that a step waits for 12-megapixel photographs, kept decoded and not
 python bench/benchmark.py start      # seconds of --help, and to the first step of a training run
 python bench/benchmark.py growth     # is the cost linear in rays, samples and batch? --picture FILE draws it
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import loader_rows as loader
 import memory_rows as memory
 import speed_rows as speed
 from graf.checkpoints.generator_loading import load_generator
@@ -42,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 AMP = "training.use_amp=true"
 SPEED = {"plain": (), "float32": (), "system allocator": (), "amp": (AMP,)}
 QUICK_RAYS = 256
-MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation")
+MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation", "share_of_step")
 LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
 MOST_MEMORY = 0.65  # of plain's
 MOST_TIME_OF_AMP = 1.05  # of float32's
@@ -78,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
-    p.add_argument("--steps", type=positive, help="steps that are timed; by default 10, of busy 20, of memory 3, or a minute's")
+    p.add_argument("--steps", type=positive, help="that are timed; by default 10, busy 20, loader 30, memory 3, or a minute's")
     p.add_argument("--rounds", type=positive, default=2, help="turns of each variant (default: 2)")
     p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="speed: training.amp_dtype (default: auto)")
@@ -120,6 +122,9 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         return speed.growth_rows(builds, device, args.steps or 10)
     if args.what == "render":
         return row | speed.frame_row(load_generator(args.checkpoint, device=str(device)), row, args.steps or 10)
+    if args.what == "loader":
+        config = loader.loader_config(args.config, Path(row["folder"], "photographs"), row["name"])
+        return row | loader.loader_row(config, Path(row["folder"], "cache"), args.steps or 30, device)
     if args.what == "start":
         return row | start_row(args, row["name"])
     if row["name"] == PARTS:
@@ -161,7 +166,7 @@ def speed_verdicts(rows: list[dict]) -> None:
         log.info("amp: %.2f of the %s of float32; at most %.2f: %s", share, what, MOST_TIME_OF_AMP, held)
 
 
-def in_turns(names: Sequence[str], rounds: int, **of_all: int) -> list[dict]:
+def in_turns(names: Sequence[str], rounds: int, **of_all: int | str) -> list[dict]:
     """A row per name, each measured in processes of its own, in turns: medians, and the first name's seconds over its own.
 
     Of a machine that others use, CPU seconds say more than those of the clock.
@@ -177,7 +182,7 @@ def in_turns(names: Sequence[str], rounds: int, **of_all: int) -> list[dict]:
     for name in names:
         own = [turn for turn in turns if turn["name"] == name]
         seconds = [turn["seconds"] for turn in own]
-        row = own[0] | {key: statistics.median(turn[key] for turn in own) for key in MEDIANS if own[0][key] is not None}
+        row = own[0] | {key: statistics.median(turn[key] for turn in own) for key in MEDIANS if own[0].get(key) is not None}
         row |= {"least": min(seconds), "most": max(seconds)}
         row["speedup_over_plain"] = (rows[0] if rows else row)["seconds"] / row["seconds"]
         spread = f"{row['least']:.3f} to {row['most']:.3f}"
@@ -208,6 +213,17 @@ def render_rows(args: argparse.Namespace) -> list[dict]:
     if args.checkpoint is None:
         raise GrafError("render: name a trained generator with --checkpoint FILE; an untrained one has no empty space")
     return [row for pixels in args.pixels for row in in_turns(FRAMES, args.rounds, pixels=pixels)]
+
+
+def loader_rows(args: argparse.Namespace) -> list[dict]:
+    """Seconds that a training step waits for its batch, by how photographs are kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "photographs").mkdir()
+        loader.put_photographs(Path(folder, "photographs"))
+        rows = in_turns(tuple(loader.KEPT), args.rounds, folder=folder)
+    for row in rows:
+        log.info("%s: %.1f %% of a step is spent waiting", row["name"], 100 * row["share_of_step"])
+    return rows
 
 
 def start_rows(args: argparse.Namespace) -> list[dict]:
@@ -376,6 +392,7 @@ def percent(share: float | None) -> str:
 TABLES = {
     "speed": speed_rows,
     "render": render_rows,
+    "loader": loader_rows,
     "start": start_rows,
     "growth": growth_rows,
     "busy": busy_rows,

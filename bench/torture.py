@@ -79,7 +79,7 @@ def main() -> int:
         source = load_config(args.config, [*overrides, f"data.datadir={folder / 'source'}"])
         args.config = str(keep_config(source, folder))
         labels = apart(copy_images, source, folder)
-        overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}"]
+        overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}", "data.cache_gb=0"]
         result = torture(args, overrides, folder, n_faults, source.training.save_every)
     if args.json:
         write_text(args.json, json.dumps(result, indent=1))

@@ -66,7 +66,8 @@ def run(
         lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
     )
     config = continued(config, None if args.partial else checkpoint)
-    dataset = processes.in_turn(lambda: build_dataset(config))
+    cache = None if args.dry_run else config.run_dir / "cache"
+    dataset = processes.in_turn(lambda: build_dataset(config, cache))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     # Networks and optimizers, and the state of the checkpoint in them
     config = fit_to_data(config, dataset.knowledge)

@@ -68,6 +68,13 @@ class DataConfig:
     on_bad_file: Literal["error", "skip"] = key(
         "error", "faulty images: `error` ends with a list of them, `skip` leaves them out and counts them"
     )
+    cache_gb: float = key(
+        1.0,
+        "GB of memory in which a training run keeps its photographs decoded, each of its processes its own; more are kept in a "
+        "file of the run's folder, and 0 keeps none",
+        0,
+        1e6,
+    )
     prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) prefetches", 1, 1000)
 
     @property

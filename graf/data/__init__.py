@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from pathlib import Path
 
 from graf.config import Config
 from graf.config.checks import advice
@@ -18,12 +19,13 @@ __all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", 
 log = logging.getLogger("graf")
 
 
-def build_dataset(config: Config) -> Views:
-    """The config's data set, found or generated, and checked. Raises DataError with every fault at once."""
+def build_dataset(config: Config, cache: Path | None = None) -> Views:
+    """The config's data set, found or generated, and checked; photographs are kept decoded where a folder `cache` is named.
+    Raises DataError with every fault at once."""
     for message in advice(config):
         log.warning("%s", message)
     if config.data.type == "images":
-        return load_images(config)
+        return load_images(config, cache)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)
     return load_toy_cars(config.data)
 

@@ -31,7 +31,12 @@ def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
     With data.alpha: judge its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
     image, alpha = open_photograph(file, data)
-    parts = [image, alpha] if data.alpha == "judge" else [image]
+    return squared(image, alpha if data.alpha == "judge" else None, data)
+
+
+def squared(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
+    """What `open_photograph` returns as `read_image` does; (4, imsize, imsize) where there is an opacity."""
+    parts = [image] if alpha is None else [image, alpha]
     return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)
 
 

@@ -1,5 +1,6 @@
 """Data sets of photographs in folders: unposed, or with cameras from file names or a transforms.json."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
+from graf.data.decoded import Decoded, room_for
 from graf.data.decoding import read_image
 from graf.data.folders import (
     Fault,
@@ -34,10 +36,17 @@ log = logging.getLogger("graf")
 
 
 class ImageFolders(Views):
-    """The items of the folders, read from their files when asked for."""
+    """The items of the folders, read from their files when asked for, or from what is `decoded` of them."""
 
-    def __init__(self, items: list[Item], folders: list[Folder], source: str, data: DataConfig):
-        self.data = data
+    def __init__(
+        self,
+        items: list[Item],
+        folders: list[Folder],
+        source: str,
+        data: DataConfig,
+        decoded: Decoded | None = None,
+    ):
+        self.data, self.decoded = data, decoded
         class_index = torch.tensor([item.class_index for item in items], dtype=torch.long)
         labels = None
         if source != "none":
@@ -54,14 +63,18 @@ class ImageFolders(Views):
         )
 
     def read(self, index: int) -> Tensor:
+        if self.decoded:
+            with contextlib.suppress(OSError, ValueError):  # its file was removed: the photographs still are there
+                return self.decoded.read(index)[: self.data.channels]
         try:
             return read_image(self.files[index], self.data)
         except ValueError as error:
             raise DataError(f"{self.files[index]}: {error}") from error
 
 
-def load_images(config: Config) -> ImageFolders:
-    """The images of a config, each of them labelled and decoded once. Raises DataError with all faults.
+def load_images(config: Config, cache: Path | None = None) -> ImageFolders:
+    """The images of a config, each of them labelled and decoded once, and kept so where a folder `cache` is named, as
+    data.cache_gb says. Raises DataError with all faults.
 
     With data.on_bad_file: skip, faulty images are left out and logged.
     """
@@ -73,10 +86,13 @@ def load_images(config: Config) -> ImageFolders:
     else:
         items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
         faults += wrong
-    checked = check_images(items, data)
+    decoded = room_for(len(items), images_fingerprint(items, data), config, cache) if cache else None
+    checked = check_images(items, data, decoded)
+    decoded = decoded and decoded.finished()
     faults += [image.fault for image in checked if image.fault]
     bad_files = {fault.where for fault in faults if fault.of_image}
-    sound = [item for item in items if str(item.file) not in bad_files]
+    rows = [row for row, item in enumerate(items) if str(item.file) not in bad_files]
+    sound = [items[row] for row in rows]
     n_images = len(sound) if data.on_bad_file == "skip" else len(items)
     faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
     if data.on_bad_file == "skip" and items and not sound:
@@ -90,7 +106,7 @@ def load_images(config: Config) -> ImageFolders:
     if data.alpha == "auto":
         taken = [image for image in checked if str(image.item.file) not in bad_files]
         data = dataclasses.replace(data, alpha=judged_or_not(taken))
-    return ImageFolders(sound, folders, source, data)
+    return ImageFolders(sound, folders, source, data, decoded and decoded.only(rows))
 
 
 def images_fingerprint(items: list[Item], data: DataConfig) -> str:

@@ -1,21 +1,24 @@
 """Checks of a data set before training begins: image files, and how the set fits the config."""
 
+import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import open_photograph, square_side
+from graf.data.decoded import OPAQUE, Decoded
+from graf.data.decoding import open_photograph, square_side, squared
 from graf.data.folders import Fault, Item, v_cure
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
 
+from torch import Tensor
+
 FOV_TOLERANCE_DEG = 0.5
-OPAQUE = 255  # of 8 bits
 EXAMPLES = 3  # of images that a warning names
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
@@ -64,18 +67,25 @@ class CheckedImage(NamedTuple):
     transparent: bool = False
 
 
-def check_images(items: list[Item], data: DataConfig) -> list[CheckedImage]:
-    """The files themselves; each is decoded to its end, on all cores."""
+def check_images(items: list[Item], data: DataConfig, decoded: Decoded | None = None) -> list[CheckedImage]:
+    """The files themselves, decoded to their end, on all cores; `decoded` keeps each by its number among the items."""
+    keep = decoded.keep if decoded and not decoded.filled else None
+
+    def check(index: int) -> CheckedImage:
+        return check_image(items[index], data, keep and functools.partial(keep, index))
+
     with ThreadPoolExecutor(available_cores()) as pool:
-        checked = pool.map(lambda item: check_image(item, data), items)
+        checked = pool.map(check, range(len(items)))
         return list(progress(checked, desc="checking images", total=len(items), disable=not items))
 
 
-def check_image(item: Item, data: DataConfig) -> CheckedImage:
-    """Check one image file; its side is 0 where it cannot be read."""
+def check_image(item: Item, data: DataConfig, keep: Callable[[Tensor], None] | None = None) -> CheckedImage:
+    """Check one image file, and have it kept as it is trained on; its side is 0 where it cannot be read."""
     try:
         image, alpha = open_photograph(item.file, data)
         side = square_side(*image.size, data.center_crop)
+        if keep:
+            keep(squared(image, alpha, data))
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
     fault = None

@@ -1,7 +1,10 @@
 """The benchmark's plain step is the package's in other words, its memory bars hold, and its tables compare like with like."""
 
 import benchmark
+import loader_rows
 import speed_rows
+from graf.config import CONFIG_DIR
+from graf.data import images
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.training.state import TrainState
@@ -244,3 +247,29 @@ def test_speed_is_judged_beside_one_busy_process(monkeypatch, caplog):
 def test_a_training_that_ends_early_is_an_error(tmp_path):
     with benchmark.running(["-c", "raise SystemExit(2)"]) as training, pytest.raises(GrafError, match="status 2 before step 5"):
         benchmark.time_of_row(tmp_path / "metrics.jsonl", 5, training)
+
+
+def test_a_step_hardly_waits_for_photographs_that_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(loader_rows, "PHOTOGRAPHS", 8)
+    monkeypatch.setattr(loader_rows, "WIDTH", 80)
+    monkeypatch.setattr(loader_rows, "HEIGHT", 60)
+    loader_rows.put_photographs(tmp_path)
+    monkeypatch.setattr(images, "read_image", lambda *args: pytest.fail("decoded once more"))
+    for name in ("kept in memory", "kept in a file"):
+        config = loader_rows.loader_config(CONFIG_DIR / "smoke.yaml", tmp_path, name)
+        row = loader_rows.loader_row(config, tmp_path / "cache" / name, 1, torch.device("cpu"))
+        assert 0 < row["share_of_step"] < 1 and "8 JPEGs of 80 x 60" in row["work"]
+    assert len(list((tmp_path / "cache").rglob("*.pixels"))) == 1
+
+
+def test_the_share_of_waiting_is_the_median_of_turns(monkeypatch):
+    shares = iter([0.5, 0.1, 0.2, 0.7, 0.1, 0.3, 0.6, 0.4, 0.2])
+
+    def measured(row):
+        found = {"work": "wait", "dtype": "float32", "cpu_seconds": 1.0, "peak_bytes": None, "flop_utilisation": None}
+        return row | found | {"seconds": 1.0, "share_of_step": next(shares)}
+
+    monkeypatch.setattr(benchmark, "in_own_process", measured)
+    monkeypatch.setattr(loader_rows, "put_photographs", lambda folder: None)
+    rows = benchmark.loader_rows(benchmark.parser().parse_args(["loader", "--rounds", "3"]))
+    assert [row["share_of_step"] for row in rows] == [0.6, 0.1, 0.2]

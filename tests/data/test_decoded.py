@@ -1,0 +1,150 @@
+"""Photographs that are kept decoded: the same pixels and batches as read from their files, in memory and in a file."""
+
+import multiprocessing
+import pickle
+import shutil
+from pathlib import Path
+
+from graf.config import load_config
+from graf.data import build_dataset, build_loader, decoded
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+IN_A_FILE = 1e-6  # GB, less than the images take
+
+
+def put_images(folder: Path, n: int = 5, mode: str = "RGB") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for index in range(n):
+        pixels = rng.integers(0, 256, (20, 24, len(mode)), dtype=np.uint8)
+        Image.fromarray(pixels, mode).save(folder / f"{index}.png")
+
+
+def config(folder: Path, cache_gb: float, **overrides):
+    values = {"data.type": "images", "data.datadir": folder, "data.imsize": 16, "training.batch_size": 2, **overrides}
+    values |= {"data.cache_gb": cache_gb, "ray_sampler.rays_per_patch": 64, "discriminator.condition": "none"}
+    return load_config(None, [f"{key}={value}" for key, value in values.items()])
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("cache_gb", [1, IN_A_FILE])
+@pytest.mark.parametrize(("mode", "alpha"), [("RGB", "auto"), ("RGBA", "auto"), ("RGBA", "judge"), ("RGBA", "ignore")])
+def test_what_is_kept_is_what_the_files_give(tmp_path, cache_gb, mode, alpha):
+    put_images(tmp_path / "photographs", mode=mode)
+    settings = config(tmp_path / "photographs", cache_gb, **{"data.alpha": alpha})
+    plain, kept = build_dataset(settings), build_dataset(settings, tmp_path / "cache")
+    assert plain.alpha == kept.alpha and len(files_in(tmp_path / "cache")) == (cache_gb == IN_A_FILE)
+    for index in range(len(kept)):
+        assert kept.read(index).shape == (4 if kept.alpha == "judge" else 3, 16, 16)
+        assert torch.equal(kept.read(index), plain.read(index))
+
+
+def test_images_in_memory_need_no_file_any_more(tmp_path):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", 1)
+    expected = [build_dataset(settings).read(index) for index in range(5)]
+    kept = build_dataset(settings, tmp_path / "cache")
+    shutil.rmtree(tmp_path / "photographs")
+    assert all(torch.equal(kept.read(index), image) for index, image in enumerate(expected))
+
+
+@pytest.mark.parametrize("cache_gb", [1, IN_A_FILE])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_the_same_with_and_without_it(tmp_path, cache_gb, workers):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", cache_gb, **{"training.nworkers": workers, "data.hflip": True})
+    taken = []
+    for dataset in (build_dataset(settings), build_dataset(settings, tmp_path / "cache")):
+        batches = build_loader(dataset, settings, "cpu")
+        taken.append([next(batches)[0] for _ in range(4)])
+        batches.close()
+    assert all(map(torch.equal, *taken))
+
+
+def test_a_faulty_image_is_not_among_those_kept(tmp_path):
+    put_images(tmp_path / "photographs")
+    (tmp_path / "photographs" / "1.png").write_text("no image")
+    settings = config(tmp_path / "photographs", IN_A_FILE, **{"data.on_bad_file": "skip"})
+    plain, kept = build_dataset(settings), build_dataset(settings, tmp_path / "cache")
+    assert len(kept) == 4 and all(torch.equal(plain.read(index), kept.read(index)) for index in range(4))
+
+
+def test_a_file_is_used_again_until_the_photographs_change(tmp_path, monkeypatch):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", IN_A_FILE)
+    build_dataset(settings, tmp_path / "cache")
+    first = files_in(tmp_path / "cache")
+    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("kept once more"))
+    build_dataset(settings, tmp_path / "cache")
+    monkeypatch.undo()
+    put_images(tmp_path / "photographs", n=6)
+    changed = build_dataset(settings, tmp_path / "cache")
+    assert len(first) == len(files_in(tmp_path / "cache")) == 1 != (first == files_in(tmp_path / "cache"))
+    assert torch.equal(changed.read(5), build_dataset(settings).read(5))
+
+
+def test_a_file_that_is_removed_or_cut_off_costs_time_alone(tmp_path):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", IN_A_FILE)
+    dataset = build_dataset(settings, tmp_path / "cache")
+    expected = dataset.read(4)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert torch.equal(dataset.read(4), expected)
+    file.unlink()
+    assert torch.equal(dataset.read(4), expected)
+
+
+def test_a_full_disk_is_told_and_survived(tmp_path, monkeypatch, caplog):
+    def full(self, index, image):
+        self._failure = OSError(28, "No space left on device")
+
+    put_images(tmp_path / "photographs")
+    monkeypatch.setattr(decoded.Decoded, "keep", full)
+    dataset = build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    assert "No space left on device" in caplog.text and "data.cache_gb" in caplog.text
+    assert files_in(tmp_path / "cache") == [] and dataset.read(4).shape == (3, 16, 16)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_survived(tmp_path, caplog):
+    put_images(tmp_path / "photographs")
+    (tmp_path / "cache").write_text("a file in the folder's place")
+    dataset = build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    assert "cannot be written" in caplog.text and dataset.read(4).shape == (3, 16, 16)
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    put_images(tmp_path / "photographs")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / ".photographs_0.4194305.partial.pixels").touch()
+    build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    assert len(files_in(tmp_path / "cache")) == 1
+
+
+def test_processes_that_are_not_forked_share_a_file(tmp_path, monkeypatch):
+    put_images(tmp_path / "photographs")
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
+    settings = config(tmp_path / "photographs", 1, **{"training.nworkers": 2})
+    dataset = build_dataset(settings, tmp_path / "cache")
+    assert len(files_in(tmp_path / "cache")) == 1
+    assert torch.equal(pickle.loads(pickle.dumps(dataset)).read(3), dataset.read(3))
+
+
+def test_memory_is_taken_only_where_there_is_plenty(tmp_path):
+    put_images(tmp_path / "photographs")
+    budget = {"memory.budget_gb": 5 * 16 * 16 * 3 * 7 / 2**30, "training.nworkers": 0}
+    build_dataset(config(tmp_path / "photographs", 1, **budget), tmp_path / "cache")
+    assert len(files_in(tmp_path / "cache")) == 1
+
+
+def test_none_are_kept_where_the_config_says_so(tmp_path):
+    put_images(tmp_path / "photographs")
+    assert build_dataset(config(tmp_path / "photographs", 0), tmp_path / "cache").decoded is None
+    assert build_dataset(config(tmp_path / "photographs", 1)).decoded is None
