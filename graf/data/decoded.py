@@ -3,17 +3,20 @@
 Legend: N images, C channels, W side in pixels.
 """
 
+import contextlib
+import errno
 import logging
 import math
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from graf.config import Config
 from graf.runtime.files import remove_leftovers
-from graf.runtime.limits import GB, memory_limit
+from graf.runtime.limits import GB, local_processes, memory_limit
 
 import numpy as np
 import torch
@@ -29,23 +32,34 @@ class Decoded:
     """N images (C, W, W) uint8, kept one by one while a data set is checked, by any thread; `read` gives them back.
 
     Loader processes share them: memory with the process that they are forked from, a file with everyone. Each read maps the
-    file anew, so that its pages, which the system drops when it needs them, are not counted as the run's.
+    file anew, so that its pages, which the system drops when it needs them, are not counted as the run's. Behind the pixels a
+    file has a byte per image, 1 where it was kept: one that could not be read at that start may be sound at the next.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], file: Path | None = None):
         self.shape, self.file = shape, file
         self.filled = False
+        self._kept = bytearray(shape[0])
         self._places: Sequence[int] = range(shape[0])  # of the images that `read` knows
         self._pixels, self._lock, self._unfinished, self._failure = None, threading.Lock(), None, None
         if file is None:
             self._pixels = torch.empty(shape, dtype=torch.uint8)
-        elif file.is_file() and file.stat().st_size == math.prod(shape):
+        elif file.is_file() and file.stat().st_size == self._size + shape[0]:
+            with open(file, "rb") as kept:
+                kept.seek(self._size)
+                self._kept = bytearray(kept.read())
             self.filled = True
         else:
             self._unfinished = file.with_name(f".{file.stem}.{os.getpid()}.partial{file.suffix}")
             file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._unfinished, "wb") as empty:
-                empty.truncate(math.prod(shape))
+            if shutil.disk_usage(file.parent).free < self._size:  # which would leave none for checkpoints
+                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} for its {self._size / GB:.2f} GB")
+            self._unfinished.touch()
+
+    @property
+    def _size(self) -> int:
+        """Bytes of all pixels."""
+        return math.prod(self.shape)
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_lock": None}  # for loader processes that are not forked, which only read
@@ -64,6 +78,8 @@ class Decoded:
                     file.write(pixels)
             except OSError as error:
                 self._failure = error
+                return
+        self._kept[index] = 1
 
     def finished(self) -> "Decoded | None":
         """All of them, once each is kept; None where the disk had no room, with a warning. The file is there whole, or not at
@@ -73,14 +89,23 @@ class Decoded:
                 if self._failure:
                     raise self._failure
                 with open(self._unfinished, "r+b") as file:
+                    file.seek(self._size)
+                    file.write(self._kept)
+                    file.flush()
                     os.fsync(file.fileno())
                 os.replace(self._unfinished, self.file)
             except OSError as error:
-                self._unfinished.unlink(missing_ok=True)
+                self.discard()
                 return _not_kept(self.file, error)
             self._unfinished = None
         self.filled = True
         return self
+
+    def discard(self) -> None:
+        """Remove the file that is not finished, if there is one."""
+        if self._unfinished:
+            with contextlib.suppress(OSError):
+                self._unfinished.unlink(missing_ok=True)
 
     def only(self, places: Sequence[int]) -> "Decoded":
         """The same with `read` counting these images alone, of which the others are not sound."""
@@ -88,30 +113,35 @@ class Decoded:
         return self
 
     def read(self, index: int) -> Tensor:
-        """The image (C, W, W) uint8 of this index. Raises OSError or ValueError where the file is gone or cut off."""
+        """The image (C, W, W) uint8 of this index. Raises OSError or ValueError where it was not kept, or the file is
+        gone or cut off."""
         place = self._places[index]
+        if not self._kept[place]:
+            raise ValueError(f"image {place} was not kept")
         if self._pixels is not None:
             return self._pixels[place]
         return torch.from_numpy(np.array(np.memmap(self.file, np.uint8, "r", shape=self.shape)[place]))
 
 
 def room_for(n: int, fingerprint: str, config: Config, folder: Path) -> Decoded | None:
-    """Room for n photographs of a config: memory, or a file in the folder that is named by the set's fingerprint and replaces
-    that of any other set. None with data.cache_gb: 0, and, with a warning, where a file cannot be written."""
+    """Room for n photographs of a config: memory, or a file in the folder that is named by the set's fingerprint. None with
+    data.cache_gb: 0, and, with a warning, where a file cannot be written. Files that are not used any more are removed."""
     data, memory = config.data, config.memory
     shape = (n, 3 if data.alpha == "ignore" else 4, data.imsize, data.imsize)
-    if not data.cache_gb or not n:
-        return None
-    may_use = min(memory.budget_gb * GB or math.inf, memory_limit())
+    may_use = min(memory.budget_gb * GB or math.inf, memory_limit()) // local_processes()
     shared = config.training.nworkers == 0 or multiprocessing.get_start_method() == "fork"
-    if shared and math.prod(shape) <= min(data.cache_gb * GB, SHARE_OF_MEMORY * may_use):
-        return Decoded(shape)
+    in_memory = shared and math.prod(shape) <= min(data.cache_gb * GB, SHARE_OF_MEMORY * may_use)
     file = folder / f"photographs_{fingerprint[:16]}_{'x'.join(map(str, shape))}.pixels"
-    try:
+    with contextlib.suppress(OSError):
         remove_leftovers(folder, own=(".photographs_*",))
         for other in folder.glob("photographs_*.pixels"):
-            if other != file:
+            if other != file or in_memory or not data.cache_gb:
                 other.unlink()
+    if not data.cache_gb or not n:
+        return None
+    if in_memory:
+        return Decoded(shape)
+    try:
         decoded = Decoded(shape, file)
     except OSError as error:
         return _not_kept(file, error)

@@ -87,8 +87,13 @@ def load_images(config: Config, cache: Path | None = None) -> ImageFolders:
         items, wrong = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
         faults += wrong
     decoded = room_for(len(items), images_fingerprint(items, data), config, cache) if cache else None
-    checked = check_images(items, data, decoded)
-    decoded = decoded and decoded.finished()
+    try:
+        checked = check_images(items, data, decoded)
+        decoded = decoded and decoded.finished()
+    except BaseException:  # Ctrl-C among them
+        if decoded:
+            decoded.discard()
+        raise
     faults += [image.fault for image in checked if image.fault]
     bad_files = {fault.where for fault in faults if fault.of_image}
     rows = [row for row, item in enumerate(items) if str(item.file) not in bad_files]
@@ -110,11 +115,16 @@ def load_images(config: Config, cache: Path | None = None) -> ImageFolders:
 
 
 def images_fingerprint(items: list[Item], data: DataConfig) -> str:
-    """sha256 of the files' names, sizes and times of change, their labels, and how they are preprocessed."""
+    """sha256 of the files' names, sizes and times of change, their labels, and how they are preprocessed; a missing file has
+    neither size nor time."""
     digest = hashlib.sha256(json.dumps([getattr(data, key) for key in PREPROCESSING_KEYS]).encode())
     for item in items:
-        stat = Path(item.file).stat()
+        try:
+            stat = item.file.stat()
+            changed = stat.st_size, stat.st_mtime_ns
+        except OSError:  # a fault among others
+            changed = None, None
         pose = None if item.pose_c2w is None else item.pose_c2w.tolist()
-        row = ["/".join(item.file.parts[-2:]), stat.st_size, stat.st_mtime_ns, item.class_index, item.elevation_index, pose]
+        row = ["/".join(item.file.parts[-2:]), *changed, item.class_index, item.elevation_index, pose]
         digest.update(json.dumps(row).encode())
     return digest.hexdigest()

@@ -1,12 +1,11 @@
 """The memory budget of a run, and a limit that turns exceeding it into an out-of-memory error, which a step survives."""
 
 import logging
-import os
 import sys
 
 from graf.config import MemoryConfig
 from graf.errors import GrafError
-from graf.runtime.limits import GB, memory_limit, process_bytes
+from graf.runtime.limits import GB, local_processes, memory_limit, process_bytes
 
 import psutil
 import torch
@@ -29,12 +28,6 @@ def watched_budgets(memory: MemoryConfig, device: torch.device) -> tuple[int, in
     """The process's part of memory.budget_gb on the host and on the card, for the monitor; 0 where none is set."""
     budget = budget_bytes(memory, device) if memory.budget_gb else 0
     return (0, budget) if device.type == "cuda" else (budget, 0)
-
-
-def local_processes() -> int:
-    """Number of the run's processes on this machine, from torchrun's variables."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(told)) if told.isdecimal() else 1
 
 
 def keep_to(memory: MemoryConfig, device: torch.device) -> None:

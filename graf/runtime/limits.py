@@ -18,6 +18,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def local_processes() -> int:
+    """Number of the run's processes on this machine, from torchrun's variables."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isdecimal() else 1
+
+
 def memory_limit(root: Path = Path("/")) -> int:
     """Bytes that may be resident at most: the least of the machine's memory, the control groups' limits and `ulimit -v`.
 

@@ -3,10 +3,12 @@
 import multiprocessing
 import pickle
 import shutil
+from collections import namedtuple
 from pathlib import Path
 
 from graf.config import load_config
-from graf.data import build_dataset, build_loader, decoded
+from graf.data import build_dataset, build_loader, decoded, decoding, validation
+from graf.errors import DataError
 
 import numpy as np
 import pytest
@@ -148,3 +150,96 @@ def test_none_are_kept_where_the_config_says_so(tmp_path):
     put_images(tmp_path / "photographs")
     assert build_dataset(config(tmp_path / "photographs", 0), tmp_path / "cache").decoded is None
     assert build_dataset(config(tmp_path / "photographs", 1)).decoded is None
+
+
+@pytest.mark.parametrize("cache_gb", [0, 1, IN_A_FILE])
+def test_a_link_to_nothing_is_a_fault_of_the_data(tmp_path, cache_gb):
+    put_images(tmp_path / "photographs")
+    (tmp_path / "photographs" / "5.png").symlink_to(tmp_path / "photographs" / "gone.png")
+    with pytest.raises(DataError, match=r"5\.png: is missing"):
+        build_dataset(config(tmp_path / "photographs", cache_gb), tmp_path / "cache")
+    skipping = config(tmp_path / "photographs", cache_gb, **{"data.on_bad_file": "skip"})
+    assert len(build_dataset(skipping, tmp_path / "cache")) == 5
+
+
+def assert_reads_the_files(settings, cache: Path, n: int) -> None:
+    plain, kept = build_dataset(settings), build_dataset(settings, cache)
+    assert len(kept) == n and all(torch.equal(kept.read(index), plain.read(index)) for index in range(n))
+
+
+def test_an_image_that_could_be_read_only_later_is_not_black(tmp_path, monkeypatch):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", IN_A_FILE, **{"data.on_bad_file": "skip"})
+    opened = decoding.Image.open
+
+    def not_permitted(file, *args, **kwargs):
+        if Path(file).name == "4.png":
+            raise PermissionError(13, "Permission denied")
+        return opened(file, *args, **kwargs)
+
+    monkeypatch.setattr(decoding.Image, "open", not_permitted)
+    assert len(build_dataset(settings, tmp_path / "cache")) == 4
+    monkeypatch.undo()
+    assert_reads_the_files(settings, tmp_path / "cache", 5)
+
+
+def test_an_image_that_had_no_opacity_to_judge_is_not_black(tmp_path):
+    put_images(tmp_path / "photographs", mode="RGBA")
+    put_images(tmp_path / "photographs" / "opaque", n=3)
+    values = {"data.on_bad_file": "skip", "data.labels": "none"}
+    judged = config(tmp_path / "photographs", IN_A_FILE, **values, **{"data.alpha": "judge"})
+    assert len(build_dataset(judged, tmp_path / "cache")) == 5
+    assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE, **values), tmp_path / "cache", 8)
+
+
+def test_an_interrupted_check_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    put_images(tmp_path / "photographs")
+    monkeypatch.setattr(validation, "check_image", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    assert files_in(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("cache_gb", [0, 1])
+def test_a_file_that_is_not_needed_any_more_is_removed(tmp_path, cache_gb):
+    put_images(tmp_path / "photographs")
+    build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    (tmp_path / "cache" / "notes.txt").touch()
+    build_dataset(config(tmp_path / "photographs", cache_gb), tmp_path / "cache")
+    assert files_in(tmp_path / "cache") == ["notes.txt"]
+
+
+def test_a_disk_without_room_is_not_filled(tmp_path, monkeypatch, caplog):
+    put_images(tmp_path / "photographs")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(decoded.shutil, "disk_usage", lambda folder: usage(10**6, 10**6 - 100, 100))
+    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("written"))
+    dataset = build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
+    assert "No space left on device" in caplog.text and dataset.decoded is None
+    assert files_in(tmp_path / "cache") == []
+
+
+def test_a_disk_that_fails_while_it_is_written_costs_time_alone(tmp_path, monkeypatch, caplog):
+    put_images(tmp_path / "photographs")
+    keep = decoded.Decoded.keep
+
+    def removed_first(self, index, image):
+        self._unfinished.unlink(missing_ok=True)
+        keep(self, index, image)
+
+    monkeypatch.setattr(decoded.Decoded, "keep", removed_first)
+    assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache", 5)
+    assert "cannot be written" in caplog.text and files_in(tmp_path / "cache") == []
+
+
+def test_processes_of_a_machine_share_the_memory_that_there_is(tmp_path, monkeypatch):
+    put_images(tmp_path / "photographs")
+    settings = config(tmp_path / "photographs", 1, **{"memory.budget_gb": 5 * 16 * 16 * 4 * 9 / 2**30, "training.nworkers": 0})
+    build_dataset(settings, tmp_path / "cache")
+    assert files_in(tmp_path / "cache") == []
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    build_dataset(settings, tmp_path / "cache")
+    assert len(files_in(tmp_path / "cache")) == 1
