@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 AMP = "training.use_amp=true"
 SPEED = {"plain": (), "float32": (), "system allocator": (), "amp": (AMP,)}
 QUICK_RAYS = 256
-MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation", "share_of_step")
+MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation", "share_of_step", "images_per_second")
 LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
 MOST_MEMORY = 0.65  # of plain's
 MOST_TIME_OF_AMP = 1.05  # of float32's
@@ -222,7 +222,8 @@ def loader_rows(args: argparse.Namespace) -> list[dict]:
         loader.put_photographs(Path(folder, "photographs"))
         rows = in_turns(tuple(loader.KEPT), args.rounds, folder=folder)
     for row in rows:
-        log.info("%s: %.1f %% of a step is spent waiting", row["name"], 100 * row["share_of_step"])
+        figures = 100 * row["share_of_step"], row["images_per_second"]
+        log.info("%s: %.1f %% of the time is spent waiting, %.2f images per second", row["name"], *figures)
     return rows
 
 

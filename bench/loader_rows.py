@@ -6,6 +6,7 @@ from pathlib import Path
 
 from graf.config import Config, load_config
 from graf.data import build_dataset, build_loader, fit_to_data, settled
+from graf.data.loader import loader_processes
 from graf.training.state import TrainState
 from graf.training.steps import train_step
 from speed_rows import described
@@ -34,8 +35,8 @@ def loader_config(file: Path | None, folder: Path, name: str) -> Config:
 
 
 def loader_row(config: Config, cache: Path, steps: int, device: torch.device) -> dict:
-    """Median seconds that a step waits for its batch, and of the step with it; CPU seconds are of both, without those of loader
-    processes."""
+    """Median seconds that a step waits for its batch, the share of all steps' time that is spent waiting, however unevenly, and
+    images per second; CPU seconds are of whole steps, without those of loader processes."""
     dataset = build_dataset(config, cache)
     config = settled(fit_to_data(config, dataset.knowledge), dataset)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
@@ -51,12 +52,13 @@ def loader_row(config: Config, cache: Path, steps: int, device: torch.device) ->
         wholes.append(time.perf_counter() - start)
     cpu_seconds = (time.process_time() - cpu_start) / steps
     batches.close()
-    wait, whole = (statistics.median(seconds[WARM_UP_STEPS:]) for seconds in (waits, wholes))
-    work = f"{PHOTOGRAPHS} JPEGs of {WIDTH} x {HEIGHT}, {config.training.nworkers} loader processes"
+    waits, wholes = waits[WARM_UP_STEPS:], wholes[WARM_UP_STEPS:]
+    work = f"{PHOTOGRAPHS} JPEGs of {WIDTH} x {HEIGHT}, loader processes: {loader_processes(config)}"
     return described(config, device) | {
         "work": f"wait of a step for its photographs: {work}",
-        "seconds": wait,
-        "share_of_step": wait / whole,
+        "seconds": statistics.median(waits),
+        "share_of_step": sum(waits) / sum(wholes),
+        "images_per_second": config.training.batch_size * steps / sum(wholes),
         "cpu_seconds": cpu_seconds,
         "peak_bytes": None,
         "flop_utilisation": None,

@@ -154,7 +154,7 @@ def build_loader(
     torch's global random state is not touched. Each of world_size processes gets training.batch_size / world_size images.
     """
     data, training = config.data, config.training
-    n_workers = min(training.nworkers, MAX_WORKERS, available_cores())
+    n_workers = loader_processes(config)
     n, batch_size = len(dataset), training.batch_size
 
     def open_loader(step: int) -> DataLoader:
@@ -171,6 +171,11 @@ def build_loader(
 
     renew = n_workers > 0 and not training.persistent_workers
     return Batches(open_loader, start_step, renew_every=n // batch_size if renew else 0)
+
+
+def loader_processes(config: Config) -> int:
+    """Number of a run's loader processes: training.nworkers, but not more than there are cores."""
+    return min(config.training.nworkers, MAX_WORKERS, available_cores())
 
 
 def leave_interrupts_to_parent(_worker: int) -> None:

@@ -3,8 +3,8 @@
 import benchmark
 import loader_rows
 import speed_rows
-from graf.config import CONFIG_DIR
-from graf.data import images
+from graf.config import CONFIG_DIR, load_config
+from graf.data import images, loader
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.training.state import TrainState
@@ -267,9 +267,43 @@ def test_the_share_of_waiting_is_the_median_of_turns(monkeypatch):
 
     def measured(row):
         found = {"work": "wait", "dtype": "float32", "cpu_seconds": 1.0, "peak_bytes": None, "flop_utilisation": None}
-        return row | found | {"seconds": 1.0, "share_of_step": next(shares)}
+        return row | found | {"seconds": 1.0, "share_of_step": next(shares), "images_per_second": 2.0}
 
     monkeypatch.setattr(benchmark, "in_own_process", measured)
     monkeypatch.setattr(loader_rows, "put_photographs", lambda folder: None)
     rows = benchmark.loader_rows(benchmark.parser().parse_args(["loader", "--rounds", "3"]))
     assert [row["share_of_step"] for row in rows] == [0.6, 0.1, 0.2]
+
+
+def test_waiting_that_is_uneven_counts_whole(monkeypatch, tmp_path):
+    """Of four steps of one second one waits for three: three of seven seconds, where the median waits for nothing."""
+    now, waits = [0.0], iter([0.0] * loader_rows.WARM_UP_STEPS + [0.0, 0.0, 3.0, 0.0])
+
+    class Batches:
+        def __next__(self):
+            now[0] += next(waits)
+            return None, None
+
+        def close(self):
+            pass
+
+    def train_step(*args):
+        now[0] += 1.0
+
+    monkeypatch.setattr(loader_rows, "PHOTOGRAPHS", 8)
+    monkeypatch.setattr(loader_rows, "WIDTH", 80)
+    monkeypatch.setattr(loader_rows, "HEIGHT", 60)
+    loader_rows.put_photographs(tmp_path)
+    monkeypatch.setattr(loader_rows, "build_loader", lambda *args: Batches())
+    monkeypatch.setattr(loader_rows, "train_step", train_step)
+    monkeypatch.setattr(loader_rows.time, "perf_counter", lambda: now[0])
+    config = loader_rows.loader_config(CONFIG_DIR / "smoke.yaml", tmp_path, "kept in memory")
+    row = loader_rows.loader_row(config, tmp_path / "cache", 4, torch.device("cpu"))
+    assert (row["seconds"], row["share_of_step"]) == (0.0, 3 / 7)
+    assert row["images_per_second"] == config.training.batch_size * 4 / 7
+
+
+def test_no_more_loader_processes_than_cores_are_told(monkeypatch):
+    monkeypatch.setattr(loader, "available_cores", lambda: 1)
+    assert loader.loader_processes(load_config(None, ["training.nworkers=2"])) == 1
+    assert loader.loader_processes(load_config(None, ["training.nworkers=0"])) == 0
