@@ -64,7 +64,7 @@ def steps_within(args: argparse.Namespace) -> dict:
     for _, stats in islice(timed_steps(state), args.steps):
         losses = {name: float(stats[name]) for name in ("loss_d", "loss_g")}
         state.sizes.step_done()
-    return losses | {"steps": state.step, "peak_bytes": peak_memory_bytes(device), "sizes": str(state.sizes)}
+    return losses | {"steps": args.steps, "peak_bytes": peak_memory_bytes(device), "sizes": str(state.sizes)}
 
 
 if __name__ == "__main__":

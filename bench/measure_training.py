@@ -78,7 +78,8 @@ def main() -> int:
         keep_freed_memory()
         config, device = configs[args.variant], choose_device(args.device)
         recipe = args.what == "recipe"
-        for row in [part_row(config, args.steps, device)] if recipe else measured_rows(config, sorted(args.minutes), device):
+        rows = [part_row(config, args.steps, device, args.cache)] if recipe else None
+        for row in rows or measured_rows(config, sorted(args.minutes), device, args.cache):
             log.info(json.dumps({"name": args.variant} | row))
         return 0
     if args.json:
@@ -102,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     parser.add_argument("--variant", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -121,7 +123,8 @@ def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path 
         if file:
             write_text(file, json.dumps(rows, indent=1))
 
-    return max([in_own_process(variant, flags, keep) for variant, flags in jobs])
+    with tempfile.TemporaryDirectory() as cache:  # of the photographs' features, which are the same for all
+        return max([in_own_process(variant, [*flags, "--cache", cache], keep) for variant, flags in jobs])
 
 
 def timed_jobs(variants: Iterable[str], minutes: list[float]) -> list[tuple[str, list[str]]]:
@@ -159,17 +162,14 @@ def in_own_process(variant: str, flags: list[str], keep: Callable[[dict], None])
     return abs(process.returncode)
 
 
-def measured_rows(config: Config, minutes: list[float], device: torch.device) -> Iterator[dict]:
+def measured_rows(config: Config, minutes: list[float], device: torch.device, cache: Path) -> Iterator[dict]:
     """A row at each of the minutes, of one training run. The peak of its memory is given where none of the minutes is 0."""
     dataset = build_dataset(config)
     config = settled(fit_to_data(config, dataset.knowledge), dataset)
     idle = peak_memory_bytes(device)
     state, batches = new_run(config, dataset, device)
     trained, peak = 0.0, None
-    with (
-        progress(total=round(60 * minutes[-1]), desc=config.ccsr.mode, unit="s") as bar,
-        tempfile.TemporaryDirectory() as cache,
-    ):
+    with progress(total=round(60 * minutes[-1]), desc=config.ccsr.mode, unit="s") as bar:
         for goal in minutes:
             while trained < 60 * goal:
                 seconds = timed_step(state, dataset, batches)
@@ -179,7 +179,7 @@ def measured_rows(config: Config, minutes: list[float], device: torch.device) ->
                 peak = peak_memory_bytes(device) - idle  # before any measuring, which needs more
             speed = state.step * config.training.batch_size / trained if trained else 0.0
             yield {"minutes": goal, "step": state.step, "images_per_second": speed, "peak_bytes": peak} | quality(
-                state, dataset, Path(cache)
+                state, dataset, cache
             )
 
 
@@ -215,7 +215,7 @@ def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
     }
 
 
-def part_row(config: Config, steps: int, device: torch.device) -> dict:
+def part_row(config: Config, steps: int, device: torch.device, cache: Path) -> dict:
     """The row of a variant of the recipe, trained for so many steps."""
     dataset = build_dataset(config)
     config = settled(config, dataset)
@@ -225,8 +225,7 @@ def part_row(config: Config, steps: int, device: torch.device) -> dict:
     cpu_seconds = time.process_time() - cpu_start  # tell more than the clock's where other programs use the same cores
     row = {"seed": config.training.seed, "step": state.step}
     row |= {"seconds_per_step": seconds / steps, "cpu_seconds_per_step": cpu_seconds / steps}
-    with tempfile.TemporaryDirectory() as cache:
-        return row | part_quality(state.generator_ema, dataset, Path(cache))
+    return row | part_quality(state.generator_ema, dataset, cache)
 
 
 def print_row(row: dict, table: Table, first: bool) -> None:

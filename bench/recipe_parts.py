@@ -25,6 +25,7 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "CCSR at the field's rate": ("ccsr.rate=1",),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
     "R1 0.1": ("training.reg_param=0.1",),
+    "half the pixels for 200 steps": ("discriminator.coarse_steps=200",),
     "R1 every 8 steps": ("training.reg_every=8",),
     "minibatches of 4": ("training.batch_size=4",),
     "a faster discriminator": ("training.lr_d=0.002",),

@@ -62,7 +62,14 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
         "random_scale": True,
         "random_shift": True,
     },
-    "discriminator": {"ndf": 64, "blur_steps": 0, "norm": "instance", "spectral_norm": True, "condition": "none"},
+    "discriminator": {
+        "ndf": 64,
+        "blur_steps": 0,
+        "coarse_steps": 0,
+        "norm": "instance",
+        "spectral_norm": True,
+        "condition": "none",
+    },
     "training": {
         "max_steps": 300000,
         "batch_size": 8,
@@ -113,6 +120,7 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
 OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
     "ccsr": {"rate": 1.0},
+    "discriminator": {"coarse_steps": 0},
 }
 FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
     "nerf.conditioning": "film",

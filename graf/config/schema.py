@@ -209,6 +209,11 @@ class DiscriminatorConfig:
         2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
     blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
+    coarse_steps: int = key(
+        1000,
+        "steps that are taken first, with half as many pixels along each side: faster, and bodies vary more; 0 for none",
+        0,
+    )
     label_loss: Literal["none", "MCE"] = key(
         "none", "auxiliary label head: cross-entropy of class and of elevation bin, where the data has several of either"
     )
@@ -219,7 +224,7 @@ class DiscriminatorConfig:
 class TrainingConfig:
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(2400, "train until this step", 0)
+    max_steps: int = key(3200, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(

@@ -15,6 +15,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 EMBEDDING_WIDTH = 128
 POWER_ITERATIONS = 15  # of the spectral norms before the first step
+COARSE = 2  # pixels along a side of which a patch has one in discriminator.coarse_steps
 POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the distance
 
 
@@ -51,7 +52,13 @@ class Discriminator(nn.Module):
             if config.norm == "instance" and not first_of_several:
                 layers.append(nn.InstanceNorm2d(width))
             layers.append(nn.LeakyReLU(0.2, inplace=True))
+            if i == 1:
+                self.shared_from = len(layers)
         self.main = nn.Sequential(*layers, self._conv(widths[-1], 1, stride=1, padding=0))
+        self.patch_size, self.coarse_entry = patch_size, None
+        if config.coarse_steps:  # in place of the first two layers
+            entry = self._conv(channels + 3 * config.dual, widths[1], stride=2, padding=1)
+            self.coarse_entry = nn.Sequential(entry, nn.LeakyReLU(0.2, inplace=True))
 
         features = widths[-1] * 4 * 4
         self.projection = self.class_embedding = self.pose_embedding = None
@@ -71,14 +78,18 @@ class Discriminator(nn.Module):
     @torch.no_grad()
     def update_spectral_norms(self, iterations: int = 1) -> None:
         """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
-        for layer in self.main:
+        for layer in self.modules():
             if isinstance(layer, SpectralConv):
                 for _ in range(iterations):
                     layer.norm.compute_weight(layer, do_power_iteration=True)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `judged_images` (B, C, K, K) in [-1, 1]; labels where there is a condition."""
-        features = self.main[:-1](images)  # (B, C, 4, 4)
+        """Scores of `judged_images` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there is a
+        condition."""
+        if images.shape[-1] < self.patch_size:
+            features = self.main[self.shared_from : -1](self.coarse_entry(images))
+        else:
+            features = self.main[:-1](images)  # (B, C, 4, 4)
         logits = self.main[-1](features).flatten(1)[:, 0]
         features = features.flatten(1)
         if self.projection is not None:

@@ -118,6 +118,10 @@ class TrainState:
             if name.startswith("loss") and math.isfinite(value) and value < lowest["value"]:
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
+    def leave_out_coarse_steps(self) -> None:
+        """Go on with whole images, for what measures a step: those take the most time and memory of a run."""
+        self.step = max(self.step, self.config.discriminator.coarse_steps)
+
     def advance(self) -> None:
         """Count a step as done, and set the learning rates of the next."""
         self.step += 1

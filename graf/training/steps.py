@@ -16,9 +16,9 @@ from functools import partial
 from graf.camera import Labels
 from graf.data import Views, sample_labels
 from graf.memory.sizes import cut
-from graf.models.discriminator import Scores
+from graf.models.discriminator import COARSE, Scores
 from graf.models.generator import Rendering
-from graf.rays import cut_patch, sample_patch_grid
+from graf.rays import cut_patch, low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.processes import Processes
@@ -66,6 +66,9 @@ def draw(state: TrainState, labels: Labels, rendered: bool = True) -> Draws:
     """Random inputs of a step, one per label; photographs are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
+    if state.step < config.discriminator.coarse_steps:
+        grid = low_resolution_grid(grid, COARSE)
+    n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)
     mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
     return Draws(
@@ -74,7 +77,7 @@ def draw(state: TrainState, labels: Labels, rendered: bool = True) -> Draws:
         grid=grid.to(state.device, non_blocking=True),
         mirrored=mirrored.to(state.device, non_blocking=True),
         share=share.to(state.device, non_blocking=True),
-        noise=state.generator.draw_noise(n, state.step, state.noise) if rendered else RayNoise(),
+        noise=state.generator.draw_noise(n, state.step, state.noise, n_rays) if rendered else RayNoise(),
     )
 
 

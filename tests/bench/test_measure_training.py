@@ -42,7 +42,7 @@ def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails
     started, rows = [], tmp_path / "rows.json"
 
     def in_own_process(variant, flags, keep):
-        minutes = [float(word) for word in flags[1:]]
+        minutes = [float(word) for word in flags[1:-2]]  # the last two name the cache
         started.append((variant, minutes))
         if variant == "bad":
             return 2
@@ -86,7 +86,7 @@ def test_training_starts_from_pretrained_weights(refine, tmp_path, monkeypatch):
     config = refine(*RRDB, f"ccsr.rrdb.pretrained_path={tmp_path / 'esrgan.pth'}", f"data.datadir={tmp_path}")
     found = []
     monkeypatch.setattr(measure_training, "quality", lambda state, *_: found.append(state.generator_ema) or {})
-    list(measured_rows(config, [0.0], torch.device("cpu")))
+    list(measured_rows(config, [0.0], torch.device("cpu"), tmp_path))
     assert torch.equal(found[0].refinement.backbone.network.conv_last.weight, other.conv_last.weight)
 
 
@@ -111,7 +111,7 @@ def test_the_recipe_is_a_row_of_each_variant_and_seed(tmp_path):
 
 
 def test_without_refinement_there_is_no_kid_before_it(smoke, tmp_path):
-    row = measure_training.part_row(smoke(*FEW, f"data.datadir={tmp_path}"), 1, torch.device("cpu"))
+    row = measure_training.part_row(smoke(*FEW, f"data.datadir={tmp_path}"), 1, torch.device("cpu"), tmp_path)
     assert row["kid_before_refinement"] is None and row["kid"] > 0
 
 

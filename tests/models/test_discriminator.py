@@ -127,3 +127,21 @@ def test_the_input_is_not_overwritten(build, labels, photographs):
     before = photographs.clone()
     build()(photographs, labels)
     assert torch.equal(photographs, before)
+
+
+@pytest.mark.parametrize("patch", [16, 32, 64, 128])
+@pytest.mark.parametrize("norm", ["none", "instance"])
+def test_coarse_patches_enter_at_the_third_layer(build, labels, patch, norm):
+    whole = build(f"discriminator.norm={norm}", patch=patch)
+    both = build(f"discriminator.norm={norm}", "discriminator.coarse_steps=5", patch=patch)
+    assert {name for name, _ in both.named_parameters()} - {name for name, _ in whole.named_parameters()} == {
+        f"coarse_entry.0.{kind}" for kind in (("weight", "bias") if norm == "none" else ("weight",))
+    }
+    logits = both(torch.randn(4, 3, patch // 2, patch // 2), labels).logits
+    assert logits.shape == (4,) and logits.std() > 0
+    logits.sum().backward()
+    assert both.coarse_entry[0].weight.grad.abs().sum() > 0 and both.main[0].weight.grad is None
+    assert both.main[both.shared_from].weight.grad.abs().sum() > 0
+    both.zero_grad(set_to_none=True)
+    both(torch.randn(4, 3, patch, patch), labels).logits.sum().backward()
+    assert both.coarse_entry[0].weight.grad is None and both.main[0].weight.grad.abs().sum() > 0

@@ -179,3 +179,12 @@ def test_devices_that_are_here(monkeypatch):
     assert current == [torch.device("cuda:1")]  # or the CUDA functions that are given no device would ask another card
     with pytest.raises(GrafError, match="sees 2 CUDA"):
         choose_device("cuda:2")
+
+
+def test_what_measures_a_step_leaves_out_the_coarse_ones(build):
+    state = build("discriminator.coarse_steps=5")
+    state.leave_out_coarse_steps()
+    assert state.step == 5
+    state.step = 7
+    state.leave_out_coarse_steps()
+    assert state.step == 7

@@ -495,3 +495,37 @@ def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_s
         edges, smooth = (images[:, :3].diff(dim=-1).abs().mean() for images in (sharp, blurred))
         assert smooth < 0.5 * edges
         torch.testing.assert_close(blurred[:, 3:], sharp[:, 3:])
+
+
+@pytest.mark.parametrize("name", ["smoke", "refine"])
+def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, monkeypatch, name):
+    overrides = "discriminator.coarse_steps=3", "data.alpha=judge", "nerf.perturb=true"
+    state = TrainState(request.getfixturevalue(name)(*overrides), torch.device("cpu"), 2, 3)
+    seen = []
+    score = steps._scores
+    monkeypatch.setattr(steps, "_scores", lambda state, images, labels: seen.append(images) or score(state, images, labels))
+    for _ in range(4):
+        discriminator_step(state, cut_outs, labels, labels)
+        generator_step(state, labels)
+        state.advance()
+    sides = [images.shape[-1] for images in seen]
+    assert sides == 9 * [8] + 3 * [16]
+    averaged = torch.nn.functional.avg_pool2d(cut_outs[:, :3], 2)
+    torch.testing.assert_close(seen[0][:, :3], averaged, atol=1e-5, rtol=0)
+    assert all(torch.isfinite(value).all() for value in state.discriminator.state_dict().values())
+
+
+def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels):
+    def taken(n, saved=None):
+        state = TrainState(refine("discriminator.coarse_steps=2", "data.alpha=judge"), torch.device("cpu"), 2, 3)
+        if saved:
+            state.load_state_dict(saved)
+        for _ in range(n):
+            discriminator_step(state, cut_outs, labels, labels)
+            generator_step(state, labels)
+            state.advance()
+        return state.state_dict()
+
+    whole, halves = taken(4), taken(3, taken(1))
+    for part in ("generator", "generator_ema", "discriminator"):
+        assert all(torch.equal(value, halves[part][key]) for key, value in whole[part].items())
