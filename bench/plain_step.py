@@ -50,8 +50,8 @@ class PlainGenerator(nn.Module):
     def sample_latents(self, n: int, generator: torch.Generator) -> Tensor:
         return self.learned.sample_latents(n, generator)
 
-    def draw_noise(self, n: int, step: int, generator: torch.Generator) -> RayNoise:
-        return self.learned.draw_noise(n, step, generator)
+    def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int) -> RayNoise:
+        return self.learned.draw_noise(n, step, generator, n_rays)
 
 
 def plain_field(field: ConcatField, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
