@@ -2,8 +2,8 @@
 
 The floor of memory over short windows of steps is what a leak raises: peaks within a step, caches that are dropped now and
 then, and phases that give back what they took leave it where it was. A leak is reported when, over the last SPAN windows, the
-floor rises by more than MIN_GROWTH and far beyond its scatter about the trend, to a height that it has not had before, and
-still does one window later. It must rise as fast in the second half as in the first, for memory that is being warmed up slows
+floor rises by more than MIN_GROWTH and far beyond its scatter about the trend, to well above any height that it had
+before, and still does one window later. It must rise as fast in the second half as in the first, for memory that is being warmed up slows
 down. The same test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by as much.
 """
 
@@ -26,7 +26,7 @@ STEADY = 0.9  # slope of the second half / slope of the first; growth that satur
 HINGE = 0.7  # slope of the first half / slope of the whole; a jump late in the span has less
 CONFIRMATIONS = 2  # windows in a row
 URGENT_SPAN = 8  # windows that suffice where the limit is less than a span away
-EARLIER_WINDOWS = 4 * SPAN  # whose level a leak must exceed, or each tooth of a slow sawtooth would count
+EARLIER_WINDOWS = 4 * SPAN  # whose level a leak must exceed by half its growth, or each tooth of a slow sawtooth would count
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,8 @@ class _Scale:
         growth = slope * (span[-1].lowest.step - span[0].lowest.step)
         if growth < max(MIN_GROWTH, MIN_SHARE * top, MIN_SIGNIFICANCE * _scatter(span, slope)):
             return False
-        if any(window.lowest.resident_bytes > top for window in list(self.closed)[: -len(span)]):
+        highest = max((window.lowest.resident_bytes for window in list(self.closed)[: -len(span)]), default=0)
+        if highest > top - growth / 2:  # what was given back may be taken again, and a little more
             return False
         first, second = _slope(span[: len(span) // 2]), _slope(span[len(span) // 2 :])
         return first >= HINGE * slope and second >= STEADY * first

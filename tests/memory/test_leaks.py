@@ -82,6 +82,7 @@ CLEAN = {
     "logarithmic warm-up": lambda t, seed: 80 * np.log1p(t / 5),
     "one jump": lambda t, seed: (t > 300 + 111 * seed) * 600,
     "given back": lambda t, seed: -np.minimum(t, 400.0),
+    "taken again": lambda t, seed: (t > 999) * (np.clip((t - 1000) / (160 + 10 * seed), 0, 1) * 330 - 280),
 }
 
 
