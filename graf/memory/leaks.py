@@ -2,8 +2,8 @@
 
 The floor of memory over short windows of steps is what a leak raises: peaks within a step, caches that are dropped now and
 then, and phases that give back what they took leave it where it was. A leak is reported when, over the last SPAN windows, the
-floor rises by more than MIN_GROWTH and far beyond its scatter about the trend, to well above any height that it had
-before, and still does one window later. It must rise as fast in the second half as in the first, for memory that is being warmed up slows
+floor rises by more than MIN_GROWTH and far beyond its scatter about the trend, to well above any height that it had before, and
+still does one window later. It must rise as fast in the second half as in the first, for memory that is being warmed up slows
 down. The same test runs on windows 8, 64 and 512 times as wide, for leaks that are slower by as much.
 """
 
