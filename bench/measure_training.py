@@ -9,6 +9,7 @@ Only training steps count as time; measuring stands beside it. Nothing is kept b
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -86,8 +87,11 @@ def main() -> int:
         check_writable(args.json)
     if args.what == "recipe":
         jobs = [(name, ["--set", f"training.seed={seed}"]) for seed in args.seeds for name in configs]
-        return write_table(jobs, RECIPE, args.json)
-    return write_table(timed_jobs(configs, args.minutes), TIMED, args.json)
+        rows, status = write_table(jobs, RECIPE, args.json)
+        if len(args.seeds) > 1:
+            print_spread(rows)
+        return status
+    return write_table(timed_jobs(configs, args.minutes), TIMED, args.json)[1]
 
 
 def arguments() -> argparse.Namespace:
@@ -107,14 +111,14 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path | None) -> int:
+def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path | None) -> tuple[list[dict], int]:
     """Print each row of the jobs, (variant, further flags), as it comes, and write all there are into the file. Returns the
-    exit status of what failed, or 0.
+    rows, and the exit status of what failed, or 0.
 
     A process does nothing but train until it has reported its peak: minute 0 is measured, and toy cars are made, in others.
     """
     if status := in_own_process(DATA_ALONE, [], lambda row: None):
-        return status
+        return [], status
     rows: list[dict] = []
 
     def keep(row: dict) -> None:
@@ -124,7 +128,7 @@ def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path 
             write_text(file, json.dumps(rows, indent=1))
 
     with tempfile.TemporaryDirectory() as cache:  # of the photographs' features, which are the same for all
-        return max([in_own_process(variant, [*flags, "--cache", cache], keep) for variant, flags in jobs])
+        return rows, max([in_own_process(variant, [*flags, "--cache", cache], keep) for variant, flags in jobs])
 
 
 def timed_jobs(variants: Iterable[str], minutes: list[float]) -> list[tuple[str, list[str]]]:
@@ -238,6 +242,23 @@ def print_row(row: dict, table: Table, first: bool) -> None:
         value = row[name]
         cells.append("" if value is None else form.format(value * SCALES.get(name, 1) if name in SCALES else value))
     log.info("| %s |", " | ".join(cells))
+
+
+def print_spread(rows: Sequence[dict]) -> None:
+    """A table of the variants' means over their seeds, with the least and the most."""
+    log.info("\n| | seeds | KID x 1000 | variety | CPU s / step |\n|%s", " --- |" * 5)
+    for name in dict.fromkeys(row["name"] for row in rows):
+        own = [row for row in rows if row["name"] == name]
+        kid, variety, seconds = (
+            [row[key] * scale for row in own if row[key] is not None]
+            for key, scale in (("kid", 1000), ("share_of_variety", 1), ("cpu_seconds_per_step", 1))
+        )
+        log.info(
+            "| %s | %d | %.0f (%.0f to %.0f) | %s | %.2f |",
+            *(name, len(own), statistics.mean(kid), min(kid), max(kid)),
+            f"{statistics.mean(variety):.2f} ({min(variety):.2f} to {max(variety):.2f})" if variety else "",
+            statistics.mean(seconds),
+        )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_rows_are_printed_and_kept_as_they_come_and_outlive_a_variant_that_fails
 
     monkeypatch.setattr(measure_training, "in_own_process", in_own_process)
     with caplog.at_level("INFO", "graf"):
-        assert write_table(timed_jobs(["good", "bad", "better"], [0.0, 5.0]), TIMED, str(rows)) == 2
+        assert write_table(timed_jobs(["good", "bad", "better"], [0.0, 5.0]), TIMED, str(rows))[1] == 2
     assert started[0][0] == DATA_ALONE
     assert started[1:] == [(name, [goal]) for name in ("good", "bad", "better") for goal in (0.0, 5.0)]
     assert [row["name"] for row in json.loads(rows.read_text())] == ["good", "good", "better", "better"]
@@ -107,7 +107,7 @@ def test_the_recipe_is_a_row_of_each_variant_and_seed(tmp_path):
         assert row["kid"] != row["kid_before_refinement"]
         assert row["haze"] >= 0 and 0 <= row["mean_opacity"] <= 1 and row["seconds_per_step"] > 0
         assert row["share_of_variety"] >= 0
-    assert sum(line.startswith("| R1 0.1 | ") for line in said.splitlines()) == 2
+    assert sum(line.startswith("| R1 0.1 | ") for line in said.splitlines()) == 3  # the last is of both seeds
 
 
 def test_without_refinement_there_is_no_kid_before_it(smoke, tmp_path):
@@ -129,3 +129,16 @@ def test_a_variant_that_the_config_is_already_is_said_before_anything_is_done(mo
     monkeypatch.setattr(sys, "argv", ["measure_training.py", "recipe", "--set", "data.box=none", "--only", "no box"])
     with pytest.raises(GrafError, match=r"'no box': the config is so already \(data\.box=none\)"):
         main()
+
+
+def test_the_spread_over_seeds_is_the_mean_with_least_and_most(caplog):
+    rows = [
+        {"name": name, "kid": kid, "share_of_variety": variety, "cpu_seconds_per_step": 0.5}
+        for name, kid, variety in (("a", 0.2, 0.4), ("b", 0.1, None), ("a", 0.3, 0.5), ("a", 0.25, 0.6))
+    ]
+    with caplog.at_level("INFO", "graf"):
+        measure_training.print_spread(rows)
+    assert caplog.messages[-2:] == [
+        "| a | 3 | 250 (200 to 300) | 0.50 (0.40 to 0.60) | 0.50 |",
+        "| b | 1 | 100 (100 to 100) |  | 0.50 |",
+    ]
