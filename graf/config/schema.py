@@ -271,7 +271,7 @@ class TrainingConfig:
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
     backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
-    fid_every: int = key(800, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
+    fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
