@@ -276,6 +276,8 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
     side = PATCH_SIZES[len(convs) - 3] // (scale if mode == "refine" else 1)  # rays
     embedding, pose, label_head = "class_embedding.weight", "pose_embedding.0.weight", "class_head.weight"
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
+    coarse = next((name for name in weights if name.startswith("coarse_entry.")), "")
+    n_coarse = prior.discriminator.coarse_steps or Config().discriminator.coarse_steps
     told = {
         "data.alpha": Finding("judge" if channels in (4, 7) else "ignore", first),
         "discriminator.ndf": Finding(weights[last].shape[1] // 8, last),
@@ -283,6 +285,7 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
         "discriminator.spectral_norm": Finding(first.endswith("_orig"), first),
         "discriminator.condition": Finding(condition, pose if pose in weights else embedding),
         "discriminator.dual": Finding(dual, first),
+        "discriminator.coarse_steps": Finding(n_coarse, coarse, certain=False) if coarse else Finding(0, "no coarse_entry"),
         "discriminator.label_loss": Finding("MCE" if label_head in weights else "none", label_head),
         "ray_sampler.rays_per_patch": Finding(side**2, last, mode == "none" and "ccsr.mode" in findings),
     }
