@@ -29,6 +29,12 @@ def advice(config: Config) -> list[str]:
             "ccsr.detach: ccsr leaves CCSR nothing to learn from, for the discriminator judges renderings; "
             "set ccsr.judge=restored, or ccsr.detach=none"
         )
+    coarse_steps, max_steps = config.discriminator.coarse_steps, config.training.max_steps
+    if 0 < max_steps <= coarse_steps:
+        found.append(
+            f"discriminator.coarse_steps: {coarse_steps} leaves none of training.max_steps {max_steps} to images with all "
+            f"their pixels; set it to {max_steps // 3}"
+        )
     return found
 
 

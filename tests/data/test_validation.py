@@ -371,6 +371,16 @@ def test_a_patch_of_other_pixels_than_the_image_is_warned_of(tmp_path, caplog, s
     assert (said in caplog.text) if said else not caplog.records
 
 
+@pytest.mark.parametrize(("max_steps", "warned_of"), [(0, False), (300, True), (301, False)])
+def test_a_run_of_coarse_steps_alone_is_warned_of(tmp_path, caplog, max_steps, warned_of):
+    put(tmp_path / "0_0000.png", size=(64, 64))
+    steps = {"discriminator.coarse_steps": 300, "training.max_steps": max_steps}
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        build_dataset(config(tmp_path, **{"data.v": "[0.5]"} | steps))
+    assert ("leaves none of training.max_steps 300" in caplog.text) == warned_of
+    assert caplog.text.endswith("set it to 100\n") == warned_of
+
+
 def test_skipping_forgives_no_empty_set_and_no_missing_folder(tmp_path):
     put(tmp_path / "a/0_0010.png", size=(64, 64))
     truncate(tmp_path / "a/0_0010.png")
