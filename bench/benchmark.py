@@ -266,7 +266,8 @@ def growth_rows(args: argparse.Namespace) -> list[dict]:
         line = [fixed + slope * value for value in values]
         for value, taken, expected in zip(values, seconds, line, strict=True):
             log.info("| %s | %d | %.3f | %.2f |", name, value, taken, taken / expected)
-        log.info("%s: within %.0f %%; at most 10 %%: %s", name, 100 * deviation, met(deviation <= MOST_DEVIATION))
+        held = met(deviation <= MOST_DEVIATION)
+        log.info("%s: within %.0f %%; at most %.0f %%: %s", name, 100 * deviation, 100 * MOST_DEVIATION, held)
         factors = [value / values[0] for value in values]
         (drawn,) = axes.plot(factors, line, linewidth=0.8)
         axes.plot(factors, seconds, "o", color=drawn.get_color(), label=f"{name}, from {values[0]}")

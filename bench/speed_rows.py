@@ -1,4 +1,4 @@
-"""What bench/benchmark.py speed and linear measure: rates of the machine, the operations of a step, and the cost of its parts.
+"""What bench/benchmark.py speed, render and growth measure: a machine's rates, a step's operations, and the cost of its parts.
 
 A part is measured by itself: one step is taken with each call of the part noted, then these calls are made again with the same
 tensors, forward and backward. Bytes are those of all tensors that operations read and write, wherever these lie.

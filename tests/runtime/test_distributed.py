@@ -37,7 +37,10 @@ UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_p
 FILM = "nerf.conditioning=film"  # of a triplane's first map Adam enlarges gradients near 0, and with them their rounding
 HALVED = (FILM, "ccsr.rate=0.4", "training.batch_size=8")  # of the run that is short of memory; on its way R1 does not jump
 RUNS = {
-    "refine, r1, accumulation": (FILM, "training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
+    "refine, r1, accumulation": (
+        *(FILM, "training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
+        "discriminator.coarse_steps=12",
+    ),
     "opacity, relativistic": (FILM, "data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "triplane, spectral norm, hflip": (
         # Channels that are normalised one by one hide their biases, whose gradient is rounding alone: 64 are taken by eights.
