@@ -56,6 +56,10 @@ class StepSizes:
         """The rows of a batch of n, a part at a time."""
         return cut(slice(0, n), self.images)
 
+    def rays_of(self, n: int) -> int:
+        """The rays of n images of a part whose activations are kept, 0 for all: threads that have some each share them."""
+        return math.ceil(self.rays * n / self.images)
+
     def of_batch(self, n: int) -> str:
         """How a batch of n is split, as text: `batch 16 in 4 parts of 4`."""
         n_parts = len(self.parts(n))

@@ -322,7 +322,8 @@ def _without_gradients(network: nn.Module) -> Iterator[None]:
 
 
 def _render(state: TrainState, draws: Draws) -> Rendering:
-    return state.generator(draws.latents, draws.labels, draws.grid, noise=draws.noise, rays_at_once=state.sizes.rays)
+    rays = state.sizes.rays_of(len(draws.latents))
+    return state.generator(draws.latents, draws.labels, draws.grid, noise=draws.noise, rays_at_once=rays)
 
 
 def _restore(state: TrainState, images: Tensor, draws: Draws) -> Tensor:

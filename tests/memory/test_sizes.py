@@ -21,6 +21,11 @@ def test_how_a_batch_is_taken_is_told(images, n, told):
     assert StepSizes(images, 0, 1024).of_batch(n) == told
 
 
+@pytest.mark.parametrize(("rays", "n", "kept"), [(0, 2, 0), (1000, 8, 1000), (1000, 2, 250), (1000, 3, 375), (1, 1, 1)])
+def test_threads_share_the_rays_that_are_kept(rays, n, kept):
+    assert StepSizes(8, rays, 1024).rays_of(n) == kept
+
+
 def test_images_are_halved_first_then_rays_until_one_chunk_is_left():
     sizes = StepSizes(6, 0, 1024)
     seen = []

@@ -120,17 +120,18 @@ def three_threads():
     ids=("default", "spectral norm", "concat"),
 )
 def test_threads_add_up_the_gradients_of_their_rows(build, photographs, labels, three_threads, overrides, use_amp):
-    """Of four images two threads of three take two each: to the last bit as two parts, one after another."""
+    """Of four images two threads of three take two each: to the last bit as two parts, one after another, of half the rays."""
 
-    def gradients_of_a_step(*how):
-        state = build(*overrides, f"training.use_amp={use_amp}", *how)
+    def gradients_of_a_step(parts):
+        state = build(*overrides, f"training.use_amp={use_amp}")
+        state.sizes.images, state.sizes.rays = state.sizes.images // parts, state.sizes.rays // parts
         stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels, photographs, labels)
         return stats, gradients(state.discriminator), gradients(state.generator)
 
-    threaded = gradients_of_a_step()
+    threaded = gradients_of_a_step(1)
     assert torch.get_num_threads() == 3
     torch.set_num_threads(1)
-    for found, expected in zip(threaded, gradients_of_a_step("training.micro_batch=2"), strict=True):
+    for found, expected in zip(threaded, gradients_of_a_step(2), strict=True):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert torch.equal(found[name], value), name
@@ -515,9 +516,34 @@ def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs
     assert all(torch.isfinite(value).all() for value in state.discriminator.state_dict().values())
 
 
-def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels):
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", "ccsr.scale_factor=8", "ccsr.judge=restored"),  # of 1 x 1
+        ("ccsr.scale_factor=4", "ray_sampler.rays_per_patch=16", "discriminator.dual=true"),  # of 2 x 2 rays
+        ("nerf.importance_samples_per_ray=4", "training.gan_type=wgan", "training.reg_type=wgan_gp"),
+        ("ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5", "discriminator.label_loss=MCE"),
+    ],
+    ids=("consistency", "16 rays", "fine", "patches"),
+)
+def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
+    state = TrainState(refine("discriminator.coarse_steps=1", "data.alpha=judge", *overrides), torch.device("cpu"), 2, 3)
+    for sides in ({8}, {16}):
+        seen = set()
+        hook = state.discriminator.register_forward_pre_hook(lambda _, given, seen=seen: seen.add(given[0].shape[-1]))
+        stats = discriminator_step(state, cut_outs, labels, labels) | generator_step(state, labels, cut_outs, labels)
+        hook.remove()
+        state.advance()
+        assert seen == sides
+        assert all(torch.isfinite(value).all() for value in stats.values())
+
+
+@pytest.mark.parametrize("use_amp", ["false", "true"])
+def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels, three_threads, use_amp):
+    overrides = "discriminator.coarse_steps=2", "data.alpha=judge", f"training.use_amp={use_amp}"
+
     def taken(n, saved=None):
-        state = TrainState(refine("discriminator.coarse_steps=2", "data.alpha=judge"), torch.device("cpu"), 2, 3)
+        state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)
         if saved:
             state.load_state_dict(saved)
         for _ in range(n):
