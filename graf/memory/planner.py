@@ -77,12 +77,13 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     batch = config.images_at_once
     drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
     field_kept, field_backward = _field(config, batch, size)
-    scores = _scores(config, discriminator, batch, size_scored)
-    part_g, part_d = (_gradients_of_parts(config, network, device_type) for network in (generator, discriminator))
+    n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
+    scores = _scores(config, discriminator, batch, size_scored, n_threads)
+    part_g, part_d = (_gradients_of_parts(config, network, n_threads) for network in (generator, discriminator))
     moments = {
         "discriminator step": {
             "gradients of parts": part_d,
-            "discriminator": _discriminator_step(config, discriminator, batch, size_scored),
+            "discriminator": _discriminator_step(config, discriminator, batch, size_scored, n_threads),
         },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
@@ -112,9 +113,8 @@ def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) 
     }
 
 
-def _gradients_of_parts(config: Config, network: nn.Module, device_type: str) -> int:
-    """Those that wait to be added to the step's: one set per thread on the CPU, where images are shared out among threads."""
-    n_threads = min(torch.get_num_threads(), config.images_at_once) if device_type == "cpu" else 1
+def _gradients_of_parts(config: Config, network: nn.Module, n_threads: int) -> int:
+    """Those that wait to be added to the step's: one set per thread."""
     at_once = config.images_at_once == config.training.batch_size and n_threads == 1
     return 0 if at_once else n_threads * _weights(network, learning=True)
 
@@ -244,19 +244,19 @@ def _features(config: Config, discriminator: Discriminator, batch: int) -> int:
     return batch * total * (2 if config.discriminator.norm == "instance" else 1)
 
 
-def _scores(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
+def _scores(config: Config, discriminator: Discriminator, batch: int, size: int, n_threads: int) -> int:
     """Bytes that scoring one batch keeps, and its coarse rendering where there is one."""
     judged = 2 if config.nerf.importance_samples_per_ray > 0 else 1
-    weights = _weights(discriminator) if config.discriminator.spectral_norm else 0  # a normalised copy
+    weights = n_threads * _weights(discriminator) if config.discriminator.spectral_norm else 0  # normalised copies
     return judged * _features(config, discriminator, batch) * size + weights
 
 
-def _discriminator_step(config: Config, discriminator: Discriminator, batch: int, size: int) -> int:
+def _discriminator_step(config: Config, discriminator: Discriminator, batch: int, size: int, n_threads: int) -> int:
     """Bytes beside the gradients: real and fake scored, and the penalty's forward, gradient and gradient of the gradient.
 
-    Layers' weights have copies meanwhile: second gradients to be added, and normalised ones for each scoring.
+    Layers' weights have copies meanwhile, of each thread: second gradients to be added, and normalised ones for each scoring.
     """
-    weights = _weights(discriminator)
+    weights = n_threads * _weights(discriminator)
     features = _features(config, discriminator, batch)
     scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
     copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)

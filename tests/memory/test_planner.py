@@ -146,6 +146,21 @@ def test_a_frozen_backbone_has_neither_gradients_nor_optimizer(refine):
     assert learning["weights"] == frozen["weights"]
 
 
+def test_each_thread_has_gradients_and_copies_of_the_discriminators_weights(refine):
+    """Of copies one for second gradients, and 4.5 that are normalised."""
+    config = refine("discriminator.ndf=64", "discriminator.spectral_norm=true", "discriminator.norm=instance")
+    discriminator = TrainState(config, torch.device("cpu")).discriminator
+    size = 4 * sum(p.numel() for p in discriminator.parameters())
+    alone = estimate_step(config).parts
+    torch.set_num_threads(2)
+    try:
+        of_two = estimate_step(config).parts
+    finally:
+        torch.set_num_threads(1)
+    assert (alone["gradients of parts"], of_two["gradients of parts"]) == (0, 2 * size)
+    assert of_two["discriminator"] - alone["discriminator"] == 5.5 * size
+
+
 def test_field_grows_in_proportion_to_rays_and_samples(smoke):
     def field(*overrides):
         config = smoke("nerf.conditioning=concat", "nerf.netwidth=64", "training.batch_size=8", *overrides)
