@@ -52,7 +52,7 @@ PARTS = "parts"
 FRAMES = ("plain", "object", "fast")
 PIXELS = (64, 128, 256, 512)
 STARTS = ("train.py --help", "eval.py --help", "first step")
-NEVER = tuple(f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video"))
+NEVER = (*(f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video")), "discriminator.coarse_steps=0")
 GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
     "rays per image": ("ray_sampler.rays_per_patch", (256, 1024, 4096)),
     "samples per ray": ("nerf.samples_per_ray", (8, 16, 32, 64)),
