@@ -192,13 +192,13 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
-    log.info("%s", completion(seconds, config.training.max_steps))
+    log.info("%s", completion(seconds, config.training.max_steps, config.discriminator.coarse_steps))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def completion(seconds: float, n_steps: int) -> str:
-    """What a step that takes so long makes of a run."""
-    whole = duration(seconds * n_steps)
+def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
+    """What a step of whole images that takes so long makes of a run, whose coarse steps take less."""
+    whole = duration(seconds * n_steps) + (f" at most, for the first {n_coarse:,} are shorter" if n_coarse else "")
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
 

@@ -185,7 +185,8 @@ class Evaluation:
                 continue
             result = measure(subject)
             shown = [f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)]
-            log.info("%s: %s", name, ", ".join(shown))
+            if shown:  # else a warning has said why there is nothing
+                log.info("%s: %s", name, ", ".join(shown))
             files.append(self.results.keep({name: result | self.results.drawn_by}))
         return files
 

@@ -197,8 +197,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     for name in ("generator", "discriminator"):
         count = sum(p.numel() for p in getattr(state, name).parameters())
         log.info("%s: %s parameters", name, f"{count:,}")
-    patch = state.config.patch_size
-    log.info("images: %s, patches: %s", tuple(images.shape), (len(images), 3, patch, patch))
+    patch, coarse = state.config.patch_size, state.config.discriminator.coarse_steps
+    log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
@@ -206,6 +206,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "schedule: %d steps, learning rates times %g at %s", training.max_steps, training.lr_anneal, training.lr_anneal_every
     )
+    if coarse:
+        log.info("coarse_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, f"{every} steps" if every else "never")

@@ -131,7 +131,13 @@ def room_for(n: int, fingerprint: str, config: Config, folder: Path) -> Decoded 
     may_use = min(memory.budget_gb * GB or math.inf, memory_limit()) // local_processes()
     shared = config.training.nworkers == 0 or multiprocessing.get_start_method() == "fork"
     in_memory = shared and math.prod(shape) <= min(data.cache_gb * GB, SHARE_OF_MEMORY * may_use)
-    file = folder / f"photographs_{fingerprint[:16]}_{'x'.join(map(str, shape))}.pixels"
+
+    def named(shape: tuple[int, ...]) -> Path:
+        return folder / f"photographs_{fingerprint[:16]}_{'x'.join(map(str, shape))}.pixels"
+
+    file, with_opacity = named(shape), (n, 4, *shape[2:])
+    if named(with_opacity).is_file() and not in_memory:  # of a start that had yet to find out whether there is any
+        shape, file = with_opacity, named(with_opacity)
     with contextlib.suppress(OSError):
         remove_leftovers(folder, own=(".photographs_*",))
         for other in folder.glob("photographs_*.pixels"):

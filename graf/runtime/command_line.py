@@ -1,6 +1,7 @@
 """Argument parsing shared by all programs: hyphens for underscores, ~ and $HOME in paths, --version, hints on unknown flags."""
 
 import argparse
+import difflib
 import itertools
 import json
 import sys
@@ -54,9 +55,15 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            takes_keys = "--set" in self._option_string_actions
-            self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *(hints(unknown) if takes_keys else [])]))
+            found = (hints(unknown) if "--set" in self._option_string_actions else []) or self._meant(unknown)
+            self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *found]))
         return parsed
+
+    def _meant(self, unknown: Sequence[str]) -> list[str]:
+        """The known flag that is nearest to each unknown one, where one is near."""
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        near = [(flag, difflib.get_close_matches(flag, self._option_string_actions, n=1)) for flag in flags]
+        return [f"; {flag}: did you mean {known[0]}?" for flag, known in near if known]
 
     def _underscored(self, word: str) -> str:
         """--max-steps=9 as --max_steps=9, where there is such a flag."""

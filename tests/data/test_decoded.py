@@ -192,6 +192,13 @@ def test_an_image_that_had_no_opacity_to_judge_is_not_black(tmp_path):
     assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE, **values), tmp_path / "cache", 8)
 
 
+def test_a_file_of_a_start_that_looked_for_opacity_serves_one_that_knows_there_is_none(tmp_path, monkeypatch):
+    put_images(tmp_path / "photographs")
+    build_dataset(config(tmp_path / "photographs", IN_A_FILE, **{"data.alpha": "auto"}), tmp_path / "cache")
+    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("kept once more"))
+    assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE, **{"data.alpha": "ignore"}), tmp_path / "cache", 5)
+
+
 def test_an_interrupted_check_leaves_no_file(tmp_path, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt

@@ -107,6 +107,12 @@ def test_flags_of_other_suites_are_told_by_our_names():
     assert "training.nworkers" in hint
 
 
+def test_a_typing_error_in_a_flag_is_told_the_nearest_one(program, capsys):
+    with pytest.raises(SystemExit):
+        program.parser().parse_args(["--devize=cpu"])
+    assert "unrecognized arguments: --devize=cpu; --devize: did you mean --device?" in capsys.readouterr().err
+
+
 def test_without_set_there_is_no_hint(capsys):
     with pytest.raises(SystemExit):
         Parser("no config").parse_args(["--batch_size", "4"])
