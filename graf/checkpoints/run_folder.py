@@ -15,6 +15,7 @@ from pathlib import Path
 from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, read_checkpoint, save_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
+from graf.config import Config
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import remove_leftovers, whole_file
 from graf.runtime.out_of_memory import is_out_of_memory
@@ -98,6 +99,15 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
             "start a new run with --set expname=..."
         )
     return None
+
+
+def run_of(checkpoint: Path, config: Config) -> Path:
+    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
+    folder = checkpoint.resolve().parent
+    run_dir = folder.parent if folder.name in FOLDERS else folder
+    if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
+        return run_dir
+    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 
 def _keep_previous(newest: Path) -> None:

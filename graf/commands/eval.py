@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from graf.camera import rotation_poses
-from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
-from graf.checkpoints.run_folder import FOLDERS
+from graf.checkpoints.run_folder import run_of
 from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
 from graf.config import Config, override
 from graf.data import Views, build_dataset, colours_only
@@ -79,15 +79,6 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
     Evaluation(args, generator, step, run_dir, out, results).run(jobs)
     return 0
-
-
-def run_of(checkpoint: Path, config: Config) -> Path:
-    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
-    folder = checkpoint.resolve().parent
-    run_dir = folder.parent if folder.name in FOLDERS else folder
-    if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
-        return run_dir
-    return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 
 @dataclasses.dataclass(frozen=True)
