@@ -1,0 +1,293 @@
+"""What the viewer shows: the state of one browser's sliders and mouse -> a picture, and files of it. It needs no browser."""
+
+import copy
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from graf.camera import azimuth_and_v, elevation_of_v, middle_poses, poses_at, rotation_poses, side_azimuth
+from graf.config import Config, DataConfig, LatentConfig
+from graf.data import build_dataset, colours_only
+from graf.errors import GrafError
+from graf.evaluation.mesh import SUFFIXES, extract_mesh, write_mesh
+from graf.evaluation.outputs import as_uint8, picture, write_image, write_video
+from graf.evaluation.sampling import sample_objects
+from graf.evaluation.sheets import blend
+from graf.models.generator import Generator
+from graf.models.occupancy import ObjectRenderer
+from graf.rays import depth_bounds
+from graf.runtime.files import write_text
+
+import numpy as np
+import torch
+import trimesh
+from torch import Tensor
+
+LARGEST_SEED = 999  # of a slider, whose steps a mouse can still hit
+KINDS = {"colour": "rgb", "before CCSR": "nerf", "depth": "depth", "opacity": "opacity"}  # words, by `outputs.picture`
+NARROWEST = 1 / 4  # width by height of a window, and the inverse; one beyond it is shown in part
+SMOOTH_FPS = 12  # aimed at while something moves
+RESTING_PIXELS = 256
+MESH_CELLS = 96  # along a side, of the mesh in the window and in files
+VIDEO_FRAMES = 72
+CAMERAS_SHOWN = 24  # more of them hide the object
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A generator after `step`, the file it was read from, and the folder for what people save of it."""
+
+    checkpoint: Path
+    generator: Generator
+    step: int
+    out: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewState:
+    """What one browser wants to see.
+
+    The object: of `seed`, on the way to that of `to_seed` by the shares shape and appearance in [0, 1], truncated. Its picture:
+    of a kind of KINDS, and a second one `beside` it, from pose_c2w (3, 4); without one from the middle of the config's cameras.
+    within: cameras no higher or lower than training had them. aspect: width by height of the browser's window.
+    """
+
+    seed: int = 0
+    to_seed: int = 1
+    shape: float = 0.0
+    appearance: float = 0.0
+    truncation: float = 1.0
+    class_index: int = 0
+    kind: str = "colour"
+    beside: str | None = None
+    pose_c2w: Tensor | None = None
+    within: bool = True
+    aspect: float = 1.0
+
+    def checked(self, n_classes: int = 1) -> "ViewState":
+        """The same with what no slider sends brought into its range: browsers can send anything."""
+        pose = self.pose_c2w
+        usable = pose is not None and pose.shape == (3, 4) and bool(pose.isfinite().all())
+        return ViewState(
+            seed=round(_within(self.seed, 0, LARGEST_SEED)),
+            to_seed=round(_within(self.to_seed, 0, LARGEST_SEED)),
+            shape=_within(self.shape, 0, 1),
+            appearance=_within(self.appearance, 0, 1),
+            truncation=_within(self.truncation, 0, 1, otherwise=1),
+            class_index=round(_within(self.class_index, 0, n_classes - 1)),
+            kind=self.kind if self.kind in KINDS else "colour",
+            beside=self.beside if self.beside in KINDS else None,
+            pose_c2w=pose if usable else None,
+            within=bool(self.within),
+            aspect=_within(self.aspect, NARROWEST, 1 / NARROWEST, otherwise=1),
+        )
+
+    @property
+    def object_of(self) -> tuple:
+        """All that the object depends on."""
+        return self.seed, self.to_seed, self.shape, self.appearance, self.truncation, self.class_index
+
+
+class ObjectView:
+    """Draws the states of one browser with a model. It remembers the object that it drew last, whose next view is cheaper."""
+
+    def __init__(self, model: Model):
+        self.model = model
+        self.data = model.generator.config.data
+        self._renderer: tuple[tuple, ObjectRenderer] | None = None
+        embedding = model.generator.class_embedding
+        self.n_classes = 1 if embedding is None else embedding.num_embeddings
+
+    def latents(self, state: ViewState) -> Tensor:
+        """(1, Z) latents of the state's object."""
+        state, generator = state.checked(self.n_classes), self.model.generator
+        ends = [sample_objects(generator, 1, seed)[0] for seed in (state.seed, state.to_seed)]
+        return state.truncation * mixed(*ends, state.shape, state.appearance, generator.config.z_dist)
+
+    def pose(self, state: ViewState) -> Tensor:
+        """(3, 4) camera of the state's picture: as wanted, but at a distance from which the object can be seen and, where the
+        state is `within`, at an elevation of the config's range."""
+        state, data = state.checked(), self.data
+        if state.pose_c2w is None:
+            return middle_poses(torch.tensor(side_azimuth(data)), data)
+        pose = state.pose_c2w.float()
+        distance, (nearest, farthest) = float(pose[:, 3].norm()), distances(data)
+        azimuth_deg, v = azimuth_and_v(pose)
+        low, high = (data.vmin, data.vmax) if state.within else (0.0, 1.0)
+        if nearest <= distance <= farthest and low <= float(v) <= high:
+            return pose
+        if distance < 1e-6:  # in the middle of the object, where no direction is outwards
+            return middle_poses(torch.tensor(side_azimuth(data)), data)
+        return poses_at(azimuth_deg, v.clamp(low, high), _within(distance, nearest, farthest))
+
+    def picture(self, state: ViewState, side: int) -> np.ndarray:
+        """The state's picture as the whole window (H, W, 3) uint8 shows it: squares of `side` pixels, padded to its aspect; two
+        are beside each other in a wide window and above each other in a tall one. side: a multiple of the CCSR's scale."""
+        state = state.checked(self.n_classes)
+        squares = self.squares(state, self.pose(state)[None], side)
+        wide = state.aspect >= 1
+        aspect = state.aspect if len(squares) == 1 else state.aspect / 2 if wide else state.aspect * 2
+        panes = [padded(square[0].movedim(0, -1).numpy(), aspect, self.surround(kind)) for kind, square in squares.items()]
+        return np.concatenate(panes, axis=1 if wide else 0)
+
+    def squares(self, state: ViewState, poses: Tensor, side: int) -> dict[str, Tensor]:
+        """Pictures (V, 3, side, side) uint8 of the state's object from cameras (V, 3, 4), by the state's one or two kinds."""
+        state = state.checked(self.n_classes)
+        rendering = self._renderer_of(state).render(poses, side)
+        near, far = (float(bound[0]) for bound in depth_bounds(poses[:1], freed(self.data)))
+        kinds = [state.kind] + [state.beside] * (state.beside is not None)
+        return {kind: picture(rendering, KINDS[kind], near, far) for kind in kinds}
+
+    def surround(self, kind: str) -> np.ndarray:
+        """The colour (3,) uint8 around a square of that kind."""
+        of_colours = KINDS[kind] in ("rgb", "nerf")
+        return as_uint8(torch.tensor(self.data.background) * 2 - 1).numpy() if of_colours else np.zeros(3, np.uint8)
+
+    def mesh(self, state: ViewState, cells: int = MESH_CELLS) -> trimesh.Trimesh:
+        """The surface of the state's object. Raises NoSurface where it has none."""
+        state = state.checked(self.n_classes)
+        return extract_mesh(self.model.generator, self.latents(state), torch.tensor([state.class_index]), cells)
+
+    def _renderer_of(self, state: ViewState) -> ObjectRenderer:
+        if self._renderer is None or self._renderer[0] != state.object_of:
+            generator = copy.copy(self.model.generator)  # the weights are shared
+            generator.config = dataclasses.replace(generator.config, data=freed(self.data))
+            made = ObjectRenderer(generator, self.latents(state), torch.tensor([state.class_index]), fast=True)
+            self._renderer = state.object_of, made
+        return self._renderer[1]
+
+    def caption(self, state: ViewState) -> str:
+        """Where the camera stands, and whether training had cameras there."""
+        azimuth_deg, v = azimuth_and_v(self.pose(state))
+        low, high = elevation_of_v(self.data.vmax), elevation_of_v(self.data.vmin)
+        elevation = elevation_of_v(float(v))
+        outside = "" if low - 0.5 <= elevation <= high + 0.5 else ", beyond what was trained"
+        return f"azimuth {float(azimuth_deg):.0f}°, elevation {elevation:.0f}° (trained {low:.0f}° to {high:.0f}°){outside}"
+
+    def save_picture(self, state: ViewState, side: int) -> list[Path]:
+        """The state's squares beside each other as the next free picture_NNNN.png of the model's folder."""
+        squares = self.squares(state, self.pose(state)[None], side)
+        (path,) = free_paths(self.model.out, "picture", (".png",))
+        return [write_image(path, torch.cat([square[0] for square in squares.values()], dim=-1))]
+
+    def save_video(self, state: ViewState, side: int) -> Iterator[float | list[Path]]:
+        """Once around the object, as the next free video_NNNN.mp4. Yields the share that is done after each frame, and at last
+        the file, so that others can be served meanwhile."""
+        frames = []
+        for pose in rotation_poses(VIDEO_FRAMES, self.data):
+            frames.append(torch.cat([square[0] for square in self.squares(state, pose[None], side).values()], dim=-1))
+            yield len(frames) / VIDEO_FRAMES
+        (path,) = free_paths(self.model.out, "video", (".mp4",))
+        yield [write_video(path, torch.stack(frames))]
+
+    def save_mesh(self, state: ViewState) -> list[Path]:
+        """The object's surface as the next free mesh_NNNN.ply, .obj and .glb. Raises NoSurface."""
+        mesh = self.mesh(state)
+        return write_mesh(mesh, free_paths(self.model.out, "mesh", SUFFIXES)[0].with_suffix(""))
+
+    def save_latents(self, state: ViewState) -> list[Path]:
+        """The object's latents, class and camera as the next free latents_NNNN.json, with the checkpoint that they are of."""
+        state = state.checked(self.n_classes)
+        content = {
+            "checkpoint": str(self.model.checkpoint),
+            "step": self.model.step,
+            **{f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.name not in ("pose_c2w", "aspect")},
+            "latents": self.latents(state)[0].tolist(),
+            "pose_c2w": self.pose(state).tolist(),
+        }
+        (path,) = free_paths(self.model.out, "latents", (".json",))
+        write_text(path, json.dumps(content, indent=1))
+        return [path]
+
+
+def mixed(first: Tensor, second: Tensor, shape: float, appearance: float, config: LatentConfig) -> Tensor:
+    """Latents (1, Z) from the first to the second, the shape and the appearance code each by a share of its own in [0, 1]."""
+    cut = config.dim - config.dim_appearance
+    shapes, appearances = (blend(first, second, torch.tensor([[share]]), config) for share in (shape, appearance))
+    return torch.cat([shapes[:, :cut], appearances[:, cut:]], dim=-1)
+
+
+def distances(data: DataConfig) -> tuple[float, float]:
+    """The nearest and the farthest place, in scene units from the origin, of a camera that sees the object: it is in front of
+    all that lies between near and far."""
+    farthest = data.radius[1]
+    return min(1.05 * (farthest - data.near), data.radius[0]), 3 * farthest
+
+
+def freed(data: DataConfig) -> DataConfig:
+    """The config with near and far that move with a camera at any distance, as `depth_bounds` moves those of a range."""
+    return dataclasses.replace(data, radius=(min(0.999 * data.radius[1], data.radius[0]), data.radius[1]))
+
+
+def padded(square: np.ndarray, aspect: float, colour: np.ndarray) -> np.ndarray:
+    """A square (S, S, 3) uint8 in the middle of a pane of that aspect, width by height, in the colour (3,): (H, W, 3)."""
+    side = len(square)
+    height, width = round(side * max(1, 1 / aspect)), round(side * max(1, aspect))
+    pane = np.empty((height, width, 3), np.uint8)
+    pane[:] = colour
+    top, left = (height - side) // 2, (width - side) // 2
+    pane[top : top + side, left : left + side] = square
+    return pane
+
+
+def vertical_fov(data: DataConfig, aspect: float) -> float:
+    """Radians that a window of that aspect, width by height, shows from top to bottom, with the picture's square in it."""
+    half = math.tan(math.radians(data.fov) / 2)
+    if data.orthographic:  # the field of view that fits at the object's distance
+        half = (data.far - data.near) / 2 / data.radius[1]
+    return 2 * math.atan(half * max(1, 1 / aspect))
+
+
+def sides(config: Config) -> tuple[int, ...]:
+    """Sides in pixels at which pictures are drawn, ascending: data.imsize halved and doubled, in multiples of CCSR's scale."""
+    scale, size = config.rendered_scale, config.data.imsize
+    return tuple(sorted({max(scale, round(size * factor / scale) * scale) for factor in (1 / 4, 1 / 2, 1, 2, 4, 8)}))
+
+
+def resting_side(choices: Sequence[int]) -> int:
+    """The smallest of the ascending choices with the pixels that a window can show, which is drawn where nothing moves."""
+    return next((side for side in choices if side >= RESTING_PIXELS), choices[-1])
+
+
+def moving_side(choices: Sequence[int], still: int, seconds_per_pixel: float) -> int:
+    """The largest of the ascending choices, at most `still`, of which SMOOTH_FPS pictures are drawn in a second."""
+    fitting = [side for side in choices if side <= still and side**2 * seconds_per_pixel * SMOOTH_FPS <= 1]
+    return max(fitting, default=choices[0])
+
+
+def free_paths(folder: Path, stem: str, suffixes: Sequence[str]) -> list[Path]:
+    """folder/stem_NNNN with each of the suffixes, of the first number of which no such file is there."""
+    for number in range(1, 10000):
+        paths = [folder / f"{stem}_{number:04d}{suffix}" for suffix in suffixes]
+        if not any(path.exists() for path in paths):
+            return paths
+    raise GrafError(f"{folder}: 9999 files of {stem} are there already; move some away")
+
+
+def training_views(config: Config, n: int = CAMERAS_SHOWN) -> list[tuple[Tensor, np.ndarray]]:
+    """pose_c2w (3, 4) and photograph (H, W, 3) uint8 of n training images, evenly chosen.
+
+    Raises DataError where the data set is not there, GrafError where its cameras are not known.
+    """
+    dataset = build_dataset(colours_only(config))
+    if not dataset.posed:
+        raise GrafError("the training photographs have no known cameras, so there are none to show")
+    index = torch.linspace(0, len(dataset) - 1, min(n, len(dataset))).round().long().tolist()
+    return [(dataset.labels.pose_c2w[i], dataset.read(i)[:3].movedim(0, -1).numpy()) for i in index]
+
+
+def turned(pose_c2w: Tensor, degrees: float) -> Tensor:
+    """A camera (3, 4) turned around the world's z axis, counter-clockwise seen from above."""
+    angle = math.radians(degrees)
+    rotation = torch.eye(3)
+    rotation[:2, :2] = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    return rotation @ pose_c2w
+
+
+def _within(value: float, low: float, high: float, otherwise: float | None = None) -> float:
+    """The value clamped to low..high; `otherwise`, by default low, for one that is no finite number."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return low if otherwise is None else otherwise
+    return min(max(value, low), high)

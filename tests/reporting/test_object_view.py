@@ -1,0 +1,192 @@
+"""What a state of the viewer's sliders looks like, without a browser."""
+
+import dataclasses
+import json
+import math
+
+from graf.camera import azimuth_and_v, poses_at
+from graf.config import LatentConfig
+from graf.data import Views
+from graf.errors import GrafError
+from graf.evaluation.outputs import as_uint8
+from graf.models.generator import Generator
+from graf.rays import depth_bounds
+from graf.reporting import object_view
+from graf.reporting.object_view import (
+    Model,
+    ObjectView,
+    ViewState,
+    distances,
+    free_paths,
+    freed,
+    mixed,
+    moving_side,
+    padded,
+    resting_side,
+    sides,
+    training_views,
+    turned,
+    vertical_fov,
+)
+
+import numpy as np
+import pytest
+import torch
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def view(refine, tmp_path) -> ObjectView:
+    """Of a network that has learned nothing, 16 x 16 pixels of 8 x 8 rays, after step 7."""
+    torch.manual_seed(0)
+    return ObjectView(Model(tmp_path / "model.pt", Generator(refine()).eval(), 7, tmp_path / "viewer"))
+
+
+def from_height(v: float, distance: float = 3.6) -> torch.Tensor:
+    return poses_at(torch.tensor(30.0), torch.tensor(v), distance)
+
+
+def test_shape_and_appearance_have_shares_of_their_own():
+    config = LatentConfig(type="uniform", dim=4, dim_appearance=2)
+    first, second = torch.tensor([[0.0, 0.0, 0.0, 0.0]]), torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    assert mixed(first, second, 0.5, 0.25, config).tolist() == [[0.5, 1.0, 0.75, 1.0]]
+    assert mixed(first, second, 1, 0, config).tolist() == [[1.0, 2.0, 0.0, 0.0]]
+
+
+def test_truncation_scales_the_latents(view):
+    whole, half = (view.latents(ViewState(seed=3, truncation=psi)) for psi in (1, 0.5))
+    torch.testing.assert_close(half, whole / 2)
+
+
+def test_what_no_slider_sends_is_brought_into_range():
+    pose = torch.full((3, 4), NAN)
+    sent = ViewState(
+        seed=10**9,
+        to_seed=-1,
+        shape=NAN,
+        appearance=7,
+        truncation="a",
+        class_index=5,
+        kind="x",
+        beside="y",
+        pose_c2w=pose,
+        aspect=0,
+    )
+    wanted = ViewState(seed=999, to_seed=0, shape=0, appearance=1, truncation=1, class_index=1, aspect=0.25)
+    assert sent.checked(n_classes=2) == wanted
+    assert ViewState(aspect=NAN).checked().aspect == 1
+    assert ViewState(pose_c2w=torch.zeros(2, 2)).checked().pose_c2w is None
+
+
+def test_a_camera_stays_where_training_had_some_unless_it_may_leave(view):
+    low, high = view.data.vmin, view.data.vmax
+    inside = from_height((low + high) / 2)
+    assert torch.equal(view.pose(ViewState(pose_c2w=inside)), inside)
+    above = from_height(low / 2)
+    azimuth_deg, v = azimuth_and_v(view.pose(ViewState(pose_c2w=above)))
+    assert (float(azimuth_deg), float(v)) == (pytest.approx(30, abs=1e-3), pytest.approx(low, abs=1e-5))
+    assert torch.equal(view.pose(ViewState(pose_c2w=above, within=False)), above)
+    assert "beyond what was trained" in view.caption(ViewState(pose_c2w=above, within=False))
+    assert "beyond" not in view.caption(ViewState(pose_c2w=above))
+
+
+@pytest.mark.parametrize("distance", [1e-9, 0.01, 1e6])
+def test_a_camera_stays_where_the_object_can_be_seen(view, distance):
+    pose = view.pose(ViewState(pose_c2w=from_height(0.4, distance)))
+    nearest, farthest = distances(view.data)
+    assert nearest - 1e-4 <= float(pose[:, 3].norm()) <= farthest + 1e-4
+
+
+def test_near_and_far_move_with_a_camera_that_comes_closer(view):
+    data = dataclasses.replace(view.data, near=2.6, far=4.6, radius=(3.6, 3.6))
+    near, far = depth_bounds(from_height(0.4, 2.0)[None], freed(data))
+    assert (float(near), float(far)) == (pytest.approx(1.0, abs=1e-4), pytest.approx(3.0, abs=1e-4))
+    assert distances(data) == (pytest.approx(1.05), pytest.approx(10.8))
+
+
+def test_a_picture_is_the_generators_own(view):
+    pose = from_height((view.data.vmin + view.data.vmax) / 2, view.data.radius[1])
+    ours = torch.from_numpy(view.picture(ViewState(pose_c2w=pose), 16).copy())
+    exact = as_uint8(view.model.generator.render(view.latents(ViewState()), pose[None], 16).images)[0].movedim(0, -1)
+    assert (ours.int() - exact.int()).abs().max() <= 2
+
+
+def test_two_pictures_are_beside_each_other_or_above_each_other(view):
+    assert view.picture(ViewState(aspect=2), 16).shape == (16, 32, 3)
+    assert view.picture(ViewState(aspect=2, beside="depth"), 16).shape == (16, 32, 3)
+    tall = view.picture(ViewState(aspect=0.5, kind="before CCSR", beside="opacity"), 16)
+    assert tall.shape == (32, 16, 3)
+    assert np.array_equal(tall[:16], view.picture(ViewState(kind="before CCSR"), 16))
+    assert np.array_equal(tall[16:], view.picture(ViewState(kind="opacity"), 16))
+
+
+def test_another_object_is_drawn_for_another_seed(view):
+    first, second = (view.picture(ViewState(seed=seed), 16) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(view.picture(ViewState(), 16), first)
+
+
+def test_a_square_stands_in_the_middle_of_its_pane():
+    square, red = np.full((4, 4, 3), 9, np.uint8), np.array([255, 0, 0], np.uint8)
+    wide = padded(square, 2, red)
+    assert wide.shape == (4, 8, 3)
+    assert wide[0, :, 1].tolist() == [0, 0, 9, 9, 9, 9, 0, 0]
+    assert padded(square, 0.5, red).shape == (8, 4, 3)
+
+
+def test_a_tall_window_sees_the_squares_width(view):
+    data = dataclasses.replace(view.data, fov=60.0, orthographic=False)
+    assert math.degrees(vertical_fov(data, 1.5)) == pytest.approx(60)
+    assert math.tan(vertical_fov(data, 0.5) / 2) == pytest.approx(2 * math.tan(math.radians(30)))
+
+
+def test_the_side_while_moving_is_the_largest_that_is_fast_enough(smoke):
+    assert sides(smoke("data.imsize=64")) == (16, 32, 64, 128, 256, 512)
+    assert resting_side((16, 64, 256, 512)) == 256
+    assert resting_side((16, 32)) == 32
+    of_64 = 1 / 12 / 64**2  # seconds per pixel at which 64 pixels a side take a twelfth of a second
+    assert moving_side((16, 32, 64, 128), 128, of_64) == 64
+    assert moving_side((16, 32, 64, 128), 32, of_64) == 32
+    assert moving_side((16, 32, 64, 128), 128, 1.0) == 16
+
+
+def test_a_turn_goes_around_the_z_axis():
+    azimuth_deg, v = azimuth_and_v(turned(from_height(0.3), 40))
+    assert (float(azimuth_deg), float(v)) == (pytest.approx(70, abs=1e-3), pytest.approx(0.3, abs=1e-5))
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "mesh_0001.obj").touch()
+    assert [path.name for path in free_paths(tmp_path, "mesh", (".ply", ".obj"))] == ["mesh_0002.ply", "mesh_0002.obj"]
+
+
+def test_what_is_saved(view, monkeypatch):
+    monkeypatch.setattr(object_view, "VIDEO_FRAMES", 3)
+    state = ViewState(seed=5, beside="depth")
+    (picture,) = view.save_picture(state, 16)
+    *shares, (video,) = view.save_video(state, 16)
+    assert shares == [1 / 3, 2 / 3, 1]
+    first, second = view.save_latents(state)[0], view.save_latents(state)[0]
+    assert [path.name for path in (picture, video, first, second)] == [
+        *("picture_0001.png", "video_0001.mp4", "latents_0001.json", "latents_0002.json")
+    ]
+    content = json.loads(first.read_text())
+    assert (content["step"], content["seed"]) == (7, 5)
+    torch.testing.assert_close(torch.tensor([content["latents"]]), view.latents(state))
+
+
+def test_training_cameras_come_with_their_photographs(smoke, labels, photographs, monkeypatch):
+    class Four(Views):
+        def read(self, index):
+            return as_uint8(photographs[index])
+
+    names = ["a", "b", "c", "d"]
+    posed = Four(names, ["all"], labels.class_index, labels, "")
+    monkeypatch.setattr(object_view, "build_dataset", lambda config: posed)
+    found = training_views(smoke(), 2)
+    assert torch.equal(torch.stack([pose for pose, _ in found]), labels.pose_c2w[[0, 3]])
+    assert np.array_equal(found[1][1], as_uint8(photographs[3]).movedim(0, -1))
+    monkeypatch.setattr(object_view, "build_dataset", lambda config: dataclasses.replace(posed, labels=None))
+    with pytest.raises(GrafError, match="no known cameras"):
+        training_views(smoke())
