@@ -1,6 +1,6 @@
 """Write configs/default.yaml and the tables of flags and keys in README.md and docs/: python bench/write_tables.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, eval (flags), config (keys)
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, eval, view (flags), config (keys)
 or older (names of keys).
 """
 
@@ -32,7 +32,7 @@ HEAD = """\
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """The parser of train.py or eval.py."""
+    """The parser of train.py, eval.py or view.py."""
     return runpy.run_path(str(ROOT / program))["parser"]()
 
 
@@ -44,13 +44,14 @@ def flag_table(parser: argparse.ArgumentParser) -> str:
             continue
         unset = action.default is None or action.default is False or action.default == []  # not 0, which equals False
         default = "" if unset else f"`{action.default}`"
-        rows.append((f"`{', '.join(action.option_strings)}`", default, action.help))
+        rows.append((f"`{', '.join(action.option_strings) or action.dest.upper()}`", default, action.help))
     return _table(("flag", "default", "meaning"), rows)
 
 
 TABLES = {
     "train": lambda: flag_table(parser_of("train.py")),
     "eval": lambda: flag_table(parser_of("eval.py")),
+    "view": lambda: flag_table(parser_of("view.py")),
     "config": lambda: _table(("key", "default", "meaning"), [(f"`{row[0]}`", f"`{row[1]}`", row[2]) for row in config_rows()]),
     "older": lambda: _table(("older name", "name"), [(f"`{old}`", f"`{new}`") for old, new in OLDER_NAMES.items()]),
 }

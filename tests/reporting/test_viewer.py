@@ -1,0 +1,156 @@
+"""The viewer's server and its browsers, with clients that draw nothing. Needs viser, an optional extra."""
+
+import threading
+
+from graf.errors import CheckpointError, GrafError
+from graf.models.generator import Generator
+from graf.reporting.object_view import Model
+
+import pytest
+import torch
+
+pytest.importorskip("viser")
+
+from graf.reporting import viewer as viewer_module  # noqa: E402
+from graf.reporting.viewer import Models, Viewer, pose_of  # noqa: E402
+from viewer_client import Window, camera  # noqa: E402
+
+
+@pytest.fixture
+def model(refine, tmp_path) -> Model:
+    torch.manual_seed(0)
+    return Model(tmp_path / "model.pt", Generator(refine()).eval(), 7, tmp_path / "viewer")
+
+
+@pytest.fixture
+def viewer(model, tmp_path):
+    """A viewer whose work is done in a thread, as `serve` does it in the program's own."""
+    viewer, ended = Viewer(Models([tmp_path], lambda source: model), "127.0.0.1", 0), threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            if not viewer.advance():
+                viewer.wake.wait(0.02)
+                viewer.wake.clear()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield viewer
+    ended.set()
+    thread.join()
+    viewer.stop()
+
+
+def opened(viewer: Viewer) -> Window:
+    """A window that shows its first object in full."""
+    window = Window(viewer.port)
+    window.look(0)
+    window.wait(lambda: window.says("at rest"))
+    return window
+
+
+def test_each_browser_has_a_state_of_its_own(viewer):
+    with opened(viewer) as one, opened(viewer):
+        one.set("seed", 5)
+        one.wait(lambda: any(session.state().seed == 5 for session in viewer.sessions.values()))
+        assert sorted(session.state().seed for session in viewer.sessions.values()) == [0, 5]
+        seen = one.pictures
+        one.look(90)
+        one.wait(lambda: one.pictures > seen)
+
+
+def test_a_closed_tab_is_forgotten(viewer):
+    with opened(viewer) as other:
+        with opened(viewer):
+            assert len(viewer.sessions) == 2
+        other.wait(lambda: len(viewer.sessions) == 1)
+        seen = other.pictures
+        other.look(45)
+        other.wait(lambda: other.pictures > seen)
+
+
+GARBAGE = {
+    "bytes": b"\xff\x00garbage",
+    "text": "hello",
+    "unknown message": {"type": "NoSuchMessage"},
+    "camera nowhere": camera((1280, 800), [float("nan")] * 4, [float("nan")] * 3),
+    "camera without a rotation": camera((1280, 800), [0.0] * 4, [0.0] * 3),
+    "window of no size": camera((0, 0), [1.0, 0.0, 0.0, 0.0], [3.6, 0.0, 0.0]),
+    "half a camera": {"type": "ViewerCameraMessage", "wxyz": "abc"},
+    "request for a public address": {"type": "ShareUrlRequest"},
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_ends_no_other_browsers_view(viewer, garbage):
+    with opened(viewer) as other:
+        with opened(viewer) as bad:
+            bad.send(garbage)
+        seen = other.pictures
+        other.look(45)
+        other.wait(lambda: other.pictures > seen)
+    assert viewer._server._share_tunnel is None
+
+
+@pytest.mark.parametrize("value", [-5, 10**12, "many", [1, 2], None])
+def test_a_slider_that_sends_nonsense_ends_no_view(viewer, value):
+    with opened(viewer) as other:
+        with opened(viewer) as bad:
+            bad.set("seed", value)
+            bad.look(30)
+        seen = other.pictures
+        other.look(45)
+        other.wait(lambda: other.pictures > seen)
+
+
+def test_what_is_saved_is_told_and_replaces_nothing(viewer, model):
+    with opened(viewer) as window:
+        for name in ("latents_0001.json", "latents_0002.json"):
+            window.set("save latents", True)
+            window.wait(lambda name=name: window.says(str(model.out / name)))
+    assert len(list(model.out.iterdir())) == 2
+
+
+def test_an_error_is_told_in_the_browser(viewer, monkeypatch):
+    def none_there(config):
+        raise GrafError("photos: no such folder")
+
+    monkeypatch.setattr(viewer_module, "training_views", none_there)
+    with opened(viewer) as window:
+        window.set("training cameras", True)
+        window.wait(lambda: window.says("photos: no such folder"))
+
+
+def test_a_model_is_read_again_when_its_checkpoint_changes(tmp_path, caplog):
+    """And the one before is kept where the new one cannot be read."""
+    file, seconds, steps = tmp_path / "model.pt", iter([0.0, 0.5, 2.0, 4.0, 6.0]), iter([1, 2])
+
+    def load(source):
+        if not file.exists() or file.read_text() == "damaged":
+            raise CheckpointError("model.pt: damaged")
+        return Model(file, None, next(steps), tmp_path)
+
+    models = Models([tmp_path], load, lambda: next(seconds))
+    file.write_text("a")
+    assert models.get(tmp_path).step == 1
+    file.write_text("longer")
+    assert models.get(tmp_path).step == 1  # it was looked at half a second before
+    assert models.get(tmp_path).step == 2
+    file.write_text("damaged")
+    assert models.get(tmp_path).step == 2
+    assert "model.pt: damaged; the viewer goes on with step 2" in caplog.text
+    file.unlink()
+    assert models.get(tmp_path).step == 2
+
+
+def test_a_model_that_cannot_be_read_is_told_before_anything_is_served(tmp_path):
+    def load(source):
+        raise CheckpointError("no such checkpoint")
+
+    with pytest.raises(CheckpointError):
+        Viewer(Models([tmp_path], load), "127.0.0.1", 0)
+
+
+def test_visers_cameras_look_along_z_and_ours_along_minus_z():
+    assert pose_of([1.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0]).tolist() == [[1, 0, 0, 1], [0, -1, 0, 2], [0, 0, -1, 3]]
+    assert pose_of([1.0], [1.0]) is None

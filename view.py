@@ -1,0 +1,38 @@
+"""Look at a trained model in the browser: python view.py, then orbit with the mouse. Needs pip install -e .[viewer]"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from graf.runtime.command_line import Parser
+from graf.runtime.console import run_script
+
+
+def parser() -> argparse.ArgumentParser:
+    p = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    what = "a folder of runs to choose from, a run or a checkpoint; by default results/"
+    p.add_argument("path", nargs="?", metavar="PATH", type=Path, help=what)
+    p.add_argument("--run", type=Path, help="a run's folder; it is read again when its checkpoint changes")
+    p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
+    p.add_argument("--port", type=port, default=8080, help="the next free one is taken where it is in use; 0 for any")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--out", type=Path, help="folder of what is saved; by default viewer in the run's folder")
+    return p
+
+
+def port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, found {text!r}")
+    return int(text)
+
+
+def main() -> int:
+    args = parser().parse_args(sys.argv[1:])
+    from graf.commands.view import view  # with PyTorch
+
+    return view(args)
+
+
+if __name__ == "__main__":
+    run_script(main)
