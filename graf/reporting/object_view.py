@@ -123,14 +123,13 @@ class ObjectView:
         return poses_at(azimuth_deg, v.clamp(low, high), _within(distance, nearest, farthest))
 
     def picture(self, state: ViewState, side: int) -> np.ndarray:
-        """The state's picture as the whole window (H, W, 3) uint8 shows it: squares of `side` pixels, padded to its aspect; two
-        are beside each other in a wide window and above each other in a tall one. side: a multiple of the CCSR's scale."""
+        """The state's picture as the whole window (H, W, 3) uint8 shows it: a square of `side` pixels, or two side by side,
+        padded to its aspect. side: a multiple of ccsr.scale_factor."""
         state = state.checked(self.n_classes)
         squares = self.squares(state, self.pose(state)[None], side)
-        wide = state.aspect >= 1
-        aspect = state.aspect if len(squares) == 1 else state.aspect / 2 if wide else state.aspect * 2
+        aspect = state.aspect / len(squares)
         panes = [padded(square[0].movedim(0, -1).numpy(), aspect, self.surround(kind)) for kind, square in squares.items()]
-        return np.concatenate(panes, axis=1 if wide else 0)
+        return np.concatenate(panes, axis=1)
 
     def squares(self, state: ViewState, poses: Tensor, side: int) -> dict[str, Tensor]:
         """Pictures (V, 3, side, side) uint8 of the state's object from cameras (V, 3, 4), by the state's one or two kinds."""

@@ -46,7 +46,7 @@ log = logging.getLogger("graf")
 STILL_AFTER_S = 0.3  # without a change, the picture is drawn in full
 RELOAD_EVERY_S = 1.0
 SECONDS_PER_TURN = 12.0
-FRUSTUM, OUTSIDE = 0.12, 1.8  # length of a frustum, and distance from which all are seen, in data.radius
+FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all are seen, in data.radius
 POLL_S = 0.1
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NOTHING = "nothing"
@@ -134,6 +134,7 @@ class Session:
         self._drawn: tuple | None = None  # what the window shows, and whether in full
         self._meshed: tuple | None = None  # the object whose mesh it shows
         self._turned_at: float | None = None
+        self._frustums: viser.SceneNodeHandle | None = None  # with all of them in it
         self._changed_at = -math.inf
         self._seconds_per_pixel = 0.0
         self._frames: deque[float] = deque(maxlen=20)  # when pictures were drawn
@@ -347,17 +348,21 @@ class Session:
         self.client.scene.add_mesh_trimesh("/mesh", made.result())
 
     def _show_cameras(self) -> Iterator[bool]:
-        self.client.scene.remove_by_name("/cameras")
+        if self._frustums is not None:
+            self._frustums.remove()
+            self._frustums = None
         if not self._cameras.value:
             return
         data = self._view.data
         yield from _until_done(views := self.models.training_views(self._source))
+        self._frustums = self.client.scene.add_frame("/cameras", show_axes=False)
         for i, (pose_c2w, photograph) in enumerate(views.result()):
             self.client.scene.add_camera_frustum(
                 f"/cameras/{i}",
                 fov=vertical_fov(data, 1),
                 aspect=1,
                 scale=FRUSTUM * data.radius[1],
+                thickness=FRUSTUM * data.radius[1] / 40,
                 image=photograph,
                 wxyz=SO3.from_matrix(pose_c2w[:, :3].double().numpy() @ Y_DOWN).wxyz,
                 position=pose_c2w[:, 3].double().numpy(),

@@ -6,6 +6,7 @@ from graf.errors import CheckpointError, GrafError
 from graf.models.generator import Generator
 from graf.reporting.object_view import Model
 
+import numpy as np
 import pytest
 import torch
 
@@ -119,6 +120,16 @@ def test_an_error_is_told_in_the_browser(viewer, monkeypatch):
     with opened(viewer) as window:
         window.set("training cameras", True)
         window.wait(lambda: window.says("photos: no such folder"))
+
+
+def test_training_cameras_come_and_go(viewer, labels, monkeypatch):
+    photograph = np.zeros((4, 4, 3), np.uint8)
+    monkeypatch.setattr(viewer_module, "training_views", lambda config: [(pose, photograph) for pose in labels.pose_c2w])
+    with opened(viewer) as window:
+        window.set("training cameras", True)
+        window.wait(lambda: window.says("/cameras/3"))
+        window.set("training cameras", False)
+        window.wait(lambda: window.says("RemoveSceneNodeMessage") and window.says("'/cameras'"))
 
 
 def test_a_model_is_read_again_when_its_checkpoint_changes(tmp_path, caplog):
