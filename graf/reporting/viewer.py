@@ -8,6 +8,7 @@ import contextlib
 import logging
 import math
 import os
+import sys
 import threading
 import time
 import warnings
@@ -48,6 +49,7 @@ RELOAD_EVERY_S = 1.0
 SECONDS_PER_TURN = 12.0
 FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all are seen, in data.radius
 POLL_S = 0.1
+INTERRUPTED = 130  # exit status after Ctrl-C, as everywhere here
 LOCAL = ("127.0.0.1", "localhost", "::1")
 NOTHING = "nothing"
 Y_DOWN = np.diag([1.0, -1.0, -1.0])  # from our cameras, which look along -z, to viser's, which look along z
@@ -471,16 +473,19 @@ class Viewer:
 
 
 def serve(models: Models, host: str, port: int) -> None:
-    """Serve the viewer until Ctrl-C, which raises KeyboardInterrupt here."""
-    viewer = Viewer(models, host, port)
-    viewer.tell()
+    """Serve the viewer until Ctrl-C, which ends the program with status 130."""
     try:
+        viewer = Viewer(models, host, port)
+        viewer.tell()
         while True:
             if not viewer.advance():
                 viewer.wake.wait(POLL_S if viewer.sessions else RELOAD_EVERY_S)
                 viewer.wake.clear()
-    finally:
-        viewer.stop()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(INTERRUPTED)  # at once: Python would wait for viser, and abort where the background is inside PyTorch
 
 
 @contextlib.contextmanager
