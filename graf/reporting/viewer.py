@@ -138,7 +138,7 @@ class Session:
         self._turned_at: float | None = None
         self._frustums: viser.SceneNodeHandle | None = None  # with all of them in it
         self._changed_at = -math.inf
-        self._seconds_per_pixel = 0.0
+        self._seconds_per_pixel = math.inf  # until a picture was drawn: the first one is the smallest
         self._frames: deque[float] = deque(maxlen=20)  # when pictures were drawn
         self._build()
         self._new_model(first=True)
