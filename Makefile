@@ -22,7 +22,7 @@ weights: train  ## the same, and write its generator and its measurements to wei
 	$(BIN)/python eval.py --export weights/toy_cars.safetensors
 	rm -f weights/metrics.json
 	$(BIN)/python eval.py --checkpoint weights/toy_cars.safetensors --out weights --consistency \
-	    --metrics fid,kid,kid_independent,variety,coverage,haze
+	    --metrics fid,kid,kid_independent,variety,coverage,haze --export weights/toy_cars.safetensors
 
 test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

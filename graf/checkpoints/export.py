@@ -8,14 +8,17 @@ from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpoint
 from graf.models.generator import Generator
 from graf.runtime.files import whole_file
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 FORMAT = "graf_ccsr generator 1"
 
 
-def write_export(path: Path | str, generator: Generator, step: int) -> Path:
-    """Write a generator's weights, and as metadata its config, step and number of classes. Returns the path.
+def write_export(path: Path | str, generator: Generator, step: int, fingerprint: str = "") -> Path:
+    """Write a generator's weights, and as metadata its config, step, number of classes and, where it is known, the fingerprint
+    of the data that it was trained on. Returns the path. A file that holds the same already is left as it is.
 
     Raises CheckpointWriteError where the file cannot be written; what the path held before is then as it was.
     """
@@ -27,6 +30,10 @@ def write_export(path: Path | str, generator: Generator, step: int) -> Path:
         "n_classes": str(1 if embedding is None else embedding.num_embeddings),
         "step": str(step),
     }
+    if fingerprint:
+        metadata["data_fingerprint"] = fingerprint
+    if _holds(path, weights, metadata):
+        return Path(path)
     try:
         with whole_file(path) as temporary:
             temporary.write_bytes(save(weights, metadata))  # save_file would make it readable by its owner only
@@ -36,7 +43,8 @@ def write_export(path: Path | str, generator: Generator, step: int) -> Path:
 
 
 def read_export(path: Path | str) -> dict:
-    """The content of an exported file, as of a checkpoint: format, config, n_classes, step, generator_ema; on the CPU.
+    """The content of an exported file, as of a checkpoint: format, config, n_classes, step, data_fingerprint,
+    generator_ema; on the CPU.
 
     Raises CheckpointError for what is missing or no generator of ours, DamagedCheckpointError for what is damaged.
     """
@@ -59,4 +67,22 @@ def read_export(path: Path | str) -> dict:
         raise DamagedCheckpointError(f"{path}: its metadata is damaged ({type(error).__name__}: {error})") from None
     if not isinstance(config, dict):
         raise DamagedCheckpointError(f"{path}: its metadata is damaged (config is a {type(config).__name__})")
-    return {"format": FORMAT, "config": config, "n_classes": n_classes, "step": step, "generator_ema": weights}
+    known = {name: metadata[name] for name in ("data_fingerprint",) if name in metadata}
+    return {"format": FORMAT, "config": config, "n_classes": n_classes, "step": step, "generator_ema": weights} | known
+
+
+def data_fingerprint(content: dict) -> str:
+    """Of the data that a checkpoint's content, ours or other people's, was trained on; empty where it does not say."""
+    state = content.get("state")
+    found = (state if isinstance(state, dict) else content).get("data_fingerprint")
+    return found if isinstance(found, str) else ""
+
+
+def _holds(path: Path | str, weights: dict[str, Tensor], metadata: dict[str, str]) -> bool:
+    """Whether the file is an export of just these: another one of the same would have other bytes, as their order varies."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            same = file.metadata() == metadata and set(file.keys()) == weights.keys()
+            return same and all(torch.equal(file.get_tensor(name), tensor) for name, tensor in weights.items())
+    except (OSError, SafetensorError, ValueError):
+        return False

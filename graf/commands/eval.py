@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.export import write_export
+from graf.checkpoints.export import data_fingerprint, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import run_of
@@ -40,6 +40,7 @@ from graf.evaluation.sheets import (
 )
 from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
+from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
 from graf.runtime.cleanup import clean_up
 from graf.runtime.console import progress
@@ -77,7 +78,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
     results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
-    Evaluation(args, generator, step, run_dir, out, results).run(jobs)
+    Evaluation(args, generator, step, run_dir, out, results, data_fingerprint(content)).run(jobs)
     return 0
 
 
@@ -91,6 +92,7 @@ class Evaluation:
     run_dir: Path
     out: Path
     results: ResultFile
+    data_fingerprint: str = ""  # of what it was trained on; empty where that is not known
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Do the jobs, once all that they need is there. The log tells the files written.
@@ -139,6 +141,11 @@ class Evaluation:
     @functools.cached_property
     def photograph_files(self) -> list[Path]:
         return photograph_files(self.flags.invert)
+
+    @functools.cached_property
+    def card(self) -> tuple[Path, Path]:
+        """The files of the model card."""
+        return require_free(Path(self.flags.export))
 
     @functools.cached_property
     def trajectories(self) -> dict[str, Tensor]:
@@ -254,7 +261,9 @@ class Evaluation:
         return write_inversion(self.generator, inversion, photographs, self.out / "inversion", list(map(str, paths)))
 
     def export(self) -> list[Path]:
-        return [write_export(self.flags.export, self.generator, self.step)]
+        fingerprint = self.data_fingerprint
+        file = write_export(self.flags.export, self.generator, self.step, fingerprint)
+        return [file, *write_card(file, self.generator, self.step, fingerprint, self.results.kept())]
 
     def report(self) -> list[Path]:
         """report.html in the run's folder."""

@@ -20,7 +20,7 @@ from graf.runtime.command_line import positive
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
 METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd")  # mmd comes with coverage
-NEEDS = ("trajectories", "photographs", "dataset")  # what jobs need of an Evaluation, the quick first
+NEEDS = ("trajectories", "card", "photographs", "dataset")  # what jobs need of an Evaluation, the quick first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +156,9 @@ JOBS = (  # in the order in which they are done
         elsewhere=True,
     ),
     Job(
-        Flag("export", "the generator and its config alone, as .safetensors", export_name, metavar="FILE"),
+        Flag("export", "the generator and its config alone, as .safetensors, and its model card", export_name, metavar="FILE"),
         methodcaller("export"),
+        needs="card",
         elsewhere=True,
     ),
 )

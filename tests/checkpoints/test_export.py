@@ -7,7 +7,7 @@ from pathlib import Path
 import eval as evaluation
 import graf
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
-from graf.checkpoints.export import write_export
+from graf.checkpoints.export import data_fingerprint, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
@@ -76,6 +76,31 @@ def test_the_file_holds_weights_and_config_and_nothing_else(smoke, tmp_path):
     assert list(path.parent.iterdir()) == [path]
     (tmp_path / "plain").write_text("")
     assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode  # whoever may read other files may read it
+
+
+def test_the_data_it_was_trained_on_is_told_where_that_is_known(smoke, tmp_path):
+    state = TrainState(smoke(), CPU)
+    state.data_fingerprint = "0a1b"
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
+    known = data_fingerprint(read_checkpoint(tmp_path / "model.pt"))
+    told = write_export(tmp_path / "a.safetensors", Generator(smoke()), 1, known)
+    untold = write_export(tmp_path / "b.safetensors", Generator(smoke()), 1)
+    assert [data_fingerprint(read_checkpoint(path)) for path in (told, untold)] == ["0a1b", ""]
+    assert data_fingerprint({"state": [1], "data_fingerprint": 3}) == ""  # other people's
+
+
+def test_the_same_again_leaves_the_file_as_it_is(smoke, exported):
+    """So that its digest, by which measurements know it, is still the one that they name."""
+    same = graf.load_generator(exported)  # with what was open in its config decided
+    write_export(exported, same, step=12)
+    before = exported.stat().st_ino
+    assert write_export(exported, same, step=12) == exported and exported.stat().st_ino == before
+    write_export(exported, same, step=13)
+    assert exported.stat().st_ino != before and read_checkpoint(exported)["step"] == 13
+    with torch.no_grad():
+        next(same.parameters()).add_(1)
+    write_export(exported, same, step=13)
+    assert torch.equal(next(graf.load_generator(exported).parameters()), next(same.parameters()))
 
 
 def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):

@@ -109,7 +109,7 @@ def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, name,
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_any_work(asked, monkeypatch):
-    evaluation = asked()
+    evaluation = asked(export="a.safetensors")
     evaluation.out.write_bytes(b"a file")
     monkeypatch.setattr(Evaluation, "trajectories", property(lambda _: pytest.fail("trajectories began")))
     with pytest.raises(GrafError, match=f"{evaluation.out}: results cannot be written .*; name another folder with --out"):

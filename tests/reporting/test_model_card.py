@@ -1,0 +1,127 @@
+"""Model cards: what they say of data and measurements, and whose files they never replace."""
+
+import json
+
+from graf.checkpoints.export import write_export
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from graf.reporting.model_card import OBJECTS, VIEWS, card_text, licence_files, require_free, write_card
+
+import numpy as np
+import pytest
+from command_line import ROOT, SMOKE, call
+from PIL import Image
+
+MEASURED = {
+    "values": {"kid_lite": 0.12345},
+    "extractor": "lite",
+    "weights_sha256": "ab" * 32,
+    "resize": "none",
+    "resolution": 16,
+    "n_real": 7,
+    "n_fake": 5,
+    "real_fingerprint": "cd" * 32,
+    "kid_subsets": 3,
+    "kid_subset_size": 2,
+    "seed": 9,
+    "warnings": ["too few"],
+    "consistency": {"popping": 1.5, "depth_warp_excess": None, "rendering_sha256": "ef"},
+}
+
+
+@pytest.fixture
+def generator(smoke):
+    return Generator(smoke()).eval()
+
+
+@pytest.fixture
+def export(generator, tmp_path):
+    return write_export(tmp_path / "cars.safetensors", generator, 12)
+
+
+def text(export, generator, fingerprint="", measured=None):
+    return card_text(export, generator, 12, fingerprint, measured or {})
+
+
+def test_measurements_stand_with_their_protocol(export, generator):
+    card = text(export, generator, "0a1b", MEASURED)
+    assert (
+        "| KID (lite) | 0.1235 |" in card
+        and "| popping | 1.5 |" in card
+        and "| depth warp excess | nothing to compare |" in card
+    )
+    assert "7 real and 5 generated images at 16 px; real images cdcdcdcd, seed 9; KID over 3 subsets of 2" in card
+    assert "- too few" in card and "ef |" not in card and "Not measured" not in card
+    assert "Fingerprint of the data: `0a1b`." in card and "after 12 training steps" in card
+
+
+def test_what_is_not_known_is_said(export, generator):
+    card = text(export, generator)
+    assert "Not measured." in card and "the checkpoint does not say" in card
+    assert "measured against data of fingerprint `cdcd" in text(export, generator, "", MEASURED)
+
+
+@pytest.mark.parametrize("name", ["LICENSES", "licence.txt", "COPYING"])
+def test_the_licence_of_the_data_comes_along(export, smoke, tmp_path, name):
+    data = tmp_path / "private" / "chairs"
+    (data / "a").mkdir(parents=True)
+    Image.new("RGB", (16, 16)).save(data / "a" / "0.5_0000.png")
+    (data / "notes.txt").write_text("no licence")
+    (tmp_path / "private" / "LICENSE").write_text("of something else")
+    generator = Generator(smoke("data.type=images", f"data.datadir={data}"))
+    assert "No licence file was found" in text(export, generator)
+    for folder in (data, data / "a"):
+        (folder / name).write_text(f"by the carpenter of {folder.name}\n")
+    assert licence_files(generator.config.data) == [data / name, data / "a" / name]
+    card = text(export, generator)
+    assert f"`{name}`" in card and "    by the carpenter of chairs" in card and "    by the carpenter of a" in card
+    assert str(tmp_path) not in card
+
+
+def test_the_picture_is_of_objects_by_views_and_a_second_export_replaces_both(export, generator):
+    card, picture = write_card(export, generator, 12, "", {})
+    with Image.open(picture) as image:
+        assert image.size == (VIEWS * 18 + 2, OBJECTS * 18 + 2)  # 16 pixels and a border of 2
+        first = np.asarray(image)
+    assert f"]({picture.name})" in card.read_text()
+    write_card(export, generator, 13, "", {})
+    assert "after 13 training steps" in card.read_text() and (np.asarray(Image.open(picture)) == first).all()
+    assert set(export.parent.iterdir()) == {export, card, picture}
+
+
+@pytest.mark.parametrize("edit", [lambda card: card + "Licence: mine.\n", lambda card: "my notes\n", lambda card: ""])
+def test_a_card_that_somebody_wrote_or_edited_is_not_replaced(export, generator, edit):
+    card, picture = write_card(export, generator, 12, "", {})
+    card.write_text(edit(card.read_text()))
+    kept, shown = card.read_text(), picture.read_bytes()
+    with pytest.raises(GrafError, match=r"cars\.md: .*move it away, or export under another name"):
+        write_card(export, generator, 13, "", {})
+    assert (card.read_text(), picture.read_bytes()) == (kept, shown)
+
+
+@pytest.mark.parametrize("theirs", [b"not a picture", None])
+def test_a_picture_of_that_name_is_not_replaced(export, theirs):
+    picture = export.with_suffix(".png")
+    picture.write_bytes(theirs) if theirs else Image.new("RGB", (3, 3)).save(picture)
+    with pytest.raises(GrafError, match=r"cars\.png: "):
+        require_free(export)
+
+
+def test_eval_py_writes_it_beside_the_export_and_refuses_before_the_export(smoke, tmp_path):
+    config = smoke("training.outdir=" + str(tmp_path / "runs"))
+    given = write_export(tmp_path / "given.safetensors", Generator(config), 3, "0a1b")
+    flags = [*SMOKE[2:], "--checkpoint", str(given), "--export", "mine.safetensors"]
+    call("eval.py", *flags, cwd=tmp_path)
+    assert "`0a1b`" in (tmp_path / "mine.md").read_text() and (tmp_path / "mine.png").exists()
+    (tmp_path / "mine.md").write_text("edited")
+    (tmp_path / "mine.safetensors").unlink()
+    assert "mine.md" in call("eval.py", *flags, cwd=tmp_path, status=2)
+    assert not (tmp_path / "mine.safetensors").exists()
+
+
+def test_the_card_of_the_shipped_weights_is_of_this_file_and_its_numbers():
+    export = ROOT / "weights" / "toy_cars.safetensors"
+    card, measured = export.with_suffix(".md").read_text(), json.loads((ROOT / "weights" / "metrics.json").read_text())
+    assert f"`{measured['checkpoint_sha256']}`" in card
+    assert all(f"| {value:.4g} |" in card for value in measured["values"].values())
+    assert require_free(export) == (export.with_suffix(".md"), export.with_suffix(".png"))
