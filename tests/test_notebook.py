@@ -22,7 +22,7 @@ def test_it_is_kept_without_outputs_and_without_paths_of_a_machine():
 
 
 def test_it_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    """In a kernel of its own, on one core, away from the repository; the found car is the photograph's, and its mesh a solid."""
+    """In a kernel of its own, away from the repository; the found car is like the photograph, and its mesh a solid."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
