@@ -155,7 +155,7 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("CCSR", generator.refinement, "forward"),
         ("discriminator", state.discriminator, "forward"),
         ("R1", steps, "r1_penalty"),
-        ("optimizers", steps, "_optimize"),
+        ("optimizers", steps, "optimize"),
         ("EMA", state, "update_average"),
     ]
     calls, here = {name: [] for name, _, _ in parts}, threading.local()

@@ -1,6 +1,6 @@
 """Fault injection: faults at random moments of a training run, the same command after each, and the same weights at the end.
 
-    python bench/torture.py --minutes 10 [--config FILE] [--set KEY=VALUE ...] [--seed S] [--json FILE]
+    python bench/torture.py --minutes 10 [--script train_pose.py] [--config FILE] [--set KEY=VALUE ...] [--seed S] [--json FILE]
 
 A run is made undisturbed; then the same run in another folder is killed, its newest checkpoint damaged, its disk filled, its
 loader processes killed, its images damaged and removed, and resumed. The exit status is 0 where every fault was survived with
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.config import Config, config_to_dict, load_config
+from graf.config import Config, PoseConfig, RunConfig, config_to_dict, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation.outputs import write_image
@@ -35,21 +35,28 @@ from graf.evaluation.reconstruction import transforms
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.files import write_text
-from graf.training.state import SAVED
+from graf.training.pose_state import PoseState
+from graf.training.state import TrainState
 from torture_run import FORK, POLL_S, NotSurvived, Subject
 
 import psutil
 import torch
 import yaml
 
-PARTS = (*SAVED, "step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")  # of a checkpoint
+COUNTS = ("step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
+PARTS = (*TrainState.saved_parts(), *PoseState.saved_parts(), "validation", *COUNTS)  # of a checkpoint
+SCHEMAS = {"train.py": Config, "train_pose.py": PoseConfig}
 DATA_STATUS, FILE_STATUS, TERMINATED_STATUS = 2, 1, 143
 CHANGES_OF_A_START, CHANGES_OF_A_SAVE = 9, 12  # fsync, replace, link and torch.save, about
 FEWEST_FAULTS, FAULTS_PER_MINUTE, STEPS_PER_FAULT = 30, 4, 8
 SMALL = (  # what is made small, before what --set says
     *("data.n_images=64", "training.batch_size=2", "training.save_every=10", "training.save_retries=1", "training.nworkers=2"),
-    *(f"training.{cadence}=0" for cadence in ("sample_every", "video_every", "backup_every", "fid_every")),
+    "training.backup_every=0",
 )
+SMALL_OF = {
+    "train.py": tuple(f"training.{cadence}=0" for cadence in ("sample_every", "video_every", "fid_every")),
+    "train_pose.py": ("training.validate_every=15", "data.imsize=16", "model.num_layers=1", "model.d_model=32"),
+}
 LINES_SHOWN = 15  # of the log, where a fault was not survived
 
 
@@ -74,9 +81,9 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise GrafError(f"--work {folder}: is not empty; name an empty folder, or a new one")
-        overrides = [*SMALL, *args.set, f"training.max_steps={n_steps}", "training.print_every=1"]
+        overrides = [*SMALL, *SMALL_OF[args.script], *args.set, f"training.max_steps={n_steps}", "training.print_every=1"]
         log.info("%d faults in %d steps; of the config: %s", n_faults, n_steps, " ".join(overrides))
-        source = load_config(args.config, [*overrides, f"data.datadir={folder / 'source'}"])
+        source = load_config(args.config, [*overrides, f"data.datadir={folder / 'source'}"], SCHEMAS[args.script])
         args.config = str(keep_config(source, folder))
         labels = apart(copy_images, source, folder)
         overrides += ["data.type=images", f"data.labels={labels}", f"data.datadir={folder / 'images'}", "data.cache_gb=0"]
@@ -91,7 +98,8 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="on two free cores; so many faults and steps are chosen")
     p.add_argument("--faults", type=int, help="instead of those that fit into --minutes, at least 30")
-    p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
+    p.add_argument("--script", choices=SCHEMAS, default="train.py", help="what trains")
+    p.add_argument("--config", type=Path, help="YAML file; by default the script's own defaults")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.nworkers=1")
     p.add_argument("--seed", type=int, default=0, help="of the instants and of what is damaged")
     p.add_argument("--json", type=Path, help="write faults, survived, steps_lost_max and bit_identical into this file")
@@ -101,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faults: int, save_every: int) -> dict:
     """The undisturbed run, the disturbed one, and what comes of the comparison."""
-    undisturbed, disturbed = (subject(args.config, overrides, folder, name) for name in ("undisturbed", "disturbed"))
+    undisturbed, disturbed = (subject(args, overrides, folder, name) for name in ("undisturbed", "disturbed"))
     began = time.monotonic()
     with ended(undisturbed), ended(disturbed):
         undisturbed.start()
@@ -128,7 +136,7 @@ def torture(args: argparse.Namespace, overrides: list[str], folder: Path, n_faul
     return result
 
 
-def keep_config(config: Config, folder: Path) -> Path:
+def keep_config(config: RunConfig, folder: Path) -> Path:
     """All of the config in a file of the folder's, so that no start finds it changed."""
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config_to_dict(config), sort_keys=False), encoding="utf-8")
@@ -148,12 +156,13 @@ def first_difference(undisturbed: Subject, disturbed: Subject) -> str:
     return f"none of the {len(rows.keys() & others.keys())} steps that both told of differs"
 
 
-def subject(config: str | None, overrides: list[str], folder: Path, name: str) -> Subject:
+def subject(args: argparse.Namespace, overrides: list[str], folder: Path, name: str) -> Subject:
     """The run of the overrides in a folder of this name."""
     overrides = [*overrides, f"training.outdir={folder / name}"]
-    arguments = [*(["--config", config] if config else []), "--device", "cpu", "--set", *overrides]
+    arguments = ["--config", args.config, "--device", "cpu", "--set", *overrides]
     (folder / name).mkdir()
-    return Subject(arguments, load_config(config, overrides).run_dir, folder)
+    run_dir = load_config(args.config, overrides, SCHEMAS[args.script]).run_dir
+    return Subject(arguments, run_dir, folder, args.script)
 
 
 def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterator[Fault]:
@@ -316,7 +325,7 @@ def images_of(folder: Path) -> list[Path]:
     return sorted((folder / "images").rglob("*.png"))
 
 
-def copy_images(config: Config, folder: Path) -> str:
+def copy_images(config: RunConfig, folder: Path) -> str:
     """The first data.n_images of the config's data as PNGs in folder/images, and again in folder/whole. Returns data.labels."""
     dataset = build_dataset(config)
     indices = range(min(config.data.n_images, len(dataset)))

@@ -26,8 +26,9 @@ from graf.runtime.files import json_rows
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAIN = runpy.run_path(str(ROOT / "train.py"))["main"]
-importlib.import_module("graf.commands.train")  # which it would import at each call
+PROGRAMS = {name: runpy.run_path(str(ROOT / name))["main"] for name in ("train.py", "train_pose.py")}
+for module in ("graf.commands.train", "graf.commands.train_pose"):  # which they would import at each call
+    importlib.import_module(module)
 
 FORK = multiprocessing.get_context("fork")
 LONGEST_WAIT_S = 600
@@ -41,11 +42,12 @@ class NotSurvived(Exception):
 
 @dataclass
 class Subject:
-    """The run of these arguments of train.py, in `run_dir`, on the images in `folder`; its log is beside run_dir."""
+    """A run by these arguments of a program, in `run_dir`, on the images in `folder`; its log is beside run_dir."""
 
     arguments: Sequence[str]
     run_dir: Path
     folder: Path
+    program: str = "train.py"
     process: multiprocessing.Process | None = None
     log_start: int = 0  # of this process's lines in the log
     resumed_step: int = 0
@@ -64,7 +66,7 @@ class Subject:
         assert not self.alive
         self.log_file.touch()
         self.log_start, self.old_rows_file = self.log_file.stat().st_size, self._rows_file()
-        self.process = FORK.Process(target=_train, args=(self.arguments, self.log_file, self.halt))
+        self.process = FORK.Process(target=_train, args=(self.program, self.arguments, self.log_file, self.halt))
         self.process.start()
 
     def start_training(self) -> None:
@@ -144,15 +146,15 @@ class Subject:
         return 0
 
 
-def _train(arguments: Sequence[str], log_file: Path, halt: Path) -> None:
+def _train(program: str, arguments: Sequence[str], log_file: Path, halt: Path) -> None:
     os.setsid()
     with log_file.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     logging.getLogger("graf").handlers.clear()
     _halt_where_asked(halt)
-    sys.argv = ["train.py", *arguments]
-    run_script(TRAIN)
+    sys.argv = [program, *arguments]
+    run_script(PROGRAMS[program])
 
 
 def _halt_where_asked(halt: Path) -> None:

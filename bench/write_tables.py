@@ -1,7 +1,7 @@
 """Write configs/default.yaml and the tables of flags and keys in README.md and docs/: python bench/write_tables.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, eval, view (flags), config (keys)
-or older (names of keys).
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is train, train_pose, eval, view (flags),
+config, pose (keys) or older (names of keys).
 """
 
 import argparse
@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.config import CONFIG_DIR, Config, config_rows
+from graf.config import CONFIG_DIR, Config, PoseConfig, config_rows
 from graf.config.foreign import OLDER_NAMES
 from graf.config.reading import as_yaml
 from graf.errors import GrafError
@@ -32,7 +32,7 @@ HEAD = """\
 
 
 def parser_of(program: str) -> argparse.ArgumentParser:
-    """The parser of train.py, eval.py or view.py."""
+    """The parser of a program at the top."""
     return runpy.run_path(str(ROOT / program))["parser"]()
 
 
@@ -50,11 +50,17 @@ def flag_table(parser: argparse.ArgumentParser) -> str:
 
 TABLES = {
     "train": lambda: flag_table(parser_of("train.py")),
+    "train_pose": lambda: flag_table(parser_of("train_pose.py")),
     "eval": lambda: flag_table(parser_of("eval.py")),
     "view": lambda: flag_table(parser_of("view.py")),
-    "config": lambda: _table(("key", "default", "meaning"), [(f"`{row[0]}`", f"`{row[1]}`", row[2]) for row in config_rows()]),
+    "config": lambda: _key_table(config_rows()),
+    "pose": lambda: _key_table([row for row in config_rows(PoseConfig) if row not in config_rows()]),
     "older": lambda: _table(("older name", "name"), [(f"`{old}`", f"`{new}`") for old, new in OLDER_NAMES.items()]),
 }
+
+
+def _key_table(rows: list[tuple[str, str, str]]) -> str:
+    return _table(("key", "default", "meaning"), [(f"`{name}`", f"`{default}`", meaning) for name, default, meaning in rows])
 
 
 def with_tables(page: str) -> str:

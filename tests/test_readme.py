@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from graf.config import CONFIG_DIR, Config, load_config
+from graf.config import CONFIG_DIR, Config, PoseConfig, load_config
 from graf.config.reading import config_rows
 from write_tables import MARKS, TABLES, pages
 
@@ -71,12 +71,12 @@ def test_programs_and_flags_they_call_exist():
 
 
 def test_config_keys_they_name_exist():
-    keys = {key for key, _, _ in config_rows()}
+    keys = {key for schema in (Config, PoseConfig) for key, _, _ in config_rows(schema)}
     sections = {key.split(".")[0] for key in keys if "." in key}
     for page in PAGES:
         text = page.read_text(encoding="utf-8").split("\n## Older names")[0]
         named = re.findall(rf"(?<![\w/.-])(?:{'|'.join(sections)})\.[a-z_]\w*(?:\.[a-z_]\w*)?", text)
-        named = {name for name in named if not re.search(r"\.(jsonl?|md|py)$", name)}
+        named = {name for name in named if not re.search(r"\.(jsonl?|md|py|pt)$", name)}
         assert [name for name in sorted(named) if not any(f"{key}.".startswith(f"{name}.") for key in keys)] == [], page.name
 
 

@@ -1,9 +1,10 @@
 """Train with settings for small cards, and watch the memory from outside; the report is written to the run's folder.
 
     python tools/train_with_memory_monitoring.py --config configs/safe_training.yaml --data_dir D --output_dir O
+    python tools/train_with_memory_monitoring.py --script train_pose.py
     python tools/train_with_memory_monitoring.py test
 
-The second runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to train.py, such as
+The last runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to the script, such as
 --max_steps 1000 or --device cpu. At each warning the run is asked to free memory.
 """
 
@@ -11,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from graf.config import load_config
+from graf.config import Config, PoseConfig, load_config
 from graf.errors import GrafError
 from graf.memory.watch import WatchSettings, watch_command
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
@@ -19,6 +20,7 @@ from graf.runtime.console import log, run_script
 from memory_leak_detector import self_test
 
 ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = {"train.py": ("safe_training.yaml", Config), "train_pose.py": ("pose.yaml", PoseConfig)}
 
 
 def main() -> int:
@@ -28,8 +30,10 @@ def main() -> int:
     if not arguments.interval_s > 0:
         raise GrafError(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
     overrides = [*arguments.set, *folder_overrides(arguments.data_dir, arguments.output_dir)]
-    run_dir = load_config(arguments.config, overrides).run_dir
-    command = [sys.executable, str(ROOT / "train.py"), "--config", str(arguments.config)]
+    default, schema = SCRIPTS[arguments.script]
+    config = arguments.config or ROOT / "configs" / default
+    run_dir = load_config(config, overrides, schema).run_dir
+    command = [sys.executable, str(ROOT / arguments.script), "--config", str(config)]
     command += ["--set", *overrides] if overrides else []
     status = watch_command(command + rest, WatchSettings(run_dir, run_dir, arguments.interval_s, clean_up=True))
     log.info("memory: %s", run_dir / "memory_report.png")
@@ -38,7 +42,10 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, allow_abbrev=False)
-    p.add_argument("--config", type=Path, default=ROOT / "configs" / "safe_training.yaml", help="YAML file of the run")
+    p.add_argument("--script", choices=SCRIPTS, default="train.py", help="what trains")
+    p.add_argument(
+        "--config", type=Path, help="YAML file of the run; by default configs/safe_training.yaml, of train_pose.py pose.yaml"
+    )
     add_folder_flags(p)
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=2")
     p.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")

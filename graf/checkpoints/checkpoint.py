@@ -21,7 +21,7 @@ from graf.checkpoints.record import (
     versions,
     write_record,
 )
-from graf.config import Config, config_to_dict
+from graf.config import RunConfig, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.runtime.files import not_worth_a_run, stream_sha256, whole_file
 
@@ -31,6 +31,7 @@ import torch
 log = logging.getLogger("graf")
 
 FORMAT = "graf_ccsr 1"
+POSE_FORMAT = "graf_ccsr pose 1"  # of train_pose.py
 NEWEST = "model.pt"  # of a run's folder
 BEST = "model_best.pt"  # by training.save_best
 NETWORKS = ("generator", "generator_ema", "discriminator")  # of a state
@@ -51,11 +52,12 @@ def backup_name(step: int) -> str:
 class Checkpoint:
     """A checkpoint of a run: the `state_dict()` of its state, its config, and the conditions that it was trained under."""
 
-    config: Config
+    config: RunConfig
     n_classes: int
     n_elevations: int
     conditions: Conditions
     state: dict
+    format: str = FORMAT
 
     @property
     def step(self) -> int:
@@ -64,7 +66,7 @@ class Checkpoint:
     def content(self) -> dict:
         """The file's content: tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         return {
-            "format": FORMAT,
+            "format": self.format,
             "config": config_to_dict(self.config),
             "n_classes": self.n_classes,
             "n_elevations": self.n_elevations,
@@ -128,8 +130,9 @@ def read_checkpoint(path: Path | str) -> dict:
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
     state = content.get("state")
-    if content.get("format") == FORMAT and not ("config" in content and isinstance(state, dict) and "step" in state):
-        raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by train.py")
+    ours = content.get("format") in (FORMAT, POSE_FORMAT)
+    if ours and not ("config" in content and isinstance(state, dict) and "step" in state):
+        raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by this suite")
     _check_bytes(path, content, record, sha256)
     return content
 
@@ -141,6 +144,6 @@ def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str |
         raise DamagedCheckpointError(f"{path}: damaged; its bytes are not those whose sha256 is in {record_path(path).name}")
     if not has_right_checksums(path):
         raise DamagedCheckpointError(f"{path}: damaged; the check sums inside it are not those of its tensors")
-    if content.get("format") == FORMAT:
+    if content.get("format") in (FORMAT, POSE_FORMAT):
         missing = "no record beside it" if record is None else f"the record beside it is of step {record.step}, another file"
         log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
+from graf.checkpoints.estimator_loading import TrainedEstimator, load_estimator
 from graf.checkpoints.export import data_fingerprint, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
@@ -27,6 +28,7 @@ from graf.evaluation.inversion.results import write_inversion
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
+from graf.evaluation.pose import cameras_of, pose_accuracy
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary
 from graf.evaluation.sampling import render_views, sample_objects
@@ -102,7 +104,7 @@ class Evaluation:
         if not all(job.elsewhere for job in jobs):
             self._require_writable()
         for need in NEEDS:
-            if any(job.needs == need for job in jobs):
+            if need == "estimator" or any(job.needs == need for job in jobs):
                 getattr(self, need)
         files, no_surface = [], None
         for job in jobs:
@@ -137,6 +139,16 @@ class Evaluation:
         """The photographs (N, 3, W, W) to be found and, where all of them are known, their cameras (N, 3, 4)."""
         data, paths = self.generator.config.data, self.photograph_files
         return torch.stack([read_photograph(path, data) for path in paths]), labelled_poses(paths, data)
+
+    @functools.cached_property
+    def estimator(self) -> TrainedEstimator | None:
+        """That of --estimator. Raises GrafError where there is none and --metrics pose needs it."""
+        flags = self.flags
+        if flags.estimator:
+            return load_estimator(flags.estimator, choose_device(flags.device))
+        if "pose" in (flags.metrics or ()):
+            raise GrafError("--metrics pose: reads cameras with a pose estimator; name a run of train_pose.py with --estimator")
+        return None
 
     @functools.cached_property
     def photograph_files(self) -> list[Path]:
@@ -178,7 +190,8 @@ class Evaluation:
         data = self.generator.config.data  # toy cars have a folder that is ours, and that runs share
         cache = Path(data.datadir[0]) if data.type == "toy_cars" else self.run_dir / "cache"
         subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, cache)
-        for name, measure in OBJECT_MEASURES.items():
+        measures = OBJECT_MEASURES | {"pose": functools.partial(pose_accuracy, estimator=self.estimator)}
+        for name, measure in measures.items():
             if name not in asked:
                 continue
             result = measure(subject)
@@ -254,7 +267,8 @@ class Evaluation:
     def invert(self) -> list[Path]:
         photographs, poses = self.photographs
         with progress(desc="inversion", unit="rendering") as bar:
-            inversion = invert(self.generator, photographs, poses, InversionSettings(seed=self.flags.seed), bar)
+            start = cameras_of(self.estimator, photographs) if self.estimator and poses is None else None
+            inversion = invert(self.generator, photographs, poses, InversionSettings(seed=self.flags.seed), bar, start)
         paths = self.photograph_files
         for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
             log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)

@@ -19,8 +19,8 @@ from graf.runtime.command_line import positive
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
-METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd")  # mmd comes with coverage
-NEEDS = ("trajectories", "card", "photographs", "dataset")  # what jobs need of an Evaluation, the quick first
+METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd", "pose")  # mmd comes with coverage
+NEEDS = ("trajectories", "card", "photographs", "estimator", "dataset")  # what jobs need of an Evaluation, the quick first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +100,17 @@ DUMP_SAMPLES = Flag(
     metavar="DIR",
     unused="writes the samples that --metrics measures; name some, such as --metrics kid",
 )
+ESTIMATOR = Flag(
+    "estimator",
+    "a run of train_pose.py: --metrics pose reads generated views with it, --invert starts from its cameras",
+    expanded,
+    metavar="RUN",
+)
 JOBS = (  # in the order in which they are done
     Job(
         Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
         methodcaller("metrics"),
-        flags=(DUMP_SAMPLES, TRUNCATION),
+        flags=(DUMP_SAMPLES, TRUNCATION, ESTIMATOR),
         needs="dataset",
     ),
     Job(
@@ -148,6 +154,7 @@ JOBS = (  # in the order in which they are done
             nargs="+",
         ),
         methodcaller("invert"),
+        flags=(ESTIMATOR,),
         needs="photographs",
     ),
     Job(

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.config import Config, config_to_dict
+from graf.config import Config, RunConfig, config_to_dict
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
@@ -28,8 +29,8 @@ from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
-from graf.training.loop import train
-from graf.training.state import TrainState, restore, start_from
+from graf.training.loop import Adversarial, Method, train
+from graf.training.state import RunState, TrainState, restore, start_from
 from graf.training.steps import train_step
 
 import torch
@@ -38,8 +39,31 @@ import yaml
 log = logging.getLogger("graf")
 
 
-def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> int:
-    """Train by the flags of train.py, in this process or as one of several. Returns the exit status."""
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is ready to train: its state, with the checkpoint's in it, the images that it learns from, and its method.
+
+    dry_run: takes one step, and tells what the run would be. ended: called however training ended, by an error too.
+    done: what follows the last step, in the first process; it returns what the log adds.
+    """
+
+    state: RunState
+    dataset: Views
+    method: Method
+    dry_run: Callable[[], None]
+    done: Callable[[dict], str]
+    ended: Callable[[], None] = lambda: None
+
+
+# The config of a command line, the checkpoint to continue from, the device and the processes, to a run
+Prepare = Callable[[argparse.Namespace, RunConfig, Path | None, torch.device, Processes], Run]
+
+
+def train_run(args: argparse.Namespace, read_config: Callable[[], RunConfig], prepare: Prepare | None = None) -> int:
+    """Train by the flags of train.py, in this process or as one of several. Returns the exit status.
+
+    prepare: builds another kind of run than a generator's.
+    """
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
         config = read_config()
@@ -47,11 +71,16 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> in
         interruption = Interruption(config.training.max_hours)
         locked = processes.first and not args.dry_run
         with run_lock(config.run_dir) if locked else contextlib.nullcontext():
-            return run(args, config, interruption, device, processes)
+            return run(args, config, interruption, device, processes, prepare or generator_run)
 
 
 def run(
-    args: argparse.Namespace, config: Config, interruption: Interruption, device: torch.device, processes: Processes
+    args: argparse.Namespace,
+    config: RunConfig,
+    interruption: Interruption,
+    device: torch.device,
+    processes: Processes,
+    prepare: Prepare,
 ) -> int:
     """Build what the config says, continue where the run is, and train. Returns the exit status."""
     # What can be refused at once, and the memory limit
@@ -59,28 +88,21 @@ def run(
     keep_to(config.memory, device)
     if args.memory_snapshot:
         record_history(device)  # from here on, so that the networks' own memory has one
-    # The checkpoint to continue from, and the data set, the same in all processes
+    # The checkpoint to continue from, and the run with it, the same in all processes
     if processes.first and not args.dry_run:
         remove_run_leftovers(config.run_dir)
     checkpoint = processes.broadcast(
         lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
     )
-    config = continued(config, None if args.partial else checkpoint)
-    cache = None if args.dry_run else config.run_dir / "cache"
-    dataset = processes.in_turn(lambda: build_dataset(config, cache))
-    processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
-    # Networks and optimizers, and the state of the checkpoint in them
-    config = fit_to_data(config, dataset.knowledge)
-    config = processes.broadcast(functools.partial(settled, config, dataset))
-    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
+    ready = prepare(args, config, checkpoint, device, processes)
+    state, dataset, config = ready.state, ready.dataset, ready.state.config
     log_number_format(config.training, device)
-    load_weights(state, checkpoint, args.partial)
     note_data(state, dataset)
     # What ends before a first step
     checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
     if args.dry_run:
         with checked:
-            dry_run(state, dataset)
+            ready.dry_run()
         return 0
     if state.step >= config.training.max_steps:
         log.info(
@@ -95,10 +117,12 @@ def run(
     log.info(
         "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
     )
-    if config.training.fid_every and processes.first:
-        choose_extractor(config.metrics)  # what is missing is said now, not after hours
-    with interruption, checked:
-        measured = train(state, dataset, interruption, args.memory_snapshot)
+    try:
+        with interruption, checked:
+            measured = train(state, dataset, interruption, args.memory_snapshot, ready.method)
+    finally:
+        if processes.first:
+            ready.ended()
     if state.step < config.training.max_steps:
         log.warning("ended by %s at step %d; --resume auto continues from there", interruption.reason, state.step)
         return interruption.exit_status
@@ -107,10 +131,31 @@ def run(
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
-    quality = f"; {summary(measured)}" if measured else ""
-    newest = config.run_dir / NEWEST
-    log.info("done: %s at step %d; python eval.py --run %s renders it%s", newest, state.step, config.run_dir, quality)
+    log.info("done: %s at step %d%s", config.run_dir / NEWEST, state.step, ready.done(measured))
     return 0
+
+
+def generator_run(
+    args: argparse.Namespace, config: Config, checkpoint: Path | None, device: torch.device, processes: Processes
+) -> Run:
+    """The run of train.py: photographs, and a generator that learns from them."""
+    config = continued(config, None if args.partial else checkpoint)
+    cache = None if args.dry_run else config.run_dir / "cache"
+    dataset = processes.in_turn(lambda: build_dataset(config, cache))
+    processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
+    # Networks and optimizers, and the state of the checkpoint in them
+    config = fit_to_data(config, dataset.knowledge)
+    config = processes.broadcast(functools.partial(settled, config, dataset))
+    state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
+    load_weights(state, checkpoint, args.partial)
+    if config.training.fid_every and processes.first and not args.dry_run and state.step < config.training.max_steps:
+        choose_extractor(config.metrics)  # what is missing is said now, not after hours
+
+    def done(measured: dict) -> str:
+        quality = f"; {summary(measured)}" if measured else ""
+        return f"; python eval.py --run {config.run_dir} renders it{quality}"
+
+    return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
 
 
 def continued(config: Config, checkpoint: Path | None) -> Config:
@@ -131,7 +176,7 @@ def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> N
         state.load_pretrained_backbone(state.config.ccsr.rrdb.pretrained_path)
 
 
-def note_data(state: TrainState, dataset: Views) -> None:
+def note_data(state: RunState, dataset: Views) -> None:
     """Have the run's checkpoints tell what it is trained on, and warn where that is not what it was trained on so far."""
     if state.data_fingerprint not in ("", dataset.fingerprint):
         log.warning(
@@ -172,7 +217,7 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
     return path
 
 
-def write_config(config: Config) -> None:
+def write_config(config: RunConfig) -> None:
     """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
     path = config.run_dir / "config.yaml"
     try:

@@ -27,6 +27,10 @@ from graf.config.schema import (
     MemoryConfig,
     MetricsConfig,
     NerfConfig,
+    PoseConfig,
+    PoseModelConfig,
     RaySamplerConfig,
+    RunConfig,
+    RunTrainingConfig,
     TrainingConfig,
 )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from graf.config.schema import Config, NerfConfig
+from graf.config.schema import Config, NerfConfig, PoseConfig, RunConfig
 from graf.config.strict import faults_as_error, shown
 
 PATCH_SIZES = (16, 32, 64, 128)
@@ -14,15 +14,20 @@ LONGEST_NAME = 200  # bytes of a folder's name, below which files with longer na
 MOST_VIEW_CODES = 2**28  # numbers, 1 GB
 
 
-def check_config(config: Config, where: str) -> None:
+def check_config(config: RunConfig, where: str) -> None:
     """Raises ConfigError, in the name of `where`, for all values that do not fit each other."""
-    concerns = (_patch_faults, _ccsr_faults, _camera_faults, _network_faults, _run_faults)
+    if isinstance(config, PoseConfig):
+        concerns = (_pose_faults, _camera_faults, _run_faults)
+    else:
+        concerns = (_patch_faults, _ccsr_faults, _camera_faults, _network_faults, _run_faults, _training_faults)
     if faults := [fault for concern in concerns for fault in concern(config)]:
         raise faults_as_error(where, faults)
 
 
-def advice(config: Config) -> list[str]:
+def advice(config: RunConfig) -> list[str]:
     """Warnings about a config that can be trained, but probably not as its user intends."""
+    if isinstance(config, PoseConfig):
+        return []
     found = [warning] if (warning := _patch_advice(config)) else []
     if config.ccsr.mode == "consistency" and config.ccsr.detach == "ccsr" and not config.judges_restored:
         found.append(
@@ -109,7 +114,24 @@ def _refinement_faults(config: Config) -> Iterator[str]:
         yield f"ccsr: {product} is {numbers:,} numbers; at most {MOST_VIEW_CODES:,}"
 
 
-def _camera_faults(config: Config) -> Iterator[str]:
+def _pose_faults(config: PoseConfig) -> Iterator[str]:
+    model, training = config.model, config.training
+    if model.d_model % model.num_heads:
+        yield f"model.num_heads: must divide d_model {model.d_model}, found {model.num_heads}"
+    if model.token_type == "conv" and (model.d_model % 8 or model.patch_size & (model.patch_size - 1)):
+        yield (
+            "model.token_type: conv halves images and normalises in 8 groups, for which patch_size has to be a power of 2 and "
+            f"d_model a multiple of 8, found {model.patch_size} and {model.d_model}"
+        )
+    if training.validation_share + training.test_share >= 1:
+        yield "training: validation_share and test_share leave nothing to train on; their sum must be below 1"
+    if training.lr <= 0:
+        yield "training.lr: must be above 0"
+    if config.data.labels == "none":
+        yield "data.labels: none leaves no cameras to learn; set it to auto, transforms or filename"
+
+
+def _camera_faults(config: RunConfig) -> Iterator[str]:
     data = config.data
     low, high = data.radius
     if data.near >= data.far:
@@ -159,7 +181,7 @@ def _triplane_faults(nerf: NerfConfig) -> Iterator[str]:
         yield "nerf.use_viewdirs: a triplane's colours do not depend on the view direction; set it to false"
 
 
-def _run_faults(config: Config) -> Iterator[str]:
+def _run_faults(config: RunConfig) -> Iterator[str]:
     name, training = config.expname, config.training
     if not name.strip() or name != Path(name).name or name in (".", ".."):
         yield f"expname: must be the name of one folder, found {shown(name)}"
@@ -167,9 +189,6 @@ def _run_faults(config: Config) -> Iterator[str]:
         yield f"expname: must be at most {LONGEST_NAME} bytes, found {len(name.encode())}"
     if config.data.type == "images" and not config.data.datadir:
         yield "data.datadir: name at least one folder of photographs"
-    milestones = list(training.lr_anneal_every)
-    if milestones != sorted(set(milestones)):
-        yield f"training.lr_anneal_every: milestones must rise, found {shown(milestones)}"
     parts, at_most, batch_size = training.accumulation_steps, training.micro_batch, training.batch_size
     if parts > batch_size:
         yield f"training.accumulation_steps: at most batch_size {batch_size}, found {parts}"
@@ -177,6 +196,13 @@ def _run_faults(config: Config) -> Iterator[str]:
         yield f"training.micro_batch: {at_most} images at a time, and accumulation_steps {parts} says otherwise; leave one out"
     if at_most != "auto" and at_most > batch_size:
         yield f"training.micro_batch: at most batch_size {batch_size}, found {at_most}"
+
+
+def _training_faults(config: Config) -> Iterator[str]:
+    training = config.training
+    milestones = list(training.lr_anneal_every)
+    if milestones != sorted(set(milestones)):
+        yield f"training.lr_anneal_every: milestones must rise, found {shown(milestones)}"
     if training.save_best != "none" and training.fid_every == 0:
         yield f"training.save_best: {training.save_best} is measured every fid_every steps, which is 0; set both or neither"
     if training.fid_images == 1:

@@ -146,6 +146,16 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
     "pin_memory": "not needed here, where batches are pinned whenever a run trains on a card",
     "precision": "here it is training.use_amp, or --use_amp, with training.amp_dtype for the number format",
 }
+ELSEWHERE_IN_GENERATORS = {"model": "a section of configs/pose.yaml, which is for train_pose.py"}  # in a config of train.py
+POSE_STEPS = "training.max_steps: an epoch is the training images / training.batch_size steps, and the log tells both"
+ELSEWHERE_IN_POSE = {  # what train_pose.py has under another key than train.py, and what is the other's
+    "check_val_every_n_epoch": "here it is training.validate_every, steps between validations; the log tells their epochs",
+    "epochs": f"here it is {POSE_STEPS}",
+    "learning_rate": "here it is training.lr",
+    "max_epochs": f"here it is {POSE_STEPS}",
+    "nerf": "a section of train.py's configs; train_pose.py has data, model, training, memory and reporting",
+    "num_epochs": f"here it is {POSE_STEPS}",
+}
 
 
 def translate(raw: dict, where: str) -> tuple[dict, bool]:

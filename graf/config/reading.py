@@ -15,29 +15,30 @@ from typing import Any
 
 from graf.config.checks import check_config
 from graf.config.foreign import GRAF_RECIPE, OLDER_NAMES, translate, translate_names
-from graf.config.schema import Config
+from graf.config.schema import Config, RunConfig
 from graf.config.strict import build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
 
 import yaml
 
 LARGEST_FILE = 2**20  # characters of a config
+C = typing.TypeVar("C", bound=RunConfig)
 CONFIG_DIR = Path(__file__).resolve().parent.parent.parent / "configs"
 
 
-def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = ()) -> Config:
+def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = (), schema: type[C] = Config) -> C:
     """The config of a YAML file, merged over the defaults, with `section.key=value` overrides on top.
 
-    path: a file, or one of ours in configs/ by name (see find_config). A file in GRAF's own format is translated (see
-    graf/config/foreign.py). Raises ConfigError for a missing file, and for unknown keys, wrong types and values out of range
-    all at once, or for values that do not fit each other.
+    path: a file, or one of ours in configs/ by name (see find_config). schema: Config, or PoseConfig for train_pose.py. A file
+    in GRAF's own format is translated (see graf/config/foreign.py). Raises ConfigError for a missing file, and for unknown
+    keys, wrong types and values out of range all at once, or for values that do not fit each other.
     """
-    config = Config()
+    config = schema()
     if path is not None:
         raw = config_to_dict(config)
-        for layer, where in _layers(find_config(path)):
+        for layer, where in _layers(find_config(path), schema):
             raw = merge(raw, layer, where)
-        config = config_from_dict(raw, where)
+        config = config_from_dict(raw, where, schema)
     return override(config, overrides)
 
 
@@ -57,18 +58,19 @@ def find_config(name: str | Path, beside: Path = Path()) -> Path:
     return next(filter(os.path.isfile, files), named)
 
 
-def override(config: Config, overrides: typing.Sequence[str]) -> Config:
+def override(config: C, overrides: typing.Sequence[str]) -> C:
     """The config with `section.key=value` overrides on top. Raises ConfigError."""
     raw = config_to_dict(config)
     for text in overrides:
-        raw = merge(raw, parse_override(text), f"--set {text}")
-    return config_from_dict(raw, "--set " + " ".join(overrides)) if overrides else config
+        raw = merge(raw, parse_override(text, type(config)), f"--set {text}")
+    return config_from_dict(raw, "--set " + " ".join(overrides), type(config)) if overrides else config
 
 
-def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
+def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
     """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
     name."""
-    raw, is_graf = translate(read_yaml(path), str(path))
+    raw = read_yaml(path)
+    raw, is_graf = translate(raw, str(path)) if schema is Config else (translate_names(raw, str(path)), False)
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf:
@@ -78,7 +80,7 @@ def _layers(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
     if parent == "default.yaml":
         return [(raw, str(path))]
-    return [*_layers(find_config(parent, path.parent), (*seen, path.resolve())), (raw, str(path))]
+    return [*_layers(find_config(parent, path.parent), schema, (*seen, path.resolve())), (raw, str(path))]
 
 
 def read_yaml(path: Path) -> dict:
@@ -132,14 +134,14 @@ def merge(base: dict, layer: dict, where: str) -> dict:
     return merged
 
 
-def parse_override(text: str) -> dict:
+def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
     """`training.batch_size=4` as {"training": {"batch_size": 4}}; the value is read as YAML, unless the key wants text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {text}: expected section.key=value, for example training.batch_size=4")
     try:
         parsed = yaml.load(value, _PlainLoader)
-        wanted = dict(leaves(Config)).get(OLDER_NAMES.get(name.strip(), name.strip()))
+        wanted = dict(leaves(schema)).get(OLDER_NAMES.get(name.strip(), name.strip()))
         if wanted and wanted.type is str and not isinstance(parsed, str):  # 2024 may be a name
             parsed = value
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -162,21 +164,21 @@ def flat(raw: dict, prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
-def config_from_dict(raw: dict, where: str) -> Config:
+def config_from_dict(raw: dict, where: str, schema: type[C] = Config) -> C:
     """The checked config of nested dictionaries such as `config_to_dict` gives. Raises ConfigError."""
-    config = build(Config, raw, where)
+    config = build(schema, raw, where)
     check_config(config, where)
     return config
 
 
-def config_to_dict(config: Config) -> dict:
+def config_to_dict(config: RunConfig) -> dict:
     """The config as nested dictionaries of plain values, ready for YAML, JSON and `config_from_dict`."""
     return json.loads(json.dumps(dataclasses.asdict(config)))  # tuples as lists
 
 
-def config_rows() -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every config key, in the order of the dataclasses: the table of docs/config.md."""
-    return [(name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]) for name, f in leaves(Config)]
+def config_rows(schema: type[RunConfig] = Config) -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every config key, in the order of the dataclasses: a table of docs/config.md."""
+    return [(name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]) for name, f in leaves(schema)]
 
 
 def as_yaml(value: Any, words: Mapping[str, Any] | None = None) -> str:

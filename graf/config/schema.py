@@ -6,10 +6,12 @@ GPU uses the same. configs/default.yaml and docs/config.md are written from here
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
+from graf.config.foreign import ELSEWHERE_IN_GENERATORS, ELSEWHERE_IN_POSE, OTHER_SUITES
 from graf.config.strict import key
 
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
@@ -221,7 +223,9 @@ class DiscriminatorConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class RunTrainingConfig:
+    """Keys of every kind of training run."""
+
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
     max_steps: int = key(3000, "train until this step", 0)
@@ -234,6 +238,27 @@ class TrainingConfig:
     )
     nworkers: int = key(2, "loader processes, at most 4 are used", 0)
     persistent_workers: bool = key(True, "keep loader processes for the whole run, or start them again each epoch")
+    grad_clip: float = key(0.0, "largest gradient norm of a network; 0 for no limit", 0)
+    use_amp: bool = key(False, "mixed precision (`--use_amp`)")
+    amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
+        "auto", "auto: bfloat16 where the processor multiplies it, else float16 (card) or float32 (CPU)"
+    )
+    max_hours: float = key(0.0, "end the run, to be continued, after so many hours; 0 for no limit", 0)
+    max_bad_steps: int = key(
+        100, "non-finite steps in a row after which the run goes back to its last checkpoint, once, then stops", 1
+    )
+    monitoring: Literal["tensorboard", "wandb", "none"] = key(
+        "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
+    )
+    print_every: int = key(10, "steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
+    save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
+    keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
+    save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
+    backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(RunTrainingConfig):
     optimizer: Literal["adam", "rmsprop"] = key("adam", "adam has betas (0, 0.99)")
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
@@ -248,33 +273,47 @@ class TrainingConfig:
     )
     reg_param: float = key(0.5, "its weight, per image", 0)
     reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)
-    grad_clip: float = key(0.0, "largest gradient norm of either network; 0 for no limit", 0)
     model_average_beta: float = key(0.995, "decay of the generator's moving average, which samples and evaluation use", 0, 1)
-    use_amp: bool = key(False, "mixed precision (`--use_amp`)")
-    amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
-        "auto", "auto: bfloat16 where the processor multiplies it, else float16 (card) or float32 (CPU)"
-    )
     compile: bool = key(
         False,
         "compile the radiance field for training (torch.compile); needs a C++ compiler, and slows CPUs down",
     )
-    max_hours: float = key(0.0, "end the run, to be continued, after so many hours; 0 for no limit", 0)
-    max_bad_steps: int = key(
-        100, "non-finite steps in a row after which the run goes back to its last checkpoint, once, then stops", 1
-    )
-    monitoring: Literal["tensorboard", "wandb", "none"] = key(
-        "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
-    )
-    print_every: int = key(10, "steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
-    save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     sample_every: int = key(500, "steps between sample sheets (four times as often in the first 500)", 0)
-    keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
-    save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
-    backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
     fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
+
+
+@dataclass(frozen=True)
+class PoseTrainingConfig(RunTrainingConfig):
+    max_steps: int = key(2560, "train until this step; training images / batch_size steps are an epoch", 0)
+    batch_size: int = key(32, "images per step", 1)
+    grad_clip: float = key(1.0, "largest gradient norm of the network; 0 for no limit", 0)
+    save_every: int = key(200, "steps between checkpoints of the run (model.pt)", 0)
+    lr: float = key(0.001, "highest learning rate, of AdamW with betas (0.9, 0.99), from which it falls along a cosine to 0", 0)
+    warm_up_steps: int = key(100, "first steps, over which the learning rate rises to lr", 0)
+    weight_decay: float = key(0.05, "of AdamW", 0)
+    recolour: bool = key(True, "show photographs in other colours each time: the pose has to come from shapes")
+    mirror: bool = key(
+        False, "show them mirrored half of the time: for objects that are the same on both sides of the plane y = 0"
+    )
+    validate_every: int = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
+    validation_share: float = key(
+        0.1, "share of the objects, or of the images of a single one, held out to validate on", 0.001, 0.9
+    )
+    test_share: float = key(0.1, "share of them that is held out for the test after the last step", 0.001, 0.9)
+
+
+@dataclass(frozen=True)
+class PoseModelConfig:
+    token_type: Literal["conv", "patch"] = key(
+        "conv", "where tokens come from: convolutions, which learn from fewer images, or patches as they are"
+    )
+    patch_size: int = key(8, "side of the square that a token stands for, pixels; of conv a power of 2", 2, 64)
+    d_model: int = key(128, "channels of a token", 8, 4096)
+    num_heads: int = key(4, "heads of the attention, which divide d_model", 1, 64)
+    num_layers: int = key(4, "transformer layers", 1, 64)
 
 
 @dataclass(frozen=True)
@@ -311,8 +350,12 @@ class MemoryConfig:
         1,
     )
     interval_s: float = key(5.0, "seconds between rows of memory.jsonl; 0 for none", 0, 86400)
-    max_validation_outputs: int = key(512, "images held for a sample sheet or video while training", 4)
-    max_test_outputs: int = key(4096, "images held for a sheet or video in eval.py", 4)
+    max_validation_outputs: int = key(
+        512, "images held for a sample sheet or video while training; of train_pose.py, predictions of a validation", 4
+    )
+    max_test_outputs: int = key(
+        4096, "images held for a sheet or video in eval.py; of train_pose.py, predictions of the test", 4
+    )
 
 
 @dataclass(frozen=True)
@@ -320,8 +363,32 @@ class ReportingConfig:
     max_metric_rows: int = key(2000, "points per curve of metrics.jsonl; more rows are averaged", 100)
 
 
+class RunConfig:
+    """What the configs of all kinds of runs have: the interface of whatever is not about their method."""
+
+    expname: str
+    data: DataConfig
+    training: RunTrainingConfig
+    memory: MemoryConfig
+    reporting: ReportingConfig
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.training.outdir) / self.expname
+
+    @property
+    def images_at_once(self) -> int:
+        """Images of a step whose graph is held at a time, where memory suffices for them."""
+        training = self.training
+        if training.micro_batch != "auto":
+            return training.micro_batch
+        return math.ceil(training.batch_size / training.accumulation_steps)
+
+
 @dataclass(frozen=True)
-class Config:
+class Config(RunConfig):
+    elsewhere: ClassVar[Mapping[str, str]] = OTHER_SUITES | ELSEWHERE_IN_GENERATORS
+
     expname: str = key("default", "name of the run's folder in training.outdir")
     data: DataConfig = key(DataConfig(), "the photographs and their cameras")
     nerf: NerfConfig = key(NerfConfig(), "the radiance field")
@@ -335,24 +402,12 @@ class Config:
     reporting: ReportingConfig = key(ReportingConfig(), "the report of a run")
 
     @property
-    def run_dir(self) -> Path:
-        return Path(self.training.outdir) / self.expname
-
-    @property
     def metrics_in_training(self) -> MetricsConfig:
         """How FID and KID are measured during training: as eval.py does, on at most training.fid_images of each kind."""
         (n_real, n_fake), most = self.metrics.counts, self.training.fid_images
         if most == 0 or (0 < n_real <= most and n_fake <= most):
             return self.metrics
         return dataclasses.replace(self.metrics, protocol="counts", n_real=min(n_real or most, most), n_fake=min(n_fake, most))
-
-    @property
-    def images_at_once(self) -> int:
-        """Images of a step whose graph is held at a time, where memory suffices for them."""
-        training = self.training
-        if training.micro_batch != "auto":
-            return training.micro_batch
-        return math.ceil(training.batch_size / training.accumulation_steps)
 
     @property
     def rendered_scale(self) -> int:
@@ -368,3 +423,17 @@ class Config:
     def patch_size(self) -> int:
         """Side in pixels of what the discriminator sees: rays_per_patch rays, refined where ccsr.mode is refine."""
         return math.isqrt(self.ray_sampler.rays_per_patch) * self.rendered_scale
+
+
+@dataclass(frozen=True)
+class PoseConfig(RunConfig):
+    """A run of train_pose.py."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = OTHER_SUITES | ELSEWHERE_IN_POSE
+
+    expname: str = key("pose", "name of the run's folder in training.outdir")
+    data: DataConfig = key(DataConfig(), "the photographs and their cameras")
+    model: PoseModelConfig = key(PoseModelConfig(), "the estimator")
+    training: PoseTrainingConfig = key(PoseTrainingConfig(), "the run")
+    memory: MemoryConfig = key(MemoryConfig(), "what the run may take, and how it is watched")
+    reporting: ReportingConfig = key(ReportingConfig(), "the report of a run")

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from graf.config.foreign import OTHER_SUITES
 from graf.errors import ConfigError
 
 LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
@@ -61,9 +60,12 @@ def one_line(text: str) -> str:
 
 
 def build(cls: type, raw: Any, where: str) -> Any:
-    """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError with all faults."""
+    """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError with all faults.
+
+    `cls.elsewhere` tells of keys that it does not have what stands for them.
+    """
     faults: list[str] = []
-    built = _build(cls, raw, "", faults, full_names(cls))
+    built = _build(cls, raw, "", faults, _Hints(full_names(cls), getattr(cls, "elsewhere", {})))
     if faults:
         raise faults_as_error(where, faults)
     return built
@@ -77,7 +79,14 @@ def faults_as_error(where: str, faults: typing.Sequence[str]) -> ConfigError:
     return ConfigError("\n  ".join([f"{where}: {len(faults)} faults:", *faults[:FAULTS_SHOWN], *more]))
 
 
-def _build(cls: type, raw: Any, prefix: str, faults: list[str], names: dict[str, list[str]]) -> Any:
+class _Hints(typing.NamedTuple):
+    """For keys that are not known: full names by their last words, and what stands for those of other suites."""
+
+    names: Mapping[str, list[str]]
+    elsewhere: Mapping[str, str]
+
+
+def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -> Any:
     """The dataclass, or None where `faults` has grown; prefix: of the names of its keys, such as `training.`"""
     section = prefix.rstrip(".")
     if not isinstance(raw, dict):
@@ -86,13 +95,13 @@ def _build(cls: type, raw: Any, prefix: str, faults: list[str], names: dict[str,
     n_faults, values = len(faults), {}
     fields = dataclasses.fields(cls)
     known = [f.name for f in fields]
-    faults += [f"{section}: {told}" if section else told for told in _unknown_keys(raw, known, names)]
+    faults += [f"{section}: {told}" if section else told for told in _unknown_keys(raw, known, hints)]
     for f in fields:
         name = prefix + f.name
         if f.name not in raw:
             faults.append(f"key '{name}' is missing")
         elif dataclasses.is_dataclass(f.type):
-            values[f.name] = _build(f.type, raw[f.name], name + ".", faults, names)
+            values[f.name] = _build(f.type, raw[f.name], name + ".", faults, hints)
         else:
             try:
                 values[f.name] = _value(raw[f.name], f)
@@ -101,13 +110,13 @@ def _build(cls: type, raw: Any, prefix: str, faults: list[str], names: dict[str,
     return cls(**values) if len(faults) == n_faults else None
 
 
-def _unknown_keys(raw: dict, known: list[str], names: dict[str, list[str]]) -> typing.Iterator[str]:
+def _unknown_keys(raw: dict, known: list[str], hints: _Hints) -> typing.Iterator[str]:
     """What to say of each key that a section does not know."""
     for name in itertools.filterfalse(known.__contains__, raw):
         told = one_line(name) if isinstance(name, str) else shown(name)
-        meant = names.get(told) or difflib.get_close_matches(told, known, n=1)
-        if told in OTHER_SUITES:
-            yield f"unknown key '{told}': {OTHER_SUITES[told]}"
+        meant = hints.names.get(told) or difflib.get_close_matches(told, known, n=1)
+        if told in hints.elsewhere:
+            yield f"unknown key '{told}': {hints.elsewhere[told]}"
         elif meant:
             yield f"unknown key '{told}', did you mean {' or '.join(map(repr, meant))}?"
         else:

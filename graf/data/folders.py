@@ -30,6 +30,7 @@ PUBLISHED = {  # where to get the data of the configs' data.datadir
 }
 NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?)"
 LABEL = re.compile(f"{NUMBER}_{NUMBER}")
+VIEW = re.compile(r"(.*?)[-_ ]?[0-9]+")  # the name of an object, and the number of a view
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,15 @@ def is_within(path: Path, folder: str | os.PathLike) -> bool:
 
 def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:
     return name.lower().endswith(extensions) and not name.startswith(".")
+
+
+def object_of(file: str) -> str:
+    """The object that an image shows, by its path: `cars/bus` of cars/bus_03.png, or its folder where names tell views only."""
+    path = Path(file)
+    match = VIEW.fullmatch(path.stem)
+    if LABEL.fullmatch(path.stem) or (match and not match[1]):
+        return path.parent.name
+    return f"{path.parent.name}/{match[1] if match else path.stem}"
 
 
 def label_source(data: DataConfig, folders: list[Folder]) -> str:

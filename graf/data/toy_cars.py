@@ -68,6 +68,10 @@ class ToyCars(Views):
     def read(self, index: int) -> Tensor:
         return self.images[index]
 
+    @property
+    def objects(self) -> list[str]:
+        return self.files  # one car an image
+
 
 def load_toy_cars(data: DataConfig) -> ToyCars:
     """The data set of a config, read from its file in data.datadir or made and written there; unposed if data.labels is none.

@@ -7,6 +7,7 @@ from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
+from graf.data.folders import object_of
 from graf.data.knowledge import Knowledge
 
 import torch
@@ -29,6 +30,11 @@ class Views(Dataset, abc.ABC):
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:
         """Image (3, H, W) uint8, with data.alpha: judge (4, H, W), opacity last. Raises DataError where it cannot be read."""
+
+    @property
+    def objects(self) -> list[str]:
+        """A name for the object that each image shows."""
+        return [object_of(file) for file in self.files]
 
     @property
     def posed(self) -> bool:

@@ -9,11 +9,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from graf.config import Config
-from graf.config.foreign import OLDER_NAMES, OTHER_SUITES
+from graf.config import Config, RunConfig
+from graf.config.foreign import OLDER_NAMES
 from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
 from graf.version import __version__
+
+EXIT_STATUSES = (
+    "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "
+    "the data; 3 ended with a checkpoint by training.max_hours or SIGUSR1, to be started again; 130 ended by Ctrl-C, 143 by "
+    "SIGTERM, both with a checkpoint (a second signal ends at once, with 130 and the checkpoint before)"
+)  # of programs that train
 
 
 def file_path(text: str) -> Path:
@@ -38,10 +44,13 @@ class Parser(argparse.ArgumentParser):
         usage: str | None = None,
         formatter_class: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter,
         allow_abbrev: bool = True,
+        schema: type[RunConfig] = Config,
     ):
+        """schema: of the config whose keys --set takes."""
         super().__init__(
             description=description, epilog=epilog, usage=usage, formatter_class=formatter_class, allow_abbrev=allow_abbrev
         )
+        self.schema = schema
         self.register("type", Path, file_path)
         versions = f"graf_ccsr {__version__}, PyTorch {version('torch')}, Python {sys.version.split()[0]}"
         self.add_argument("--version", action="version", version=versions, help="print versions and exit")
@@ -55,7 +64,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            found = (hints(unknown) if "--set" in self._option_string_actions else []) or self._meant(unknown)
+            found = (hints(unknown, self.schema) if "--set" in self._option_string_actions else []) or self._meant(unknown)
             self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *found]))
         return parsed
 
@@ -73,9 +82,9 @@ class Parser(argparse.ArgumentParser):
         return underscored + equals + value if is_flag and name.startswith("--") else word
 
 
-def hints(unknown: Sequence[str]) -> list[str]:
+def hints(unknown: Sequence[str], schema: type[RunConfig] = Config) -> list[str]:
     """Hints on unknown flags that are config keys of this or another project: how to set them instead."""
-    names, found = full_names(Config), []
+    names, found = full_names(schema), []
     for old, new in OLDER_NAMES.items():
         names.setdefault(old.rpartition(".")[2], []).append(new)
     for word, following in itertools.pairwise([*unknown, "--"]):
@@ -84,8 +93,8 @@ def hints(unknown: Sequence[str]) -> list[str]:
         value = value if equals else "..." if following.startswith("--") else following
         if not flag.startswith("--"):
             continue
-        if name in OTHER_SUITES:
-            found.append(f"; {flag}: {OTHER_SUITES[name]} (--set KEY=VALUE)")
+        if name in schema.elsewhere:
+            found.append(f"; {flag}: {schema.elsewhere[name]} (--set KEY=VALUE)")
         elif name in names:
             found.append(f"; {flag}: say {' or '.join(f'--set {key}={value}' for key in names[name])}")
     return found
@@ -112,3 +121,39 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
     if output_dir is not None:
         overrides.append(f"training.outdir={json.dumps(str(output_dir))}")
     return overrides
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that every program which trains has, beside --config."""
+    p = parser
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
+    add_folder_flags(p)
+    p.add_argument("--use_amp", action="store_true", help="mixed precision, as training.use_amp=true")
+    p.add_argument(
+        "--resume",
+        type=expanded,
+        default="auto",
+        help="auto: continue the run in its folder; none: refuse if there is one; or a file",
+    )
+    p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
+    p.add_argument("--seed", type=int, help="instead of training.seed")
+    p.add_argument(
+        "--memory_snapshot", action="store_true", help="list what memory holds at each checkpoint: memory/memory_STEP.json"
+    )
+    p.add_argument(
+        "--detect_anomaly", action="store_true", help="name the operation whose backward pass produces a nan, and stop; slow"
+    )
+    p.add_argument(
+        "--dry_run", action="store_true", help="build everything, run one step, print what would be trained, and stop"
+    )
+
+
+def run_overrides(args: argparse.Namespace) -> list[str]:
+    """The flags of `add_run_flags` that stand for config keys, behind --set."""
+    flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
+    if args.use_amp:
+        flags.append("training.use_amp=true")
+    named = {"max_steps": args.max_steps, "seed": args.seed}
+    return flags + [f"training.{key}={value}" for key, value in named.items() if value is not None]

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from graf.checkpoints.checkpoint import NETWORKS
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save_newest
 from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
@@ -23,7 +22,7 @@ from graf.memory.sizes import with_sizes
 from graf.runtime.cleanup import clean_up
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.training.state import TrainState, restore
+from graf.training.state import RunState, TrainState, restore
 
 import torch
 from torch import Tensor
@@ -48,12 +47,12 @@ class HalfUpdated(Derailed):
     """Memory ran out while weights were being updated, so the step cannot be retried."""
 
 
-def check_numbers(state: TrainState, stats: dict[str, Tensor], images: Tensor) -> None:
+def check_numbers(state: RunState, stats: dict[str, Tensor], images: Tensor) -> None:
     """Count the consecutive steps, including this one, that a network skipped because something was not finite.
 
     Raises Derailed after training.max_bad_steps of them.
     """
-    bad = [name for name in ("grad_norm_d", "grad_norm_g") if not torch.isfinite(stats[name])]
+    bad = [name for name in stats if name.startswith("grad_norm") and not torch.isfinite(stats[name])]
     if not bad:
         state.bad_steps, state.first_bad = 0, ""
         return
@@ -66,7 +65,7 @@ def check_numbers(state: TrainState, stats: dict[str, Tensor], images: Tensor) -
         raise Derailed(diagnosis(state))
 
 
-def first_not_finite(state: TrainState, stats: dict[str, Tensor], images: Tensor) -> str:
+def first_not_finite(state: RunState, stats: dict[str, Tensor], images: Tensor) -> str:
     """Names the first scalar of a step that is not finite, and the first such tensor: photographs, then weights, then gradients
     in the order of the backward pass."""
     number = next(f"{name} is {float(value):g}" for name, value in stats.items() if not torch.isfinite(value))
@@ -74,9 +73,9 @@ def first_not_finite(state: TrainState, stats: dict[str, Tensor], images: Tensor
     return f"{number}; {f'the first tensor not finite is {tensor}' if tensor else 'all weights and gradients are finite'}"
 
 
-def _tensors(state: TrainState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _tensors(state: RunState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "the photographs of the step", images
-    networks = {"discriminator": state.discriminator, "generator": state.generator}
+    networks = {name: getattr(state, name) for name in state.LEARNERS}
     for network, module in networks.items():
         yield from ((f"the weight {network}.{path}", p) for path, p in module.named_parameters())
     for network, module in networks.items():
@@ -85,20 +84,21 @@ def _tensors(state: TrainState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
                 yield f"the gradient of {network}.{path}", p.grad
 
 
-def diagnosis(state: TrainState) -> str:
+def diagnosis(state: RunState) -> str:
     """A message on the current row of bad steps: what happened, and what to do."""
-    lr_g, lr_d = (optimizer.param_groups[0]["lr"] for optimizer in (state.optimizer_g, state.optimizer_d))
-    scale_g, scale_d = state.scaler_g.get_scale(), state.scaler_d.get_scale()
+    rates = state.learning_rates()
+    scales = {name: getattr(state, name).get_scale() for name in state.SCALERS}
     return (
         f"{state.bad_steps} steps in a row had a loss or gradient that was not finite, and were skipped; the last good step is "
-        f"{state.step - state.bad_steps}. First, {state.first_bad}. Learning rates: lr_g {lr_g:g}, lr_d {lr_d:g}; loss scales: "
-        f"{scale_g:g} (generator), {scale_d:g} (discriminator). "
-        "Look at the photographs with tools/validate_data.py; lower training.lr_g and training.lr_d, set training.grad_clip=1 "
-        "or training.use_amp=false; train.py --detect_anomaly names the operation"
+        f"{state.step - state.bad_steps}. First, {state.first_bad}. "
+        f"Learning rates: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}; "
+        f"loss scales: {', '.join(f'{scale:g} ({name})' for name, scale in scales.items())}. "
+        f"Look at the photographs with tools/validate_data.py; lower {' and '.join(f'training.{name}' for name in rates)}, set "
+        f"training.grad_clip=1 or training.use_amp=false; {state.PROGRAM} --detect_anomaly names the operation"
     )
 
 
-def roll_back_all(state: TrainState, trouble: Derailed) -> None:
+def roll_back_all(state: RunState, trouble: Derailed) -> None:
     """`roll_back` in the first process; then the others load what it went back to and saved."""
 
     def go_back() -> None:
@@ -111,7 +111,7 @@ def roll_back_all(state: TrainState, trouble: Derailed) -> None:
     state.require_same_everywhere()
 
 
-def roll_back(state: TrainState, trouble: Derailed) -> None:
+def roll_back(state: RunState, trouble: Derailed) -> None:
     """Return to the run's last good checkpoint, once per run, and continue with another random state than led to the trouble.
 
     A good checkpoint is the newest one that loads, has finite weights, and was not saved during a row of bad steps. The result
@@ -137,14 +137,14 @@ def roll_back(state: TrainState, trouble: Derailed) -> None:
     save_newest(state.checkpoint())
 
 
-def _restore_last_good(state: TrainState) -> Path | None:
+def _restore_last_good(state: RunState) -> Path | None:
     for path in run_checkpoints(state.config.run_dir):
         try:
             restore(path, state)
         except CheckpointError as error:
             log.warning("%s", error)
             continue
-        tensors = (tensor for name in NETWORKS for tensor in getattr(state, name).state_dict().values())
+        tensors = (tensor for name in state.NETWORKS for tensor in getattr(state, name).state_dict().values())
         if not state.bad_steps and all(torch.isfinite(tensor).all() for tensor in tensors):
             return path
     return None
@@ -163,7 +163,7 @@ def with_advice(error: OutOfMemory, state: TrainState) -> OutOfMemory:
 
 
 @contextlib.contextmanager
-def anomalies_named(state: TrainState) -> Iterator[None]:
+def anomalies_named(state: RunState) -> Iterator[None]:
     """Every backward pass is checked; raises GrafError naming step and operation at the first that makes a nan. Slow."""
     traces: list[str] = []
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):

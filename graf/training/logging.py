@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from graf.config import Config, config_to_dict
+from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError
 from graf.evaluation.results import series_name
 from graf.runtime.files import json_rows, not_worth_a_run, write_text
@@ -20,7 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 class RunLog:
     """Appends scalars of a run as they come; drops rows of steps that a resumed run will repeat."""
 
-    def __init__(self, run_dir: Path, config: Config, step: int, writes: bool = True):
+    def __init__(self, run_dir: Path, config: RunConfig, step: int, writes: bool = True):
         """writes: false in the processes of a run that are not the first."""
         self.run_dir, self.config, self.writes, self.path = run_dir, config, writes, run_dir / "metrics.jsonl"
         self.tensorboard = self.wandb = None
@@ -78,7 +78,7 @@ class RunLog:
             self.wandb.log(numbers, step=step)
 
 
-def check_monitoring(config: Config) -> None:
+def check_monitoring(config: RunConfig) -> None:
     """Raises ConfigError where training.monitoring names what is not installed."""
     if config.training.monitoring == "wandb" and importlib.util.find_spec("wandb") is None:
         raise ConfigError(
@@ -97,7 +97,7 @@ def _drop_rows_after(step: int, path: Path) -> None:
     write_text(path, "".join(kept))
 
 
-def _start_wandb(run_dir: Path, config: Config) -> Any:
+def _start_wandb(run_dir: Path, config: RunConfig) -> Any:
     """The run in wandb, whose id is kept in the run's folder so that a continued run is recognised."""
     import wandb
 

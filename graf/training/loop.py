@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from graf.camera import Labels
 from graf.checkpoints.checkpoint import backup_name
@@ -19,12 +20,13 @@ from graf.runtime.console import progress
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import repeatable
 from graf.training.fid import evaluate
 from graf.training.health import CollapseWatch, Derailed, roll_back_all, with_advice
 from graf.training.logging import RunLog
 from graf.training.samples import write_rotation, write_samples
-from graf.training.state import TrainState
+from graf.training.state import RunState, TrainState
 from graf.training.steps import train_step
 
 from torch import Tensor
@@ -35,19 +37,47 @@ MEMORY_LINE_EVERY = 100  # steps
 EARLY_STEPS = 500  # in which sample sheets are written four times as often
 
 
-def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
-    """Train until training.max_steps or an interruption, and leave a checkpoint either way.
+class Method(Protocol):
+    """What a kind of run does in the loop that is its own; `Adversarial` is a generator's, `graf.training.pose` another."""
 
-    Returns FID and KID measured after the last step, {} without. With `memory_snapshot`, what memory holds is written beside
-    each checkpoint. After training.max_bad_steps consecutive non-finite steps the run is rolled back, once. Raises Derailed
-    where that did not help, OutOfMemory where memory ran out and nothing can be made smaller.
+    SHOWN: tuple[str, ...]  # scalars beside the progress bar
+
+    def step(self, images: Tensor, labels: Labels) -> dict[str, Tensor]:
+        """One step on a batch from the loader; returns its scalars, and raises as `whole_step`."""
+
+    def look(self, numbers: dict[str, float]) -> None:
+        """Look at the numbers of a step that is logged, and warn."""
+
+    def measure(self, guard: Guard, rows: RunLog) -> dict:
+        """Measure what is due after this step, before its checkpoint; returns it, {} for nothing."""
+
+    def write(self, guard: Guard, rows: RunLog) -> None:
+        """Write what is due after this step."""
+
+    def advised(self, error: OutOfMemory) -> OutOfMemory:
+        """The error that ends the run, with what to do about it."""
+
+
+def train(
+    state: RunState,
+    dataset: Views,
+    interruption: Interruption,
+    memory_snapshot: bool = False,
+    method: Method | None = None,
+) -> dict:
+    """Train until training.max_steps or an interruption, and leave a checkpoint either way; by default a generator.
+
+    Returns what was measured after the last step, such as FID and KID, {} for nothing. With `memory_snapshot`, what memory
+    holds is written beside each checkpoint. After training.max_bad_steps consecutive non-finite steps the run is rolled back,
+    once. Raises Derailed where that did not help, OutOfMemory where memory ran out and nothing can be made smaller.
     """
     config, training, first = state.config, state.config.training, state.processes.first
     install_signal_handler()
     state.require_same_everywhere()
-    numbers, measured, watch, monitor = {}, {}, CollapseWatch(), _monitor_of(state)
-    save_run, advised = lambda: _save(state, numbers, memory_snapshot), partial(with_advice, state=state)
-    guard = Guard(state, interruption, save_run, advised, monitor.phase, empty_caches=config.memory.empty_cache == "phases")
+    method = Adversarial(state, dataset) if method is None else method
+    numbers, measured, monitor = {}, {}, _monitor_of(state)
+    save_run, give_back = lambda: _save(state, numbers, memory_snapshot), config.memory.empty_cache == "phases"
+    guard = Guard(state, interruption, save_run, method.advised, monitor.phase, empty_caches=give_back)
     with (
         repeatable(state.device),
         monitor,
@@ -57,10 +87,10 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
         contextlib.closing(_batches(state, dataset)) as batches,
     ):
         while state.step < training.max_steps and not guard.should_end():
-            # A step of both networks
+            # A step
             images, labels = next(batches)
             try:
-                stats = train_step(state, dataset, images, labels)
+                stats = method.step(images, labels)
             except Derailed as trouble:
                 guard.roll_back(partial(roll_back_all, state, trouble))  # raises it the second time
                 rows.go_on_after(state.step)
@@ -73,27 +103,54 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 numbers = rows.scalars(stats | state.gradient_scales(), state.step)
                 rows.memory(monitor.latest(), state.step)
                 state.note_losses(numbers)
-                watch.look(numbers, state.step)
-                bar.set_postfix({name: f"{numbers[name]:.3f}" for name in ("loss_d", "loss_g", "opacity")}, refresh=False)
+                method.look(numbers)
+                bar.set_postfix({name: f"{numbers[name]:.3f}" for name in method.SHOWN}, refresh=False)
             # What is measured and written between steps
-            measured = {}
-            if due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps):
-                measured = guard.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
-            if measured:
-                rows.evaluation(measured, state.step)
+            measured = method.measure(guard, rows)
             if due(state.step, MEMORY_LINE_EVERY):
                 log.info("step %d: %s", state.step, monitor.line())
             if due(state.step, training.save_every) or guard.owes_checkpoint:
                 guard.checkpoint()
             if due(state.step, training.backup_every):
                 guard.optional("checkpoint", partial(_save_backup, state, numbers))
-            if sample_due(state.step, training.sample_every):
-                guard.optional("sample", lambda: rows.scalars(write_samples(state), state.step))
-            if due(state.step, training.video_every):
-                guard.optional("video", partial(write_rotation, state))
+            method.write(guard, rows)
             if isinstance(config.memory.empty_cache, int) and due(state.step, config.memory.empty_cache):
                 clean_up()
     return measured
+
+
+class Adversarial:
+    """Generator against discriminator: their step, FID and KID, sample sheets and videos."""
+
+    SHOWN = ("loss_d", "loss_g", "opacity")
+
+    def __init__(self, state: TrainState, dataset: Views):
+        self.state, self.dataset, self.watch = state, dataset, CollapseWatch()
+
+    def step(self, images: Tensor, labels: Labels) -> dict[str, Tensor]:
+        return train_step(self.state, self.dataset, images, labels)
+
+    def look(self, numbers: dict[str, float]) -> None:
+        self.watch.look(numbers, self.state.step)
+
+    def measure(self, guard: Guard, rows: RunLog) -> dict:
+        state, training = self.state, self.state.config.training
+        if not (due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps)):
+            return {}
+        measured = guard.optional_together("metrics", partial(evaluate, state, self.dataset), otherwise={})
+        if measured:
+            rows.evaluation(measured, state.step)
+        return measured
+
+    def write(self, guard: Guard, rows: RunLog) -> None:
+        state, training = self.state, self.state.config.training
+        if sample_due(state.step, training.sample_every):
+            guard.optional("sample", lambda: rows.scalars(write_samples(state), state.step))
+        if due(state.step, training.video_every):
+            guard.optional("video", partial(write_rotation, state))
+
+    def advised(self, error: OutOfMemory) -> OutOfMemory:
+        return with_advice(error, self.state)
 
 
 def due(step: int, every: int) -> bool:
@@ -106,7 +163,7 @@ def sample_due(step: int, every: int) -> bool:
     return due(step, every) or (step <= EARLY_STEPS and due(step, -(-every // 4)))
 
 
-def _batches(state: TrainState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
+def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
     """Photographs and labels for the state's current step, also after it was rolled back to an earlier one."""
     processes = state.processes
     while True:
@@ -118,19 +175,19 @@ def _batches(state: TrainState, dataset: Views) -> Iterator[tuple[Tensor, Labels
                 step += 1
 
 
-def _monitor_of(state: TrainState) -> MemoryMonitor:
+def _monitor_of(state: RunState) -> MemoryMonitor:
     """The memory monitor, which writes rows in the first process alone."""
     memory, first = state.config.memory, state.processes.first
     path, interval_s = (state.config.run_dir / "memory.jsonl", memory.interval_s) if first else (Path(os.devnull), 0)
     return MemoryMonitor(path, interval_s, state.device, *watched_budgets(memory, state.device))
 
 
-def _save(state: TrainState, numbers: dict[str, float], memory_snapshot: bool) -> None:
+def _save(state: RunState, numbers: dict[str, float], memory_snapshot: bool) -> None:
     save_newest(state.checkpoint(), numbers)
     if memory_snapshot:
         with not_worth_a_run("memory snapshots"):
             log.info("memory snapshot: %s", write_snapshot(state.config.run_dir / "memory", state.step))
 
 
-def _save_backup(state: TrainState, numbers: dict[str, float]) -> None:
+def _save_backup(state: RunState, numbers: dict[str, float]) -> None:
     save(state.config.run_dir / backup_name(state.step), state.checkpoint(), numbers)

@@ -1,5 +1,6 @@
 """The whole state of a run in one object: save it, load it in a new process, and training continues as if uninterrupted."""
 
+import abc
 import bisect
 import copy
 import logging
@@ -12,12 +13,12 @@ from pathlib import Path
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
 from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
-from graf.checkpoints.foreign.recognition import recognise
+from graf.checkpoints.foreign.recognition import ForeignCheckpoint, recognise
 from graf.checkpoints.partial_loading import load_partially, require_fit
-from graf.config import Config, TrainingConfig
+from graf.config import Config, RunConfig, TrainingConfig
 from graf.errors import CheckpointError, GrafError
 from graf.memory.budget import budget_bytes
-from graf.memory.sizes import smallest_of_all, starting_sizes
+from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
@@ -31,84 +32,72 @@ from torch import Tensor, nn
 
 log = logging.getLogger("graf")
 
-SAVED = ("generator", "generator_ema", "discriminator", "optimizer_g", "optimizer_d", "scaler_g", "scaler_d")
 COUNTED = ("step", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint")  # plain values
 
 
-class TrainState:
-    """Networks, moving average, optimizers, scalers, step and random state of a run, equal in all of its processes."""
+class RunState(abc.ABC):
+    """What every kind of training run is: networks and optimizers, its step and counts, its random states, equal in all of its
+    processes. A subclass builds those that it names here as its attributes."""
 
-    def __init__(
-        self,
-        config: Config,
-        device: torch.device,
-        n_classes: int = 1,
-        n_elevations: int = 1,
-        processes: Processes = ALONE,
-    ):
+    FORMAT: str  # of its checkpoints
+    PROGRAM: str  # that trains it, for messages
+    NETWORKS: tuple[str, ...]
+    LEARNERS: tuple[str, ...]  # the networks that are trained, in the order of their steps
+    OPTIMIZERS: tuple[str, ...]
+    SCALERS: tuple[str, ...]
+    n_classes = n_elevations = 1
+    sizes: StepSizes
+
+    def __init__(self, config: RunConfig, device: torch.device, processes: Processes):
         self.config = config
         self.device = device
         self.processes = processes
-        self.n_classes, self.n_elevations = n_classes, n_elevations
-        # Networks and optimizers, from the seed
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
-        self.generator = Generator(config, n_classes).to(device)
-        known = n_classes, n_elevations, config.data.channels
-        self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
-        self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
-        if config.training.compile:
-            compile_fields(self.generator)
-        self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate)
-        self.optimizer_d = _optimizer(self.discriminator, config.training)
-        # Parts of a step, and its number format
-        sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
-        sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
-        self.sizes = smallest_of_all(sizes, processes)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.here(device, self.amp.number_format)
-        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         # What a run counts, and its random states
         self.step = 0
-        self.set_learning_rates()
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
         self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
-        self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # latents, cameras and patches
-        self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # jitter of samples, noise of densities
+        self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # what a step draws, such as latents and cameras
+        self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # what it draws on the device
 
-    def load_pretrained_backbone(self, path: str) -> None:
-        """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
-        load_esrgan_weights(self.generator.refinement.backbone.network, path)
-        self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
+    @classmethod
+    def saved_parts(cls) -> tuple[str, ...]:
+        """Names of the parts with a state_dict of their own, as a checkpoint has them."""
+        return cls.NETWORKS + cls.OPTIMIZERS + cls.SCALERS
 
-    def sample_latents(self, n: int) -> Tensor:
-        """(n, Z) latents on the run's device, from the run's own random state."""
-        return self.generator.sample_latents(n, self.draws).to(self.device, non_blocking=True)
+    @abc.abstractmethod
+    def set_learning_rates(self) -> None:
+        """Give the optimizers the rates of this step."""
+
+    @abc.abstractmethod
+    def learning_rates(self) -> dict[str, float]:
+        """The rates that the optimizers have, by the config's keys in training."""
+
+    def load_foreign(self, content: dict, path: Path) -> None:
+        """Continue from a checkpoint of another format. Raises CheckpointError where that cannot be done."""
+        raise CheckpointError(f"{path}: not a checkpoint of {self.PROGRAM}; name another with --resume FILE")
+
+    @abc.abstractmethod
+    def require_fit(self, content: dict, path: Path) -> object:
+        """Raises CheckpointError, with what differs, where a checkpoint is of other networks."""
 
     def require_same_everywhere(self) -> None:
         """Raises GrafError where the processes of the run are at different steps or have different weights."""
         if not self.processes.alone:
-            found = self.step, *(weights_hash(network) for network in (self.generator_ema, self.generator, self.discriminator))
+            found = self.step, *(weights_hash(getattr(self, name)) for name in self.NETWORKS)
             self.processes.require_same(found, "step and weights")
-
-    @torch.no_grad()
-    def update_average(self) -> None:
-        """generator_ema follows the generator; in the first steps faster than model_average_beta, so as to forget its start."""
-        beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
-        averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
-        torch._foreach_lerp_(averaged, current, 1 - beta)
-        for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
-            average.copy_(buffer)
 
     def gradient_scales(self) -> dict[str, float]:
         """Loss scale of each scaler, where the number format needs one so that no gradient rounds to 0."""
-        scalers = {"gradient_scale_g": self.scaler_g, "gradient_scale_d": self.scaler_d}
+        scalers = {name.replace("scaler", "gradient_scale"): getattr(self, name) for name in self.SCALERS}
         return {name: scaler.get_scale() for name, scaler in scalers.items() if scaler.is_enabled()}
 
     def note_losses(self, scalars: dict[str, float]) -> None:
@@ -118,27 +107,14 @@ class TrainState:
             if name.startswith("loss") and math.isfinite(value) and value < lowest["value"]:
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
-    def leave_out_coarse_steps(self) -> None:
-        """Go on with whole images, for what measures a step: those take the most time and memory of a run."""
-        self.step = max(self.step, self.config.discriminator.coarse_steps)
-
     def advance(self) -> None:
         """Count a step as done, and set the learning rates of the next."""
         self.step += 1
         self.set_learning_rates()
 
-    def set_learning_rates(self) -> None:
-        """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the
-        generator's."""
-        training = self.config.training
-        factor = training.lr_anneal ** bisect.bisect_right(training.lr_anneal_every, self.step)
-        for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * factor * group["share"]
-
     def checkpoint(self) -> Checkpoint:
         """The state as a checkpoint to be saved."""
-        return Checkpoint(self.config, self.n_classes, self.n_elevations, self.conditions, self.state_dict())
+        return Checkpoint(self.config, self.n_classes, self.n_elevations, self.conditions, self.state_dict(), self.FORMAT)
 
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
@@ -148,7 +124,7 @@ class TrainState:
         if self.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
-            **{name: getattr(self, name).state_dict() for name in SAVED},
+            **{name: getattr(self, name).state_dict() for name in self.saved_parts()},
             **{name: getattr(self, name) for name in COUNTED},
             "sizes": self.sizes.state_dict(),
             "rng": rng,
@@ -160,8 +136,9 @@ class TrainState:
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
         # Networks, optimizers and scalers; scalers of an unfinished step cannot be reused
-        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
-        for name in SAVED:
+        for name in self.SCALERS:
+            setattr(self, name, self.amp.scaler())
+        for name in self.saved_parts():
             part = getattr(self, name)
             if isinstance(part, torch.amp.GradScaler) and not (part.is_enabled() and saved[name]):
                 continue  # a scaler that is off has no state
@@ -192,6 +169,91 @@ class TrainState:
             np.random.set_state(rng["numpy"])
 
 
+class TrainState(RunState):
+    """A generator's run: generator, its moving average, discriminator, and what trains them."""
+
+    FORMAT, PROGRAM = FORMAT, "train.py"
+    NETWORKS, LEARNERS = NETWORKS, ("discriminator", "generator")
+    OPTIMIZERS, SCALERS = ("optimizer_g", "optimizer_d"), ("scaler_g", "scaler_d")
+
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        n_classes: int = 1,
+        n_elevations: int = 1,
+        processes: Processes = ALONE,
+    ):
+        super().__init__(config, device, processes)
+        self.n_classes, self.n_elevations = n_classes, n_elevations
+        # Networks and optimizers
+        self.generator = Generator(config, n_classes).to(device)
+        known = n_classes, n_elevations, config.data.channels
+        self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
+        self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
+        if config.training.compile:
+            compile_fields(self.generator)
+        self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate)
+        self.optimizer_d = _optimizer(self.discriminator, config.training)
+        # Parts of a step
+        sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
+        sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
+        self.sizes = smallest_of_all(sizes, processes)
+        self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
+        self.set_learning_rates()
+
+    def load_pretrained_backbone(self, path: str) -> None:
+        """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
+        load_esrgan_weights(self.generator.refinement.backbone.network, path)
+        self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
+
+    def sample_latents(self, n: int) -> Tensor:
+        """(n, Z) latents on the run's device, from the run's own random state."""
+        return self.generator.sample_latents(n, self.draws).to(self.device, non_blocking=True)
+
+    @torch.no_grad()
+    def update_average(self) -> None:
+        """generator_ema follows the generator; in the first steps faster than model_average_beta, so as to forget its start."""
+        beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
+        averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
+        torch._foreach_lerp_(averaged, current, 1 - beta)
+        for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
+            average.copy_(buffer)
+
+    def leave_out_coarse_steps(self) -> None:
+        """Go on with whole images, for what measures a step: those take the most time and memory of a run."""
+        self.step = max(self.step, self.config.discriminator.coarse_steps)
+
+    def set_learning_rates(self) -> None:
+        """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the
+        generator's."""
+        training = self.config.training
+        factor = training.lr_anneal ** bisect.bisect_right(training.lr_anneal_every, self.step)
+        for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor * group["share"]
+
+    def learning_rates(self) -> dict[str, float]:
+        return {"lr_g": self.optimizer_g.param_groups[0]["lr"], "lr_d": self.optimizer_d.param_groups[0]["lr"]}
+
+    def require_fit(self, content: dict, path: Path) -> ForeignCheckpoint:
+        """The checkpoint's weights; the log tells what of it is left out."""
+        found = recognise(content, path)
+        found.report_left_out(path)
+        require_fit({name: getattr(self, name) for name in self.NETWORKS}, found.parts, self.config, path)
+        return found
+
+    def load_foreign(self, content: dict, path: Path) -> None:
+        """Take the weights and the step of other people's checkpoint."""
+        found = self.require_fit(content, path)
+        for name in self.NETWORKS:
+            getattr(self, name).load_state_dict(found.parts[name])
+        self.step = found.step
+        self.set_learning_rates()
+        log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
+
+
 def compile_fields(generator: Generator) -> None:
     """Have the radiance fields compiled when they are first called, in place: names in checkpoints stay as they are.
 
@@ -205,23 +267,16 @@ def compile_fields(generator: Generator) -> None:
         field.compile(dynamic=True)  # the number of rays that hit the box changes from step to step
 
 
-def restore(path: Path, state: TrainState) -> None:
+def restore(path: Path, state: RunState) -> None:
     """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
 
     Raises CheckpointError where the checkpoint is of another architecture than the config; out of memory as it is.
     """
     content = read_checkpoint(path)
-    found = recognise(content, path)
-    found.report_left_out(path)
-    networks = {name: getattr(state, name) for name in NETWORKS}
-    require_fit(networks, found.parts, state.config, path)
-    if content.get("format") != FORMAT:
-        for name, network in networks.items():
-            network.load_state_dict(found.parts[name])
-        state.step = found.step
-        state.set_learning_rates()
-        log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
+    if content.get("format") != state.FORMAT:
+        state.load_foreign(content, path)
         return
+    state.require_fit(content, path)
     try:
         report_config_changes(content["config"], state.config)
         state.load_state_dict(content["state"])

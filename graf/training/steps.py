@@ -8,22 +8,18 @@ Legend: B images of a step, or of a part of one, K side of a patch, W side of an
 
 import contextlib
 import dataclasses
-import logging
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from graf.camera import Labels
 from graf.data import Views, sample_labels
-from graf.memory.sizes import cut
 from graf.models.discriminator import COARSE, Scores
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
-from graf.runtime.guard import attempt, retry_smaller
-from graf.runtime.processes import Processes
-from graf.runtime.threads import map_in_threads
-from graf.training.health import HalfUpdated, accuracy, check_numbers, colour_deviation, colour_moments
+from graf.runtime.guard import retry_smaller
+from graf.training.accumulation import LossOfRows, Stats, accumulate, all_reduced, optimize, shrinking, whole_step
+from graf.training.health import accuracy, colour_deviation, colour_moments
 from graf.training.losses import (
     consistency_loss,
     consistency_weight,
@@ -38,11 +34,6 @@ from graf.training.state import TrainState
 
 import torch
 from torch import Tensor, nn
-
-log = logging.getLogger("graf")
-
-Stats = dict[str, Tensor]
-LossOfRows = Callable[[slice], tuple[Tensor, Stats]]  # of a batch that is drawn, with scalars for the log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,25 +83,14 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
         n = len(images) * state.processes.world_size
         return sample_labels(dataset, n, config.data, state.draws).to(state.device)
 
-    # Train both networks, in parts that fit into memory
     images = images.to(state.device, non_blocking=True)
     labels = labels.to(state.device)
-    sizes = str(state.sizes)
-    with attempt(state.processes) as outcome:
+
+    def both_networks() -> Stats:
         stats = discriminator_step(state, images, labels, draw_labels())
-        stats |= generator_step(state, draw_labels(), images, labels)
-    if outcome.ran_out:
-        where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
-        raise HalfUpdated(f"{where} while weights were changed, which may be half done")
-    # Scalars for the log, and the sizes of the next step
-    stats |= {"lr_g": state.optimizer_g.param_groups[0]["lr"], "lr_d": state.optimizer_d.param_groups[0]["lr"]}
-    state.advance()
-    if str(state.sizes) != sizes:
-        log.warning("step %d: it took out-of-memory to find that %s is too much; now %s", state.step, sizes, state.sizes)
-    if state.sizes.step_done():
-        log.info("step %d: memory sufficed for long enough to try %s again", state.step, state.sizes)
-    check_numbers(state, stats, images)
-    return stats
+        return stats | generator_step(state, draw_labels(), images, labels)
+
+    return whole_step(state, images, both_networks)
 
 
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
@@ -127,13 +107,13 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
         return lambda rows: _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
 
     learner = state.discriminator, state.optimizer_d, state.scaler_d
-    accumulate = partial(_accumulate, state, drawn_loss, len(fake_labels), *learner)
-    sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
-    stats = _all_reduced(*sums, state.processes)
+    gradients = partial(accumulate, state, drawn_loss, len(fake_labels), *learner)
+    sums = retry_smaller(gradients, shrinking(state), f"step {state.step}", state.processes)
+    stats = all_reduced(*sums, state.processes)
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
     if len(fake_labels) > 1:
         stats |= deviations
-    stats["grad_norm_d"] = _optimize(state, state.discriminator, state.optimizer_d, state.scaler_d, stats)
+    stats["grad_norm_d"] = optimize(state, state.discriminator, state.optimizer_d, state.scaler_d, stats)
     state.discriminator.update_spectral_norms()
     return stats
 
@@ -153,11 +133,11 @@ def generator_step(
             return lambda rows: _generator_loss(state, fake[rows])
         return lambda rows: _generator_loss(state, fake[rows], images[rows], image_labels[rows])
 
-    accumulate = partial(_accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
+    gradients = partial(accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
     with _without_gradients(state.discriminator):
-        sums = retry_smaller(accumulate, _shrinking(state), f"step {state.step}", state.processes)
-    stats = _all_reduced(*sums, state.processes)
-    stats["grad_norm_g"] = _optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
+        sums = retry_smaller(gradients, shrinking(state), f"step {state.step}", state.processes)
+    stats = all_reduced(*sums, state.processes)
+    stats["grad_norm_g"] = optimize(state, state.generator, state.optimizer_g, state.scaler_g, stats)
     if torch.isfinite(stats["grad_norm_g"]):
         state.update_average()
     return stats
@@ -233,84 +213,6 @@ def _generator_loss(
     return loss, stats
 
 
-def _accumulate(
-    state: TrainState,
-    drawn_loss: Callable[[], LossOfRows],
-    n: int,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-) -> tuple[Stats, list[Tensor]]:
-    """Draw a batch of n, and leave in the network the gradient of its mean loss, of which this process takes its rows, a part
-    at a time. Where it fails there is no gradient.
-
-    On the CPU each core takes rows of the part by itself: most operations are too small to be shared. The gradients are added
-    up in the order of rows, so that the sum does not depend on which core is the faster.
-
-    Returns what it adds to the sums over all processes: the scalars of its rows and, where there are other processes, buffers
-    with all gradients of the network (P,) and all scalars (S,). They are made before anything is exchanged, as memory may run
-    out in one process alone.
-    """
-    world_size, totals, buffers = state.processes.world_size, {}, []
-    optimizer.zero_grad(set_to_none=True)
-    learning = [p for p in network.parameters() if p.requires_grad]
-    n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
-
-    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
-        share = (rows.stop - rows.start) / n
-        loss, stats = loss_of(rows)
-        gradients = torch.autograd.grad(scaler.scale(share * loss), learning, allow_unused=True)
-        found = {p: gradient for p, gradient in zip(learning, gradients, strict=True) if gradient is not None}
-        return found, {name: share * value.detach() for name, value in stats.items()}
-
-    try:
-        loss_of = drawn_loss()
-        for part in state.sizes.parts(n // world_size):
-            pieces = cut(part, math.ceil((part.stop - part.start) / n_threads))
-            for gradients, stats in map_in_threads(gradients_of, pieces, len(pieces)):
-                torch.autograd.backward(list(gradients), list(gradients.values()))  # adds them to those of the network
-                gradients.clear()  # not held beside the next part's
-                for name, value in stats.items():
-                    totals[name] = totals.get(name, 0) + value
-        # What the processes will exchange
-        if world_size > 1:
-            buffers = [_in_one_buffer(network), torch.cat([value.double().flatten() for value in totals.values()])]
-    except Exception:
-        optimizer.zero_grad(set_to_none=True)
-        raise
-    return totals, buffers
-
-
-def _shrinking(state: TrainState) -> Callable[[], bool]:
-    """Makes a step's parts smaller, for a batch that is drawn once more: the random states go back to what they are now."""
-    draws, noise = state.draws.get_state(), state.noise.get_state()
-
-    def shrink() -> bool:
-        state.draws.set_state(draws)
-        state.noise.set_state(noise)
-        return state.sizes.shrink()
-
-    return shrink
-
-
-def _in_one_buffer(network: nn.Module) -> Tensor:
-    """The network's gradients moved into one buffer (P,)."""
-    learning = [p for p in network.parameters() if p.grad is not None]
-    buffer = torch.cat([p.grad.flatten() for p in learning])
-    for p, part in zip(learning, buffer.split([p.numel() for p in learning]), strict=True):
-        p.grad = part.view_as(p)
-    return buffer
-
-
-def _all_reduced(stats: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
-    """The scalars, and in the network the gradients, summed over all processes."""
-    if not buffers:
-        return stats
-    _, scalars = map(processes.all_reduce, buffers)
-    parts = scalars.split([value.numel() for value in stats.values()])
-    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(stats.items(), parts, strict=True)}
-
-
 @contextlib.contextmanager
 def _without_gradients(network: nn.Module) -> Iterator[None]:
     """The network passes gradients on and gathers none, which saves the weights' half of a backward pass."""
@@ -375,23 +277,3 @@ def _gradient_penalty(
             return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)
         penalty = r1_penalty(state.discriminator, real, labels)
         return penalty + r1_penalty(state.discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty
-
-
-def _optimize(
-    state: TrainState, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, stats: Stats
-) -> Tensor:
-    """One optimizer step, skipped where a gradient or one of the stats is not finite.
-
-    Returns the gradient's norm before clipping, nan for such stats, on the CPU, where to look at it again costs nothing.
-    """
-    scaler.unscale_(optimizer)
-    gradients = [p.grad for p in network.parameters() if p.grad is not None]
-    norm = (nn.utils.get_total_norm(gradients) + 0 * sum(stats.values())).cpu()
-    if torch.isfinite(norm):
-        nn.utils.clip_grads_with_norm_(network.parameters(), state.config.training.grad_clip or torch.inf, norm)
-        scaler.step(optimizer)
-        scaler.update()
-    elif scaler.is_enabled():  # each gradient by itself may be finite, so the scaler has to be told
-        scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 0})
-        scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
-    return norm

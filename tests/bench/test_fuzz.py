@@ -37,7 +37,7 @@ def test_a_seed_names_its_mutations(tmp_path):
     assert first == again != other
 
 
-@pytest.mark.parametrize("path", sorted(CONFIG_DIR.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", fuzz.generator_configs(), ids=lambda path: path.stem)
 def test_a_legal_config_stays_legal_when_it_is_made_small(path, tmp_path):
     small = load_config(path, fuzz.smaller(load_config(path), tmp_path))
     assert small.data.imsize <= 32 and small.patch_size == 16 and small.nerf.netwidth <= 16 and small.training.batch_size <= 2

@@ -7,6 +7,7 @@ import re
 from graf.config import (
     CONFIG_DIR,
     Config,
+    PoseConfig,
     config_from_dict,
     config_rows,
     config_to_dict,
@@ -23,7 +24,7 @@ from graf.errors import ConfigError
 import pytest
 import yaml
 
-SHIPPED = sorted(CONFIG_DIR.glob("*.yaml"))
+SHIPPED = sorted(path for path in CONFIG_DIR.glob("*.yaml") if path.stem != "pose")  # which is for another program
 
 
 def written(tmp_path, text, name="mine.yaml"):
@@ -32,9 +33,9 @@ def written(tmp_path, text, name="mine.yaml"):
     return path
 
 
-def refusal(*overrides, path=None):
+def refusal(*overrides, path=None, schema=Config):
     with pytest.raises(ConfigError) as caught:
-        load_config(path, overrides)
+        load_config(path, overrides, schema)
     return str(caught.value)
 
 
@@ -257,6 +258,43 @@ def test_keys_of_other_suites_are_told_by_ours(section, name):
     ours = re.findall(r"\b(?:training|data)\.\w+", OTHER_SUITES[name])
     assert ours or name == "pin_memory"
     assert set(ours) <= {key for key, _, _ in config_rows()}
+
+
+@pytest.mark.parametrize("name", sorted(PoseConfig.elsewhere.keys() - {"nerf", "lr"}))
+def test_a_pose_config_tells_its_own_keys_for_those_of_other_suites(name):
+    message = refusal(f"training.{name}=1", schema=PoseConfig)
+    assert f"unknown key '{name}': {PoseConfig.elsewhere[name]}" in message
+    ours = re.findall(r"\b(?:training|data)\.\w+", PoseConfig.elsewhere[name])
+    assert set(ours) <= {key for key, _, _ in config_rows(PoseConfig)}
+
+
+def test_a_pose_config_tells_all_bad_keys_at_once():
+    message = refusal("training={max_epochs: 50, precision: 16, prefetch_factor: 2, gradient_clip_val: 1}", schema=PoseConfig)
+    for said in ("4 faults", "training.max_steps", "training.use_amp", "data.prefetch_factor", "training.grad_clip"):
+        assert said in message
+
+
+def test_configs_of_one_program_are_refused_by_the_other():
+    assert "unknown key 'model': a section of configs/pose.yaml" in refusal(path=CONFIG_DIR / "pose.yaml")
+    assert "unknown key 'nerf': a section of train.py's" in refusal(path=CONFIG_DIR / "default.yaml", schema=PoseConfig)
+
+
+def test_the_pose_config_is_that_of_its_dataclasses():
+    assert load_config(CONFIG_DIR / "pose.yaml", schema=PoseConfig) == PoseConfig()
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("model.num_heads=3", "model.num_heads: must divide d_model 128"),
+        ("model.patch_size=6", "a power of 2"),
+        ("training={validation_share: 0.5, test_share: 0.5}", "leave nothing to train on"),
+        ("data.labels=none", "leaves no cameras to learn"),
+        ("training.accumulation_steps=33", "at most batch_size 32"),
+    ],
+)
+def test_values_of_a_pose_config_that_do_not_fit_each_other(override, told):
+    assert told in refusal(override, schema=PoseConfig)
 
 
 def test_a_key_without_its_section_is_told_where_it_is():

@@ -124,7 +124,7 @@ def test_two_folders_make_a_run(tmp_path, monkeypatch):
     train = importlib.import_module("train")
     (tmp_path / "my: photos").mkdir()
     words = ["--data_dir", str(tmp_path / "my: photos"), "--output-dir", str(tmp_path / "runs #1"), "--set", "expname=a"]
-    config = load_config(None, train.overrides(train.parser().parse_args(words)))
+    config = load_config(None, train.run_overrides(train.parser().parse_args(words)))
     assert (config.data.type, config.data.datadir) == ("images", (str(tmp_path / "my: photos"),))
     assert config.run_dir == tmp_path / "runs #1" / "a"
 

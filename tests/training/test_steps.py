@@ -200,7 +200,7 @@ def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
         scaler.scale(torch.zeros(()))
         for parameter in network.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        norm = steps._optimize(state, network, state.optimizer_d, scaler, {"loss_d": torch.tensor(stat)})
+        norm = steps.optimize(state, network, state.optimizer_d, scaler, {"loss_d": torch.tensor(stat)})
         return bool(torch.isfinite(norm)), scaler.get_scale()
 
     assert step(1.0, 0.0) == (True, 16)

@@ -80,6 +80,8 @@ def recognise(content: dict, path: Path | str) -> ForeignCheckpoint:
     """What the content of a checkpoint is. Raises CheckpointError for what holds no network of a known kind."""
     ours = str(content.get("format")).startswith("graf_ccsr")
     state = content["state"] if ours and isinstance(content.get("state"), dict) else content
+    if ours and "estimator" in state:
+        raise CheckpointError(f"{path}: a pose estimator of train_pose.py, not a generator; name a run of train.py")
     networks = _networks(state)
     left_out = {"ccsr": networks["ccsr"]} if "ccsr" in networks else {}
     generator = _generator(networks, "")

@@ -6,7 +6,13 @@ leads from the wrong side of the object to the right one.
 
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
-from graf.evaluation.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras
+from graf.evaluation.inversion.camera_search import (
+    FINALISTS,
+    mean_objects,
+    objects_of_every_class,
+    search_cameras,
+    with_opposites,
+)
 from graf.evaluation.inversion.likeness import InversionSettings, likeness_to
 from graf.evaluation.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
@@ -22,12 +28,14 @@ def invert(
     poses: Tensor | None = None,
     settings: InversionSettings | None = None,
     bar: tqdm | None = None,
+    start: Tensor | None = None,
 ) -> Inversion:
     """The object that N photographs (N, 3, W, W) in [-1, 1] show, W being data.imsize, and the camera of each.
 
     poses (N, 3, 4) are kept where given and searched for on the config's sphere where not; so is the class of a model that
-    knows classes. The same seed gives the same answer. The bar counts renderings. Raises GrafError where the model draws
-    nothing finite.
+    knows classes. start (N, 3, 4): cameras to search from, and from the opposite side, instead of from all around; what they
+    tell is the direction that they look from. The same seed gives the same answer. The bar counts renderings. Raises GrafError
+    where the model draws nothing finite.
     """
     settings = settings or InversionSettings()
     device, width = generator.background.device, generator.config.data.imsize
@@ -37,10 +45,15 @@ def invert(
     network = feature_network().to(device)
     coarse = likeness_to(generator, photographs, poses, settings, settings.search_size, network)
     n, searched = len(photographs), settings.search_steps
-    if bar is not None and poses is None:  # as many as there may be
+    if bar is not None and poses is None and start is None:  # as many as there may be
         guesses = settings.azimuths * min(2, len(mean_objects(generator)[0]))
         bar.total = n * (searched * (guesses + 2 * FINALISTS) + settings.fit_steps)
-    found = search_cameras(coarse, bar) if poses is None else objects_of_every_class(coarse)
+    if poses is not None:
+        found = objects_of_every_class(coarse, poses)
+    elif start is not None:
+        found = with_opposites(objects_of_every_class(coarse, start.to(device)))
+    else:
+        found = search_cameras(coarse, bar)
     if bar is not None:
         bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
     if len(found) > 1:

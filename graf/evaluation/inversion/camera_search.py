@@ -17,10 +17,10 @@ FINALISTS = 2  # hypotheses that are compared more closely, and each from the op
 APART_DEG = 45  # finalists' cameras are at least so far from each other
 
 
-def objects_of_every_class(to: Likeness) -> Hypotheses:
-    """The mean object of each class, seen by the known cameras."""
+def objects_of_every_class(to: Likeness, poses: Tensor) -> Hypotheses:
+    """The mean object of each class, seen by the cameras (N, 3, 4)."""
     latents, class_index = mean_objects(to.generator)
-    azimuth_deg, v = (x.expand(len(latents), -1) for x in azimuth_and_v(to.poses))
+    azimuth_deg, v = (x.expand(len(latents), -1) for x in azimuth_and_v(poses))
     return Hypotheses(latents, class_index, azimuth_deg, v)
 
 
@@ -43,9 +43,12 @@ def search_cameras(to: Likeness, bar: tqdm | None) -> Hypotheses:
         alone, losses = one.fit(first_guesses(one), to.settings.search_steps, bar)
         proposals.append(with_other_cameras(to, alone[finalists(alone, losses)], n))
     together = Hypotheses.cat(proposals)
-    together = together[finalists(together, to.evaluate(together))]
-    opposite = dataclasses.replace(together, azimuth_deg=together.azimuth_deg + 180)
-    return Hypotheses.cat([together, opposite])
+    return with_opposites(together[finalists(together, to.evaluate(together))])
+
+
+def with_opposites(h: Hypotheses) -> Hypotheses:
+    """The hypotheses, and each once more from the opposite side."""
+    return Hypotheses.cat([h, dataclasses.replace(h, azimuth_deg=h.azimuth_deg + 180)])
 
 
 def first_guesses(to: Likeness) -> Hypotheses:

@@ -1,0 +1,40 @@
+"""The trained pose estimator of a checkpoint or of a run's folder, ready to read cameras off images."""
+
+import dataclasses
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint
+from graf.checkpoints.generator_loading import trained_checkpoint
+from graf.config import PoseConfig, config_from_dict
+from graf.errors import CheckpointError
+from graf.models.pose_estimator import PoseEstimator
+from graf.runtime.files import file_sha256
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedEstimator:
+    """A pose estimator in eval mode, the config that it was trained with, and the checkpoint that it is from."""
+
+    network: PoseEstimator
+    config: PoseConfig
+    checkpoint: Path
+    sha256: str
+
+
+def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -> TrainedEstimator:
+    """The estimator of a checkpoint of train_pose.py, or of its run's folder. Raises CheckpointError for anything else."""
+    path = Path(checkpoint)
+    if path.is_dir():
+        path = trained_checkpoint(path)
+    content = read_checkpoint(path)
+    if content.get("format") != POSE_FORMAT:
+        raise CheckpointError(f"{path}: not a pose estimator; name a run of train_pose.py, such as results/pose")
+    config = config_from_dict(content["config"], str(path), PoseConfig)
+    network = PoseEstimator(config.model)
+    try:
+        network.load_state_dict(content["state"]["estimator"])
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: its weights are not those of its config ({str(error).splitlines()[0]})") from None
+    return TrainedEstimator(network.to(device).eval().requires_grad_(False), config, path, file_sha256(path))

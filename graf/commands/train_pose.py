@@ -1,0 +1,75 @@
+"""What train_pose.py does once its arguments are parsed: the run of a pose estimator, and its plots however it ends."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from graf.commands.train import Run
+from graf.config import PoseConfig
+from graf.data import build_loader
+from graf.data.splits import Splits, posed_splits
+from graf.errors import DataError
+from graf.reporting.pose_plots import write_pose_plots
+from graf.runtime.files import not_worth_a_run
+from graf.runtime.processes import Processes
+from graf.training.pose import PoseMethod, Validation, pose_step
+from graf.training.pose_state import PoseState
+from graf.training.state import restore
+
+import torch
+
+log = logging.getLogger("graf")
+
+
+def pose_run(
+    args: argparse.Namespace, config: PoseConfig, checkpoint: Path | None, device: torch.device, processes: Processes
+) -> Run:
+    """The run of train_pose.py: posed photographs, cut by objects, and a network that learns their cameras."""
+    splits = processes.in_turn(lambda: posed_splits(config, None if args.dry_run else config.run_dir / "cache"))
+    processes.require_same(tuple(map(len, splits[:3])), "the photographs")
+    training = splits.training
+    if len(training) < config.training.batch_size:
+        raise DataError(
+            f"{len(training)} images are left to train on, fewer than a batch of {config.training.batch_size}; "
+            f"set training.batch_size={len(training)}"
+        )
+    distance = float(training.labels.pose_c2w[..., 3].norm(dim=-1).mean())
+    state = PoseState(config, device, distance, processes)
+    if checkpoint is not None:
+        restore(checkpoint, state)
+        log.info("continuing %s from step %d", checkpoint, state.step)
+    log.info(
+        "training on %d images, validating on %d and testing on %d, of other %s",
+        *(len(training), len(splits.validation), len(splits.test), "objects" if splits.by_object else "views"),
+    )
+
+    def done(measured: dict) -> str:
+        told = f": median azimuth error {measured['test_azimuth_deg']:.2f} degrees on the test set" if measured else ""
+        return f"{told}; the plots are in {config.run_dir / 'plots'}"
+
+    return Run(
+        state, training, PoseMethod(state, splits), lambda: dry_run(state, splits), done, ended=lambda: draw_validation(state)
+    )
+
+
+def draw_validation(state: PoseState) -> None:
+    """Plots and CSV of the newest validation, in plots/ of the run's folder."""
+    if not state.validation:
+        log.info("no validation was made yet, so there are no plots; training.validate_every says when it is")
+        return
+    with not_worth_a_run("plots"):
+        write_pose_plots(state.config.run_dir / "plots", Validation(**state.validation))
+
+
+def dry_run(state: PoseState, splits: Splits) -> None:
+    """One training step, and what the run would be; nothing is written but toy cars that are missing."""
+    processes, training = state.processes, state.config.training
+    batches = build_loader(splits.training, state.config, state.device, 0, processes.rank, processes.world_size)
+    images, labels = next(batches)
+    stats = pose_step(state, images, labels)
+    log.info("estimator: %s parameters", f"{sum(p.numel() for p in state.estimator.parameters()):,}")
+    log.info("images: %s, %s", tuple(images.shape), state.sizes.of_batch(len(images)))
+    log.info(
+        "schedule: %d steps, %.1f epochs", training.max_steps, training.max_steps * training.batch_size / len(splits.training)
+    )
+    log.info("one step: %s", ", ".join(f"{name} {float(value):.4g}" for name, value in stats.items()))

@@ -1,0 +1,97 @@
+"""Training, validation and test sets by object: none of them shows an object that another one has seen.
+
+An object is known by the folder of its images, or by their names without the number of the view: car_03.png and car_04.png.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.config import PoseConfig
+from graf.data import build_dataset, colours_only
+from graf.data.views import Views
+from graf.errors import DataError
+
+import torch
+from torch import Tensor
+
+FEWEST_OBJECTS = 3  # of which each set has one
+
+log = logging.getLogger("graf")
+
+
+class Subset(Views):
+    """Some rows of a data set, in their order."""
+
+    def __init__(self, views: Views, rows: list[int]):
+        self.views, self.rows = views, rows
+        index = torch.tensor(rows, dtype=torch.long)
+        super().__init__(
+            files=[views.files[row] for row in rows],
+            class_names=views.class_names,
+            class_index=views.class_index[index],
+            labels=None if views.labels is None else views.labels[index],
+            fingerprint=hashlib.sha256(f"{views.fingerprint} {rows}".encode()).hexdigest(),
+            n_elevations=views.n_elevations,
+            alpha=views.alpha,
+        )
+
+    def read(self, index: int) -> Tensor:
+        return self.views.read(self.rows[index])
+
+    @property
+    def objects(self) -> list[str]:
+        names = self.views.objects
+        return [names[row] for row in self.rows]
+
+
+class Splits(NamedTuple):
+    """The three sets, and whether objects were kept apart, or only images where too few objects are known."""
+
+    training: Views
+    validation: Views
+    test: Views
+    by_object: bool
+
+
+def posed_splits(config: PoseConfig, cache: Path | None = None) -> Splits:
+    """The config's photographs as training, validation and test sets. Raises DataError where their cameras are not known."""
+    dataset = build_dataset(colours_only(config), cache)
+    if not dataset.posed:
+        raise DataError(
+            "a pose estimator learns from photographs whose cameras are known, by a transforms.json or by names such as "
+            "0.5_0090.png; these have neither"
+        )
+    return split_by_object(dataset, config.training.validation_share, config.training.test_share)
+
+
+def split_by_object(views: Views, validation_share: float, test_share: float) -> Splits:
+    """Cut a data set by objects; by images, with a warning, where fewer than three objects are known.
+
+    Which set an object falls to depends on its name alone, so that it is the same in every run, and hardly changes when objects
+    are added. Raises DataError for fewer than three images.
+    """
+    names, by_object = views.objects, True
+    if len(set(names)) < FEWEST_OBJECTS:
+        log.warning(
+            "the %d images show %d objects by their folders and names, too few for three sets: these are cut by image, and the "
+            "errors of validation and test are those of objects that were trained on",
+            *(len(names), len(set(names))),
+        )
+        names, by_object = views.files, False
+    if len(set(names)) < FEWEST_OBJECTS:
+        raise DataError(f"{len(names)} images cannot be cut into training, validation and test; add images")
+    ranked = sorted(set(names), key=lambda name: hashlib.sha256(name.encode()).digest())
+    n_test, n_validation = (max(1, round(share * len(ranked))) for share in (test_share, validation_share))
+    if n_test + n_validation >= len(ranked):
+        raise DataError(
+            f"training.validation_share and training.test_share leave none of {len(ranked)} objects to train on; lower them"
+        )
+    set_of = dict.fromkeys(ranked, 0) | dict.fromkeys(ranked[:n_test], 2)
+    set_of |= dict.fromkeys(ranked[n_test : n_test + n_validation], 1)
+    rows: tuple[list[int], ...] = ([], [], [])
+    for row, name in enumerate(names):
+        rows[set_of[name]].append(row)
+    training, validation, test = (Subset(views, each) for each in rows)
+    return Splits(training, validation, test, by_object)

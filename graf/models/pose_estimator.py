@@ -1,0 +1,85 @@
+"""Camera pose of an image: a vision transformer (Dosovitskiy et al. 2021) whose tokens are patches, or come from convolutions.
+
+Legend: B images, H x W their pixels, N tokens, D = d_model.
+"""
+
+import math
+
+from graf.config.schema import PoseModelConfig
+from graf.rotations import relative_motion, rotation_of_six
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FRAME = 16.0  # what the position embedding takes the side of an image for, whatever its pixels
+LONGEST_WAVE = 100.0  # of the position embedding, in the same unit
+GROUPS = 8  # of a normalisation in the convolutional stem
+FREEDOM = 9  # numbers that are predicted: a translation, and a rotation by six
+
+
+class PoseEstimator(nn.Module):
+    """Predicts the camera of an image of any size, a multiple of the token's side or not.
+
+    `distance` is a buffer, the unit of the predicted translation: the mean distance of the training set's cameras.
+    """
+
+    distance: Tensor
+
+    def __init__(self, config: PoseModelConfig, distance: float = 1.0):
+        super().__init__()
+        width = config.d_model
+        self.side = config.patch_size
+        self.tokens = _convolutional_stem(width, self.side) if config.token_type == "conv" else _patches(width, self.side)
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(
+                    width, config.num_heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+                )
+                for _ in range(config.num_layers)
+            )
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, FREEDOM))
+        self.register_buffer("distance", torch.tensor(float(distance)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """pose_c2w (B, 3, 4) of images (B, 3, H, W) in [-1, 1]; float32, under autocast too."""
+        height, width = images.shape[-2:]
+        padding = (0, -width % self.side, 0, -height % self.side)
+        maps = self.tokens(F.pad(images, padding, mode="replicate") if any(padding) else images)  # (B, D, h, w)
+        tokens = maps.flatten(2).mT  # (B, N, D)
+        places = position_embedding(*maps.shape[-2:], maps.shape[1], images.device)  # (N, D)
+        features = self.layers(tokens + places)  # (B, N, D)
+        found = self.head(features.mean(dim=1)).float()  # (B, 9)
+        return torch.cat([rotation_of_six(found[:, 3:]), self.distance * found[:, :3, None]], dim=-1)
+
+    def motion(self, first: Tensor, second: Tensor) -> Tensor:
+        """The second image's camera (B, 3, 4) as the first's sees it, composed from the poses of both."""
+        return relative_motion(self(first), self(second))
+
+
+def position_embedding(height: int, width: int, channels: int, device: torch.device | str) -> Tensor:
+    """Sines and cosines (height * width, channels) of where tokens lie in the frame, a half of the channels for each direction.
+
+    Positions are shares of the frame, so that an image of other pixels means the same.
+    """
+    n = -(-channels // 4)  # frequencies, each with a sine and a cosine in both directions
+    frequency = LONGEST_WAVE ** (-torch.arange(n, device=device) / n) * math.pi / 2
+    y, x = (FRAME * (torch.arange(length, device=device) + 0.5) / length for length in (height, width))
+    waves = [torch.cat([(place[:, None] * frequency).sin(), (place[:, None] * frequency).cos()], dim=1) for place in (y, x)]
+    rows, columns = waves[0][:, None].expand(-1, width, -1), waves[1][None].expand(height, -1, -1)
+    return torch.cat([rows, columns], dim=-1).flatten(0, 1)[:, :channels]
+
+
+def _patches(width: int, side: int) -> nn.Module:
+    return nn.Conv2d(3, width, side, stride=side)
+
+
+def _convolutional_stem(width: int, side: int) -> nn.Module:
+    """Convolutions that halve the image until a token is `side` pixels wide (Xiao et al. 2021): learns from fewer images."""
+    n, layers, before = int(math.log2(side)), [], 3
+    for step in range(1, n + 1):
+        after = width if step == n else GROUPS * max(1, width // (GROUPS * 2 ** (n - step)))
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(min(GROUPS, after), after), nn.GELU()]
+        before = after
+    return nn.Sequential(*layers, nn.Conv2d(before, width, 1))

@@ -1,0 +1,74 @@
+"""The state of a pose estimator's run: the network, its optimizer, and the newest validation."""
+
+import math
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import POSE_FORMAT
+from graf.config import PoseConfig
+from graf.errors import CheckpointError
+from graf.memory.sizes import StepSizes, smallest_of_all
+from graf.models.pose_estimator import PoseEstimator
+from graf.runtime.processes import ALONE, Processes
+from graf.training.state import RunState
+
+import torch
+from torch import Tensor, nn
+
+BETAS = (0.9, 0.99)
+
+
+class PoseState(RunState):
+    """Network, optimizer, scaler, step, random state and newest validation of a run, equal in all of its processes."""
+
+    FORMAT, PROGRAM = POSE_FORMAT, "train_pose.py"
+    NETWORKS, LEARNERS, OPTIMIZERS, SCALERS = ("estimator",), ("estimator",), ("optimizer",), ("scaler",)
+    config: PoseConfig
+
+    def __init__(
+        self,
+        config: PoseConfig,
+        device: torch.device,
+        distance: float,
+        processes: Processes = ALONE,
+        estimator: nn.Module | None = None,
+    ):
+        """distance: the unit of translations, the mean distance of the training cameras; estimator: another network to train in
+        place of the config's."""
+        super().__init__(config, device, processes)
+        self.estimator = (PoseEstimator(config.model, distance) if estimator is None else estimator).to(device)
+        training = config.training
+        self.optimizer = torch.optim.AdamW(
+            self.estimator.parameters(), lr=training.lr, betas=BETAS, weight_decay=training.weight_decay
+        )
+        images = min(config.images_at_once, processes.share_of(training.batch_size))
+        self.sizes = smallest_of_all(StepSizes(images, rays=0, n_rays=1), processes)
+        self.scaler = self.amp.scaler()
+        self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.training.pose.Validation` has it
+        self.set_learning_rates()
+
+    def set_learning_rates(self) -> None:
+        """Up to training.lr over warm_up_steps, and down along a cosine to 0 at max_steps (Loshchilov and Hutter 2017)."""
+        training = self.config.training
+        rise = min(1.0, (self.step + 1) / max(training.warm_up_steps, 1))
+        done = min(1.0, self.step / max(training.max_steps, 1))
+        for group in self.optimizer.param_groups:
+            group["lr"] = training.lr * rise * (1 + math.cos(math.pi * done)) / 2
+
+    def learning_rates(self) -> dict[str, float]:
+        return {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def require_fit(self, content: dict, path: Path) -> None:
+        """Raises CheckpointError where model.* is not the checkpoint's."""
+        saved, own = content["config"].get("model"), vars(self.config.model)
+        if saved is not None and saved != own:
+            differing = ", ".join(
+                f"model.{name} {saved.get(name)} (here {own[name]})" for name in own if saved.get(name) != own[name]
+            )
+            raise CheckpointError(f"{path}: of another network, {differing}; train it on with its own, or set expname=NAME")
+
+    def state_dict(self) -> dict:
+        return super().state_dict() | {"validation": self.validation}
+
+    def load_state_dict(self, saved: dict) -> None:
+        super().load_state_dict(saved)
+        self.validation = saved["validation"]

@@ -1,0 +1,111 @@
+"""Cameras read off images: by an estimator that knows the answer, of generated views and held-out photographs."""
+
+import json
+
+from graf.camera import azimuth_and_v, poses_at
+from graf.checkpoints.estimator_loading import load_estimator
+from graf.config import CONFIG_DIR, load_config
+from graf.data import build_dataset
+from graf.errors import CheckpointError
+from graf.evaluation import pose
+from graf.evaluation.inversion import invert
+from graf.evaluation.inversion.likeness import InversionSettings
+from graf.evaluation.outputs import write_image
+from graf.evaluation.pose import accuracy, cameras_of, pose_accuracy
+from graf.evaluation.shapes import Subject
+from graf.models.generator import Generator
+from tools import label_poses
+
+import pytest
+import torch
+from command_line import call
+
+SMALL = [
+    *("--device", "cpu", "--set", "data.imsize=16", "data.n_images=40", "model.d_model=16", "model.num_heads=2"),
+    *("model.num_layers=1", "training.batch_size=4", "training.nworkers=0", "training.monitoring=none"),
+]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """The run of an estimator that has learned nothing yet."""
+    folder = tmp_path_factory.mktemp("estimator")
+    call("train_pose.py", *SMALL, f"data.datadir={folder / 'cars'}", "--max_steps", "1", cwd=folder)
+    return folder / "results" / "pose"
+
+
+def test_medians_and_the_share_within_15_degrees():
+    true = poses_at(torch.zeros(3), torch.full((3,), 0.4), 3.6)
+    predicted = poses_at(torch.tensor([10.0, 20.0, 350.0]), torch.full((3,), 0.4), 3.6)
+    found = accuracy(predicted, true)
+    assert found["azimuth_deg"] == pytest.approx(10, abs=1e-3)
+    assert found["elevation_deg"] == pytest.approx(0, abs=1e-3)
+    assert found["within_15_deg"] == pytest.approx(2 / 3)
+
+
+def test_images_of_any_size_are_brought_to_the_estimators(run_dir):
+    estimator = load_estimator(run_dir)
+    images = torch.rand(3, 3, 16, 16) * 2 - 1
+    large = torch.nn.functional.interpolate(images, scale_factor=2, mode="nearest")
+    assert cameras_of(estimator, images).shape == cameras_of(estimator, large).shape == (3, 3, 4)
+    uniform = torch.full((1, 3, 16, 16), 0.25)
+    large = torch.full((1, 3, 40, 40), 0.25)
+    torch.testing.assert_close(cameras_of(estimator, uniform), cameras_of(estimator, large))
+
+
+def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, smoke, monkeypatch, tmp_path):
+    """With an estimator that reads the cameras off the order of images."""
+    config = smoke(f"data.datadir={tmp_path}")
+    subject = Subject(Generator(config).eval(), build_dataset(config), 0, 1.0, tmp_path, n=12)
+    asked, draw = [], pose.labels_of
+
+    def noted(*given):
+        def labels(n, rng):
+            found = draw(*given)(n, rng)
+            asked.extend(found.pose_c2w)
+            return found
+
+        return labels
+
+    taken = iter(range(12))
+    monkeypatch.setattr(pose, "labels_of", noted)
+    monkeypatch.setattr(pose, "cameras_of", lambda _, images: torch.stack([asked[next(taken)] for _ in images]))
+    result = pose_accuracy(subject, load_estimator(run_dir))
+    assert result["azimuth_deg"] < 1e-3 and result["rotation_deg"] < 0.1 and result["within_15_deg"] == 1
+    assert result["floor_images"] == 4 and 0 <= result["floor_azimuth_deg"] <= 180
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_a_generator_is_no_estimator(run_dir, tmp_path):
+    torch.save({"generator": {}}, tmp_path / "generator.pt")
+    with pytest.raises(CheckpointError, match="not a pose estimator; name a run of train_pose.py"):
+        load_estimator(tmp_path / "generator.pt")
+
+
+def test_inversion_begins_where_the_estimator_looked_from(smoke):
+    torch.manual_seed(0)
+    generator = Generator(smoke()).eval().requires_grad_(False)
+    start = poses_at(torch.tensor([70.0]), torch.tensor([0.3]), 3.6)
+    still = InversionSettings(search_steps=0, fit_steps=0)
+    found = invert(generator, torch.zeros(1, 3, 16, 16), settings=still, start=start)
+    azimuth, v = azimuth_and_v(found.pose_c2w)
+    assert float(azimuth) % 180 == pytest.approx(70, abs=0.1)  # from there, or the opposite side
+    assert float(v) == pytest.approx(0.3, abs=1e-3)
+
+
+def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_path, monkeypatch):
+    cars = build_dataset(load_config(CONFIG_DIR / "smoke.yaml", [f"data.datadir={tmp_path / 'cars'}"]))
+    for index in range(5):
+        write_image(tmp_path / "photos" / f"{index}.png", cars.read(index)[:3])
+    monkeypatch.setattr(
+        label_poses, "cameras_of", lambda _, images: cars.labels.pose_c2w[: len(images)]
+    )  # as if it had learned
+    arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
+    assert "the cameras of 5 photographs" in call(*arguments, cwd=tmp_path)
+    photos = build_dataset(
+        load_config(
+            CONFIG_DIR / "smoke.yaml", ["data.type=images", f"data.datadir={tmp_path / 'photos'}", "training.batch_size=2"]
+        )
+    )
+    torch.testing.assert_close(photos.labels.pose_c2w, cars.labels.pose_c2w[:5])
+    assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)

@@ -1,0 +1,231 @@
+"""A pose estimator's run: its losses and augmentation by hand, and through the suite's loop: resume, memory, validation."""
+
+import copy
+import math
+
+from graf.camera import Labels, poses_at
+from graf.checkpoints.checkpoint import NEWEST
+from graf.config import CONFIG_DIR, PoseConfig, load_config
+from graf.data import build_dataset
+from graf.data.splits import split_by_object
+from graf.errors import CheckpointError
+from graf.runtime.interruption import Interruption
+from graf.training import pose
+from graf.training.health import Derailed
+from graf.training.loop import train
+from graf.training.pose import PoseMethod, Validation, mirrored, pose_losses, pose_step, predictions, recoloured
+from graf.training.pose_state import PoseState
+from graf.training.state import TrainState, restore
+from torture import digest
+
+import pytest
+import torch
+
+SMALL = (
+    *("data.imsize=16", "data.n_images=40", "model.d_model=16", "model.num_heads=2", "model.num_layers=1"),
+    *("training.batch_size=4", "training.max_steps=6", "training.nworkers=0", "training.monitoring=none"),
+    *("training.print_every=1", "training.save_every=2", "training.validate_every=3", "training.warm_up_steps=2"),
+    "memory.interval_s=0",
+)
+
+
+@pytest.fixture(scope="module")
+def cars(tmp_path_factory):
+    """The kept toy cars, 40 of them."""
+    return tmp_path_factory.mktemp("cars")
+
+
+@pytest.fixture
+def build(tmp_path, cars):
+    def build(*overrides, name="pose"):
+        settings = (*SMALL, f"data.datadir={cars}", f"training.outdir={tmp_path}", f"expname={name}", *overrides)
+        config = load_config(CONFIG_DIR / "pose.yaml", settings, PoseConfig)
+        config.run_dir.mkdir(exist_ok=True)
+        return PoseState(config, torch.device("cpu"), distance=3.6)
+
+    return build
+
+
+def splits_of(state):
+    training = state.config.training
+    return split_by_object(build_dataset(state.config), training.validation_share, training.test_share)
+
+
+def run(state, interruption=None, stop_after=None):
+    """Train it as train_pose.py does, and interrupt it after a step where asked for. Returns what was measured."""
+    interruption, splits = interruption or Interruption(), splits_of(state)
+    method = PoseMethod(state, splits)
+    taken = method.step
+
+    def step(images, labels):
+        stats = taken(images, labels)
+        if state.step == stop_after:
+            interruption.signal = 15
+        return stats
+
+    method.step = step
+    return train(state, splits.training, interruption, method=method)
+
+
+def test_losses_are_distances_of_rotations_and_positions():
+    predicted = poses_at(torch.tensor([90.0]), torch.tensor([0.5]), 2.0)
+    true = poses_at(torch.tensor([0.0]), torch.tensor([0.5]), 2.0)
+    rotation, translation = pose_losses(predicted, true, torch.tensor(2.0))
+    assert float(rotation) == pytest.approx(2 * math.sqrt(2) * math.sin(math.radians(45)), abs=1e-3)
+    assert float(translation) == pytest.approx(math.sqrt(2), abs=1e-3)
+
+
+def test_a_mirrored_photograph_has_the_camera_of_the_mirrored_azimuth():
+    images = torch.rand(2, 3, 4, 4)
+    azimuth, v = torch.tensor([30.0, 30.0]), torch.tensor([0.4, 0.4])
+    shown, seen_from = mirrored(images, poses_at(azimuth, v, 3.6), torch.tensor([True, False]))
+    torch.testing.assert_close(shown[0], images[0].flip(2))
+    torch.testing.assert_close(shown[1], images[1])
+    torch.testing.assert_close(seen_from, poses_at(torch.tensor([-30.0, 30.0]), v, 3.6))
+
+
+def test_recoloured_images_have_their_channels_in_another_order_and_white_stays():
+    images = torch.tensor([1.0, -1.0, 0.0]).view(1, 3, 1, 1)
+    shown = recoloured(images, torch.tensor([[1, 0, 2]]), torch.tensor([[0.5, 0.0, 1.0]]))
+    expected = [-1.0, 1.0, 1 - math.exp(0.3)]
+    torch.testing.assert_close(shown.flatten(), torch.tensor(expected))
+
+
+def test_the_rate_rises_and_falls_along_a_cosine(build):
+    state, rates = build("training.lr=1", "training.warm_up_steps=2", "training.max_steps=4"), []
+    for _ in range(5):
+        rates.append(state.learning_rates()["lr"])
+        state.optimizer.step()
+        state.advance()
+    assert rates == pytest.approx([0.5, (1 + math.cos(math.pi / 4)) / 2, 0.5, (1 - math.cos(math.pi / 4)) / 2, 0])
+
+
+def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
+    whole, parts = build(), build("training.accumulation_steps=4")
+    images = torch.rand(4, 4, 16, 16) * 2 - 1
+    labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
+    stats = [pose_step(state, images, labels) for state in (whole, parts)]
+    torch.testing.assert_close(stats[0], stats[1], atol=1e-5, rtol=1e-4)
+    for p, q in zip(whole.estimator.parameters(), parts.estimator.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, atol=1e-5, rtol=1e-3)
+
+
+def test_a_step_that_runs_out_of_memory_is_taken_in_smaller_parts(build, monkeypatch):
+    state, expected = build(), build("training.accumulation_steps=2")
+    loss, asked = pose._loss, []
+
+    def short_of_memory(state, images, poses):
+        asked.append(len(images))
+        if len(images) > 2:
+            raise MemoryError("no room")
+        return loss(state, images, poses)
+
+    images = torch.rand(4, 3, 16, 16) * 2 - 1
+    labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
+    pose_step(expected, images, labels)
+    monkeypatch.setattr(pose, "_loss", short_of_memory)
+    pose_step(state, images, labels)
+    assert asked == [4, 2, 2]
+    assert digest(state.estimator.state_dict()) == digest(expected.estimator.state_dict())
+
+
+def test_it_learns(build):
+    """Thirty photographs by heart, in two hundred steps."""
+    state = build("training.max_steps=200", "training.recolour=false", "training.batch_size=8", "training.lr=0.003")
+    dataset = splits_of(state).training
+    losses = []
+    images = torch.stack([dataset[index]["image"] for index in range(8)])
+    for _ in range(100):
+        losses.append(float(pose_step(state, images, dataset.labels[:8])["loss"]))
+    assert losses[-1] < 0.35 * losses[0]
+
+
+def test_an_interrupted_run_continues_bit_for_bit(build):
+    straight, first = build(name="straight"), build(name="stopped")
+    run(straight)
+    run(first, stop_after=4)
+    assert first.step == 4
+    assert first.validation["step"] == 3
+    second = build(name="stopped")
+    restore(second.config.run_dir / NEWEST, second)
+    assert digest(second.validation) == digest(first.validation)
+    run(second)
+    assert second.step == straight.step == 6
+    left, right = straight.state_dict(), second.state_dict()
+    assert [name for name in left if digest(left[name]) != digest(right[name])] == []
+    rows = [(state.config.run_dir / "metrics.jsonl").read_text() for state in (straight, second)]
+    assert rows[0] == rows[1]
+
+
+def test_predictions_are_bounded_detached_and_cleared(build):
+    state = build("memory.max_validation_outputs=4", "data.n_images=100")
+    splits = splits_of(state)
+    kept = predictions(state.estimator, splits.training, 7, state.device)
+    assert len(kept) == 7
+    for output in kept:
+        assert {"predicted_action_composed", "target_action_composed_gt"} <= output.keys()
+        assert output["predicted_action_composed"].shape == (6,)
+        for values in output.values():
+            assert not values.requires_grad
+            assert values.untyped_storage().nbytes() == values.numel() * values.element_size()  # no view of a larger one
+    method = PoseMethod(state, splits)
+    assert len(splits.validation) > 4
+    method.validate()
+    assert method.outputs == []
+    assert len(state.validation["predicted"]) == 4
+
+
+def test_a_validation_tells_one_line_and_draws_nothing(build, caplog):
+    caplog.set_level("INFO", "graf")
+    state = build()
+    measured = run(state)
+    told = [record.message for record in caplog.records if "samples collected" in record.message]
+    assert [line.split(", median")[0] for line in told] == [
+        "epoch 0.4, step 3: validation, 4 samples collected",
+        "epoch 0.8, step 6: validation, 4 samples collected",
+        "epoch 0.8, step 6: test, 4 samples collected",
+    ]
+    assert measured.keys() == {f"test_{name}" for name in ("azimuth_deg", "elevation_deg", "rotation_deg", "within_15_deg")}
+    assert not list(state.config.run_dir.rglob("*.png"))
+
+
+def test_memory_that_runs_out_in_a_validation_leaves_it_out(build, monkeypatch, caplog):
+    state = build()
+    monkeypatch.setattr(pose, "predictions", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
+    assert run(state) == {}
+    assert state.step == 6
+    assert "no validation this time" in caplog.text
+
+
+def test_perfect_predictions_have_no_errors():
+    poses = poses_at(torch.tensor([0.0, 90.0, 180.0]), torch.full((3,), 0.4), 3.6)
+    motion = torch.zeros(3, 6)
+    numbers = Validation(1, 0.1, motion, motion, poses, poses).numbers()
+    assert numbers == pytest.approx({"azimuth_deg": 0, "elevation_deg": 0, "rotation_deg": 0, "within_15_deg": 1}, abs=1e-3)
+
+
+def test_steps_that_are_not_finite_end_the_run_with_a_diagnosis(build, monkeypatch):
+    state, loss = build("training.max_bad_steps=2"), pose._loss
+    before = copy.deepcopy(state.estimator.state_dict())
+
+    def overflowing(*given):
+        total, stats = loss(*given)
+        return total * math.inf, stats | {"loss": total * math.inf}
+
+    monkeypatch.setattr(pose, "_loss", overflowing)
+    with pytest.raises(Derailed, match="lower training.lr, set"):
+        run(state)
+    assert digest(before) == digest(state.estimator.state_dict())
+
+
+def test_checkpoints_of_one_program_are_refused_by_the_other(build, smoke, tmp_path):
+    state = build()
+    run(state)
+    with pytest.raises(CheckpointError, match="a pose estimator of train_pose.py"):
+        restore(state.config.run_dir / NEWEST, TrainState(smoke(), torch.device("cpu")))
+    with pytest.raises(CheckpointError, match="model.d_model 16 .here 32."):
+        restore(state.config.run_dir / NEWEST, build("model.d_model=32"))
+    generator = tmp_path / "generator.pt"
+    torch.save({"step": 3, "generator": {}}, generator)
+    with pytest.raises(CheckpointError, match="not a checkpoint of train_pose.py"):
+        restore(generator, state)

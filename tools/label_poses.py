@@ -1,0 +1,81 @@
+"""Write the transforms.json of photographs whose cameras were lost, as a pose estimator reads them off the images.
+
+    python tools/label_poses.py photos --estimator results/pose
+
+The file lies beside the photographs, in the form that train.py, nerfstudio and instant-ngp read. The cameras are those of the
+world that the estimator was trained in, and the field of view is its data.fov. docs/pose.md says how far to trust them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from graf.camera import azimuth_and_v, elevation_of_v, focal_length
+from graf.checkpoints.estimator_loading import load_estimator
+from graf.config import DataConfig
+from graf.data.decoding import open_rgb, square_side
+from graf.data.folders import TRANSFORMS
+from graf.errors import GrafError
+from graf.evaluation.inversion.photographs import photograph_files, read_photograph
+from graf.evaluation.pose import cameras_of
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, run_script
+from graf.runtime.device import choose_device
+from graf.runtime.files import write_text
+
+import torch
+from torch import Tensor
+
+SHOWN = 10  # photographs whose cameras the log tells
+
+
+def main() -> int:
+    args = parser().parse_args()
+    file = args.photos / TRANSFORMS
+    if not args.photos.is_dir():
+        raise GrafError(f"{args.photos}: no such folder; name that of the photographs")
+    if file.exists() and not args.overwrite:
+        raise GrafError(f"{file}: is there already; --overwrite replaces it, and with it the cameras that it tells")
+    estimator = load_estimator(args.estimator, choose_device(args.device))
+    data, paths = estimator.config.data, photograph_files([args.photos])
+    poses = cameras_of(estimator, torch.stack([read_photograph(path, data) for path in paths]))
+    write_text(file, labels(paths, poses, data))
+    azimuth_deg, v = azimuth_and_v(poses)
+    for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
+        log.info("%s: azimuth %.0f, elevation %.0f degrees", path.name, azimuth, elevation_of_v(height))
+    log.info(
+        "%s: the cameras of %d photographs; tools/validate_data.py --data_dir %s draws them", file, len(paths), args.photos
+    )
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    p = Parser(__doc__)
+    p.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
+    p.add_argument("--estimator", type=Path, required=True, metavar="RUN", help="a run of train_pose.py, or its checkpoint")
+    p.add_argument("--overwrite", action="store_true", help="replace a transforms.json that is there")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    return p
+
+
+def labels(paths: list[Path], poses: Tensor, data: DataConfig) -> str:
+    """The text of the transforms.json: pose_c2w (N, 3, 4), and each file's own size and focal length in pixels."""
+    frames = []
+    for path, pose in zip(paths, poses.double(), strict=True):
+        width, height = open_rgb(path, data.background).size
+        focal = focal_length(data.fov, square_side(width, height, data.center_crop))  # of the square crop, which keeps it
+        frames.append(
+            {
+                "file_path": path.name,
+                "transform_matrix": [*pose.tolist(), [0.0, 0.0, 0.0, 1.0]],
+                "fl_x": focal,
+                "fl_y": focal,
+                "w": width,
+                "h": height,
+            }
+        )
+    return json.dumps({"frames": frames}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,45 @@
+"""Train a network that reads the camera off an image: python train_pose.py --config configs/pose.yaml --use_amp"""
+
+import argparse
+import functools
+import os
+from pathlib import Path
+
+from graf.config import CONFIG_DIR, PoseConfig, load_config
+from graf.runtime.command_line import EXIT_STATUSES, Parser, add_run_flags, run_overrides
+from graf.runtime.console import run_script
+from graf.runtime.interruption import requeue_at_start
+
+
+def parser() -> argparse.ArgumentParser:
+    p = Parser(
+        __doc__,
+        EXIT_STATUSES,
+        usage="%(prog)s [FLAGS]; --help lists them",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        schema=PoseConfig,
+    )
+    p.add_argument(
+        "--config", type=Path, help="YAML file, or one of configs/ by name; by default configs/pose.yaml, sized for two cores"
+    )
+    add_run_flags(p)
+    p.set_defaults(partial=False)
+    return p
+
+
+def main() -> int:
+    args = parser().parse_args()
+    if args.local_rank is not None:
+        os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
+    requeue_at_start()
+    config = functools.cache(lambda: load_config(args.config or CONFIG_DIR / "pose.yaml", run_overrides(args), PoseConfig))
+    if "RANK" not in os.environ:
+        config()  # its faults are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    from graf.commands.train import train_run
+    from graf.commands.train_pose import pose_run
+
+    return train_run(args, config, pose_run)
+
+
+if __name__ == "__main__":
+    run_script(main)
