@@ -20,12 +20,32 @@ from graf.runtime.files import json_rows, whole_file
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 MAX_POINTS = 2000  # default for a curve: more than a figure has pixels
 LARGEST = torch.finfo(torch.float32).max  # what is more than a tensor can hold is not finite either
 NAMED_LINES = 5  # damaged ones that a warning counts out
 COLUMNS = 2
 FEW = 50  # points up to which each is marked, so that one between two gaps is seen
+LEARNING_IN = (5, 3.2)  # width and height of a figure that a telephone shows whole
+LOSSES = ("loss_d", "loss_g")
+PANELS = {  # of what training logs: title, what the axis counts, and the curves in words
+    "losses": ("loss", {"loss_d": "discriminator", "loss_g": "generator"}),
+    "further losses": (
+        "loss",
+        {"loss_label_d": "labels of real images", "loss_label_g": "labels of generated ones", "loss_ccsr": "CCSR"},
+    ),
+    "scores of the discriminator": ("logit", {"logit_real": "real images", "logit_fake": "generated"}),
+    "images told apart": ("share", {"accuracy_d": "by the discriminator"}),
+    "gradient penalty": ("squared norm", {"penalty": "R1"}),
+    "contrast": ("standard deviation", {"sample_std": "generated", "real_std": "real images"}),
+    "gradients": ("norm", {"grad_norm_d": "discriminator", "grad_norm_g": "generator"}),
+    "opacity": ("share of the frame", {"opacity": "in training", "mean_opacity": "of samples"}),
+    "CCSR away from the field": ("mean squared difference", {"ccsr_drift": "drift"}),
+    "depth within a sample": ("scene units", {"depth_spread": "spread", "depth_range": "far - near"}),
+    "degenerate samples": ("share of samples", {"empty_share": "empty", "full_share": "opaque everywhere"}),
+    "learning rates": ("learning rate", {"lr_d": "discriminator", "lr_g": "generator"}),
+}
 
 log = logging.getLogger("graf")
 
@@ -69,6 +89,12 @@ class Curve:
     def not_finite(self) -> int:
         """How many rows had no finite value."""
         return sum(point.rows - point.finite for point in self.points)
+
+    @property
+    def constant(self) -> float | None:
+        """The value of all rows where they have the same finite one."""
+        low, high = min(point.low for point in self.points), max(point.high for point in self.points)
+        return low if low == high and not self.not_finite else None
 
     def steps(self) -> list[float]:
         """Mean step of each point's rows."""
@@ -155,8 +181,7 @@ def _numbers(values: dict) -> dict[str, float | None]:
 
 
 def draw_curves(run_dir: Path, out: Path, max_points: int = MAX_POINTS) -> list[Path]:
-    """Draw metrics.jsonl of a run: out/training.png, and out/metrics_<extractor>_<hash>.png for each protocol, each curve in at
-    most max_points points.
+    """Draw metrics.jsonl of a run, as `figures` does, into the folder `out`, each curve in at most max_points points.
 
     Values that were not finite are gaps, and counted in the legend. Raises GrafError where the run has no metrics.jsonl;
     lines that cannot be read are left out, with a warning.
@@ -179,40 +204,85 @@ def save_figure(figure: Figure, file: Path) -> None:
 
 
 def figures(history: History) -> dict[str, Figure]:
-    """The figures by name: one of training, one per protocol. Within a figure, names with the same prefix (loss_d and loss_g,
-    kid and kid_std) share axes."""
+    """The figures by name: losses, then KID of the newest protocol, small enough for a telephone; all else of training; one per
+    protocol. Curves that never change have no panel, but stand in words below the others."""
     drawn = {}
-    if history.training:
-        drawn["training"] = _figure("training", history.training)
+    losses = {name: history.training[name] for name in LOSSES if name in history.training}
+    if any(_moves(curve) for curve in losses.values()):
+        drawn["losses"] = _figure("", losses, LEARNING_IN)
+    if history.evaluations:
+        newest = max(history.evaluations.values(), key=lambda evaluations: evaluations.newest_step)
+        curves = {title(name): curve for name, curve in newest.curves.items() if name.startswith("kid_") and _moves(curve)}
+        if curves:
+            drawn["kid"] = _figure("", curves, LEARNING_IN)
+    others = {name: curve for name, curve in history.training.items() if name not in losses}
+    if any(_moves(curve) for curve in others.values()):
+        drawn["training"] = _figure("training", others)
     for key, evaluations in history.evaluations.items():
         extractor = re.sub(r"[^A-Za-z0-9-]+", "-", str(evaluations.protocol["extractor"]))[:40]
-        name = f"metrics_{extractor}_{hashlib.sha256(key.encode()).hexdigest()[:8]}"
         curves = {title(value): curve for value, curve in evaluations.curves.items()}
-        drawn[name] = _figure(protocol_title(evaluations.protocol), curves)
+        if any(_moves(curve) for curve in curves.values()):
+            name = f"metrics_{extractor}_{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+            drawn[name] = _figure(protocol_title(evaluations.protocol), curves)
     return drawn
 
 
-def _figure(heading: str, curves: dict[str, Curve]) -> Figure:
-    groups: dict[str, dict[str, Curve]] = {}
+def still(curves: dict[str, Curve]) -> str:
+    """The curves that never change, in words; empty where all do."""
+    found = {name: curve.constant for name, curve in curves.items() if not _moves(curve)}
+    return "always the same: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()) if found else ""
+
+
+def time_axis(seconds: float) -> tuple[float, str]:
+    """Seconds of the unit in which so long a time reads well, and its name."""
+    units = ((172_800, 86_400, "days"), (7200, 3600, "hours"), (120, 60, "minutes"))
+    return next(((size, name) for least, size, name in units if seconds >= least), (1, "seconds"))
+
+
+def _moves(curve: Curve) -> bool:
+    return curve.constant is None
+
+
+def _panel(name: str) -> tuple[str, str, str]:
+    """Title and axis of a curve's panel, and the curve in words. Where PANELS has none, the same prefix is the same panel."""
+    for heading, (axis, words) in PANELS.items():
+        if name in words:
+            return heading, axis, f"{words[name]} ({name})"
+    head = re.split(r"[_ ]", name)[0]
+    return head, f"{head}, lower is better" if head in ("FID", "KID") else head, name
+
+
+def _figure(heading: str, curves: dict[str, Curve], size_in: tuple[float, float] | None = None) -> Figure:
+    """One panel per group of curves, in COLUMNS, or all in the first one of a figure of size_in."""
+    groups: dict[tuple[str, str], dict[str, Curve]] = {}
     for name, curve in curves.items():
-        groups.setdefault(re.split(r"[_ ]", name)[0], {})[name] = curve
-    rows = max(1, -(-len(groups) // COLUMNS))
-    figure = Figure(figsize=(11, 0.8 + 2.6 * rows), layout="constrained")
-    figure.suptitle(_plain("\n".join(textwrap.wrap(heading, 130))), fontsize=10)
-    for index, group in enumerate(groups.values(), 1):
-        axes = figure.add_subplot(rows, COLUMNS, index)
-        for name, curve in group.items():
-            plot(axes, name, curve)
-        axes.set_xlabel("step", fontsize=8)
-        axes.tick_params(labelsize=8)
+        panel, axis, label = _panel(name)
+        if _moves(curve):
+            groups.setdefault((panel, axis), {})[label] = curve
+    columns = min(COLUMNS, len(groups))
+    rows = -(-len(groups) // columns)
+    size = 10 if size_in else 8
+    figure = Figure(figsize=size_in or (5.5 * columns, 0.8 + 2.6 * rows), layout="constrained")
+    figure.suptitle(_plain("\n".join(textwrap.wrap(heading, 65 * columns))), fontsize=10)
+    figure.supxlabel(_plain("\n".join(textwrap.wrap(still(curves), 80 * columns))), fontsize=8)
+    for index, ((panel, axis), group) in enumerate(groups.items(), 1):
+        axes = figure.add_subplot(rows, columns, index)
+        for label, curve in group.items():
+            plot(axes, label, curve)
+        axes.set_title(_plain(panel), fontsize=size)
+        axes.set_xlabel("training step", fontsize=size)
+        axes.set_ylabel(_plain(axis), fontsize=size)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        axes.tick_params(labelsize=size)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=size)
     return figure
 
 
 def plot(axes: Axes, name: str, curve: Curve) -> None:
     """The points' means, over the range of the rows that each of them stands for."""
-    label = f"{name} ({curve.not_finite} not finite)" if curve.not_finite else name
+    label = f"{name}, {curve.not_finite} not finite" if curve.not_finite else name
     style = ".-" if len(curve.points) <= FEW else "-"
     (line,) = axes.plot(curve.steps(), curve.means(), style, linewidth=1, label=_plain(label))
     if curve.rows_a_point > 1:

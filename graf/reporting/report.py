@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.monitor import read_rows
-from graf.reporting.curves import MAX_POINTS, Curve, draw_history, plot, read_history, save_figure
+from graf.reporting.curves import MAX_POINTS, Curve, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.html_pieces import HEAD, Embedder, is_shown, is_table, json_table, result_table
 from graf.reporting.run_status import MEMORY, colours_first
 from graf.runtime.files import whole_file
@@ -91,12 +91,15 @@ def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     """Draw the rows of a memory.jsonl over time, in at most max_points points. Returns the file, if there is anything."""
-    curves, start = {name: Curve(max_points) for name in MEMORY}, None
+    times = [row["time"] for row in read_rows(rows_file)]
+    if not times:
+        return []
+    start, (unit, unit_name) = times[0], time_axis(max(times) - times[0])
+    curves = {name: Curve(max_points) for name in MEMORY}
     for row in read_rows(rows_file):
-        start = row["time"] if start is None else start
         for name, curve in curves.items():
             if isinstance(value := row.get(name), int | float):
-                curve.add((row["time"] - start) / 3600, value / GB)
+                curve.add((row["time"] - start) / unit, value / GB)
     used = {name: curve for name, curve in curves.items() if any(mean > 0 for mean in curve.means())}
     if not used:
         return []
@@ -104,7 +107,7 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     axes = figure.subplots()
     for name, curve in used.items():
         plot(axes, MEMORY[name], curve)
-    axes.set(xlabel="hours", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
+    axes.set(xlabel=f"{unit_name} since the start", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
     axes.legend(fontsize=8)
     save_figure(figure, file)
     return [file]

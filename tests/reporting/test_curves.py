@@ -1,4 +1,4 @@
-"""Curves: thinned out without bias, one figure a protocol, gaps where nothing was finite, damaged lines said."""
+"""Curves: thinned out without bias, a figure per protocol, gaps where nothing was finite, words for what never changes."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ import math
 
 from graf.errors import GrafError
 from graf.evaluation.results import protocol_title
-from graf.reporting.curves import Curve, draw_curves, figures, read_history
+from graf.reporting.curves import Curve, draw_curves, figures, read_history, time_axis
 
 import pytest
 import torch
@@ -33,6 +33,11 @@ def result(kid=0.1, **changes):
     return {"values": values, "versions": {"torch": "2"}, "warnings": []} | protocol | changes
 
 
+def with_std(result):
+    """The result with a standard deviation of KID that is not that of others."""
+    return result | {"values": result["values"] | {f"kid_std_{LITE}": result["values"][f"kid_{LITE}"] / 9}}
+
+
 def write_rows(run_dir, *rows):
     """metrics.jsonl of rows, or of lines as they are."""
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
@@ -46,15 +51,52 @@ def line_data(axes, label):
 
 
 def test_losses_share_axes_and_keep_their_numbers(tmp_path):
-    rows = [{"step": 10 * i, "loss_d": 1.0 / i, "loss_g": 2.0 * i, "opacity": 0.5} for i in range(1, 4)]
+    rows = [{"step": 10 * i, "loss_d": 1.0 / i, "loss_g": 2.0 * i, "opacity": i / 4} for i in range(1, 4)]
     drawn = figures(read_history(write_rows(tmp_path, *rows)))
-    losses, opacity = drawn["training"].axes
-    assert list(drawn) == ["training"]
-    steps, values = line_data(losses, "loss_g")
+    (losses,), (opacity,) = (drawn[name].axes for name in ("losses", "training"))
+    steps, values = line_data(losses, "generator (loss_g)")
     assert list(steps) == [10, 20, 30]
     assert list(values) == [2, 4, 6]
-    assert list(line_data(losses, "loss_d")[1]) == [1, 0.5, 1 / 3]
-    assert [line.get_label() for line in opacity.get_lines()] == ["opacity"]
+    assert list(line_data(losses, "discriminator (loss_d)")[1]) == [1, 0.5, 1 / 3]
+    assert [line.get_label() for line in opacity.get_lines()] == ["in training (opacity)"]
+
+
+def test_every_panel_has_a_title_two_named_axes_and_whole_steps(tmp_path):
+    rows = [{"step": i, "loss_d": 1.0 / i, "opacity": i / 9, "mine_a": i, "mine_b": -i} for i in (1, 2, 3)]
+    evaluations = ({"step": 1000 * i, "evaluation": result(kid=i)} for i in (1, 2))
+    drawn = figures(read_history(write_rows(tmp_path, *rows, *evaluations)))
+    panels = [axes for figure in drawn.values() for axes in figure.axes]
+    named = [(axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) for axes in panels]
+    assert named == [
+        ("losses", "training step", "loss"),
+        ("KID", "training step", "KID, lower is better"),
+        ("opacity", "training step", "share of the frame"),
+        ("mine", "training step", "mine"),
+        ("FID", "training step", "FID, lower is better"),
+        ("KID", "training step", "KID, lower is better"),
+    ]
+    for axes in panels:
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+    drawn["kid"].canvas.draw()
+    assert "2,000" in [label.get_text() for label in panels[1].get_xticklabels()]
+
+
+def test_what_never_changes_is_said_in_words_and_has_no_panel(tmp_path):
+    rows = [{"step": i, "lr_g": 1e-3, "depth_range": 2.0, "depth_spread": i / 9, "penalty": None} for i in (1, 2, 3)]
+    drawn = figures(read_history(write_rows(tmp_path, *rows, {"step": 3, "evaluation": result()})))
+    assert list(drawn) == ["training"]  # of a single evaluation there is no curve
+    depth, penalty = drawn["training"].axes
+    assert [line.get_label() for line in depth.get_lines()] == ["spread (depth_spread)"]
+    assert [line.get_label() for line in penalty.get_lines()] == ["R1 (penalty), 3 not finite"]
+    assert drawn["training"].get_supxlabel() == "always the same: lr_g 0.001, depth_range 2"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"),
+    [(14, (1, "seconds")), (119, (1, "seconds")), (600, (60, "minutes")), (7300, (3600, "hours")), (1e6, (86400, "days"))],
+)
+def test_time_has_the_unit_that_reads_well(seconds, unit):
+    assert time_axis(seconds) == unit
 
 
 @pytest.mark.parametrize(
@@ -72,12 +114,13 @@ def test_losses_share_axes_and_keep_their_numbers(tmp_path):
     ],
 )
 def test_another_protocol_is_another_figure_whose_title_says_so(tmp_path, change):
-    path = write_rows(tmp_path, *({"step": i, "evaluation": result(kid=i, **(change if i == 2 else {}))} for i in (1, 2, 3)))
-    drawn = figures(read_history(path))
-    assert len(drawn) == 2
-    first, other = drawn.values()
+    changes = {2: change, 4: change}
+    rows = ({"step": i, "evaluation": with_std(result(kid=i, **changes.get(i, {})))} for i in (1, 2, 3, 4))
+    drawn = figures(read_history(write_rows(tmp_path, *rows)))
+    kid, first, other = drawn.values()
+    assert [list(line.get_xdata()) for line in kid.axes[0].get_lines()] == [[2, 4]] * 2  # of the newest protocol
     points = [[list(line.get_xdata()) for axes in f.axes for line in axes.get_lines()] for f in (first, other)]
-    assert points == [[[1, 3]] * 3, [[2]] * 3]  # fid, kid and kid_std of each
+    assert points == [[[1, 3]] * 3, [[2, 4]] * 3]  # fid, kid and kid_std of each
     titles = [" ".join(figure.get_suptitle().split()) for figure in (first, other)]
     assert titles[0] != titles[1]
     (value,) = change.values()
@@ -95,10 +138,9 @@ def test_what_does_not_matter_to_a_number_does_not_part_its_curve(tmp_path):
 
 def test_none_is_a_gap_and_counted(tmp_path):
     rows = [{"step": i, "loss_d": None if i in (2, 3) else i} for i in range(1, 6)]
-    (axes,) = figures(read_history(write_rows(tmp_path, *rows, '{"step": 6, "loss_d": NaN}', '{"step": 7, "loss_d": 1e39}')))[
-        "training"
-    ].axes
-    steps, values = line_data(axes, "loss_d (4 not finite)")
+    path = write_rows(tmp_path, *rows, '{"step": 6, "loss_d": NaN}', '{"step": 7, "loss_d": 1e39}')
+    (axes,) = figures(read_history(path))["losses"].axes
+    steps, values = line_data(axes, "discriminator (loss_d), 4 not finite")
     assert list(steps) == [1, 2, 3, 4, 5, 6, 7]
     assert [math.isnan(value) for value in values] == [False, True, True, False, False, True, True]
 
@@ -166,10 +208,12 @@ def test_a_point_of_many_rows_is_a_gap_only_where_none_is_finite():
 def test_files_are_pictures_and_a_strange_name_stays_in_the_folder(tmp_path):
     (tmp_path / "run").mkdir()
     strange = result(extractor="../../$\\evil$_{", values={"kid_$x_{": 1.0})
-    write_rows(tmp_path / "run", {"step": 1, "_$a_{": 1.0}, {"step": 2, "evaluation": strange})
+    other = strange | {"values": {"kid_$x_{": 2.0}}
+    rows = ({"step": i, "_$a_{": i, "$b_{": 7} for i in (1, 2))
+    write_rows(tmp_path / "run", *rows, *({"step": 3, "evaluation": each} for each in (strange, other)))
     files = draw_curves(tmp_path / "run", tmp_path / "out")
     assert sorted(files) == sorted((tmp_path / "out").iterdir())
-    assert files[0].name == "training.png"
+    assert [file.name for file in files[:2]] == ["kid.png", "training.png"]
     for file in files:
         with Image.open(file) as image:
             assert image.format == "PNG"

@@ -121,7 +121,7 @@ def test_every_picture_and_video_is_in_the_page_byte_for_byte(measured):
     expected = {path for path in run.rglob("*.*") if path.suffix in (".png", ".mp4", ".gif") and path.name[0] != "."}
     expected -= {run / "eval" / "step_00000100" / "rotation_rgb.gif"}  # an mp4 as well
     assert {run / name for name in page.captions} == expected
-    assert {path.name for path in expected if path.parent.name == "curves"} > {"training.png"}
+    assert {path.name for path in expected if path.parent.name == "curves"} == {"losses.png"}
     types = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
     assert [media for media, _ in shown] == [types[name[-4:]] for name in page.captions]
     for tag, attributes in page.media:
@@ -268,12 +268,12 @@ def test_a_folder_of_many_files_is_one_link(run):
 
 
 def test_a_page_elsewhere_has_its_curves_beside_it(run, tmp_path):
-    write_rows(run, {"step": 1, "loss_d": 1.0})
+    write_rows(run, {"step": 1, "loss_d": 1.0}, {"step": 2, "loss_d": 0.5})
     before = {path for path in run.rglob("*") if path.is_file()}
     page = page_of(run, tmp_path / "elsewhere" / "page.html")
     assert {path for path in run.rglob("*") if path.is_file()} == before
-    assert (tmp_path / "elsewhere" / "curves" / "training.png").is_file()
-    assert "curves/training.png" in page.captions
+    assert (tmp_path / "elsewhere" / "curves" / "losses.png").is_file()
+    assert "curves/losses.png" in page.captions
     assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["curves", "page.html"]
 
 
