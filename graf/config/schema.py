@@ -88,7 +88,7 @@ class DataConfig:
 @dataclass(frozen=True)
 class NerfConfig:
     conditioning: Literal["concat", "film", "triplane"] = key(
-        "triplane", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
+        "film", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
     )
     netdepth: int = key(4, "layers of the radiance field; a triplane has two", 1, 64)
     netwidth: int = key(64, "channels of each layer", 2, 4096)
