@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
+RAYS_TOGETHER = 64
 EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
@@ -331,9 +332,14 @@ def build_field(config: Config, depth: int, width: int) -> nn.Module:
 
 
 def rays_that_hit(hit: Tensor) -> Tensor:
-    """Indices (B, H) of the rays of each image that hit (B, R), in their order; H is the most of an image, at least 1, and
-    images with fewer hits are filled up with misses."""
+    """Indices (B, H) of the rays of each image that hit (B, R), in their order; images with fewer hits are filled up with
+    misses.
+
+    H is the most of an image, rounded up to a multiple of RAYS_TOGETHER or to R: with a size of its own in each step, tensors
+    would not fit into the memory that those of earlier steps have left.
+    """
     most = max(1, int(hit.sum(1).max()))
+    most = min(hit.shape[1], -(-most // RAYS_TOGETHER) * RAYS_TOGETHER)
     return hit.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
 
 

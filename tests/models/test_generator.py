@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from graf.camera import Labels, poses_at
-from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering
+from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, rays_that_hit
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
 import pytest
@@ -363,7 +363,8 @@ def test_rays_that_miss_the_box_cost_nothing(smoke, labels, latents):
     generator(latents, labels)
     rays = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
     enter, leave = box_depths(generator.box, *rays)
-    assert generator.field.points.shape[1] == int((enter < leave).sum(1).max()) < 256
+    hits = int((enter < leave).sum(1).max())
+    assert hits <= generator.field.points.shape[1] < min(256, hits + 64)
 
 
 def test_a_box_beside_the_picture_leaves_the_background(smoke, build, labels, latents):
@@ -386,3 +387,15 @@ def test_one_image_of_a_batch_in_a_box_is_what_it_is_alone(smoke, build, labels,
     for i in range(4):
         alone = generator.render(latents[i : i + 1], labels.pose_c2w[i : i + 1])
         torch.testing.assert_close(together.images[i], alone.images[0], atol=1e-5, rtol=0)
+
+
+def test_rays_that_hit_come_in_few_sizes():
+    """Those of the image with the most hits, up to the next multiple of 64, or all; misses fill the others up."""
+    hit = torch.zeros(2, 200, dtype=torch.bool)
+    hit[0, 5:8], hit[1, 100:170] = True, True
+    index = rays_that_hit(hit)
+    assert index.shape == (2, 128)
+    assert index[0, :3].tolist() == [5, 6, 7] and index[1, :70].tolist() == [*range(100, 170)]
+    assert not hit.gather(1, index)[0, 3:].any() and not hit.gather(1, index)[1, 70:].any()
+    assert rays_that_hit(torch.ones(1, 200, dtype=torch.bool)).shape == (1, 200)
+    assert rays_that_hit(torch.zeros(1, 200, dtype=torch.bool)).shape == (1, 64)
