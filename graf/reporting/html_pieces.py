@@ -1,6 +1,8 @@
 """Pieces of a self-contained HTML page: files as data URIs, results as tables, links to files that are too large."""
 
 import base64
+import hashlib
+import io
 import json
 import os
 from html import escape
@@ -9,6 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from graf.evaluation.results import COMPARABLE, protocol_title, title
+
+import imageio.v2 as imageio
+from PIL import Image
 
 MB = 1_000_000
 FILE_MB = 8  # a larger file is linked
@@ -25,38 +30,55 @@ MEDIA = {
     ".mp4": "video/mp4",
     ".webm": "video/webm",
 }
+WIDE = 560  # pixels; smaller pictures are enlarged by whole factors towards it
+CONTROLS = 48  # pixels of a video's controls, which stand below its picture
+LONG_WORD = 24  # characters from which one that has no spaces may be broken
 HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <link rel="icon" href="data:,">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
-h1, h2, h3, li {{ overflow-wrap: anywhere; }}
+h1, h2, h3, li, p {{ overflow-wrap: anywhere; }}
 h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
-summary {{ cursor: pointer; }}
-.files {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
+p, li {{ max-width: 46rem; }}
+summary {{ cursor: pointer; padding: 0.25rem 0; }}
+.files, .plots {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
+.strip {{ display: flex; gap: 0.75rem; overflow-x: auto; margin: 1rem 0; }}
+.strip figure {{ flex: 0 0 11rem; }}
+.strip img {{ width: 100%; }}
 figure {{ margin: 0; max-width: 100%; }}
 figcaption {{ font-size: 0.85rem; overflow-wrap: anywhere; }}
-img, video {{ display: block; max-width: 100%; background: #fff; }}
-video {{ min-width: 16rem; }}
+figcaption code {{ opacity: 0.6; }}
+img, video {{ display: block; max-width: 100%; height: auto; background: #fff; }}
+.enlarged {{ image-rendering: pixelated; }}
+video {{ min-width: 16rem; object-fit: contain; object-position: top; }}
+canvas {{ width: min(100%, 26rem); aspect-ratio: 1; background: #fff; touch-action: pan-y; cursor: grab; }}
+progress {{ width: 100%; height: 1.5rem; accent-color: #286; display: block; }}
+.facts {{ display: flex; flex-wrap: wrap; gap: 0.5rem 2.5rem; margin: 1.25rem 0; }}
+.facts div {{ display: flex; flex-direction: column-reverse; }}
+.facts dt {{ font-size: 0.85rem; opacity: 0.75; }}
+.facts dd {{ margin: 0; font-size: 1.6rem; line-height: 1.25; white-space: nowrap; }}
 table {{ border-collapse: collapse; margin: 0.5rem 0; }}
 th, td {{ text-align: left; vertical-align: top; padding: 0.15rem 0.8rem 0.15rem 0; border-bottom: 1px solid #8884; }}
-th {{ font-weight: normal; opacity: 0.75; overflow-wrap: normal; }}
-td {{ overflow-wrap: anywhere; }}
-.whole {{ overflow-wrap: normal; white-space: nowrap; }}
+th {{ font-weight: normal; opacity: 0.75; }}
+.whole {{ white-space: nowrap; }}
+.long {{ overflow-wrap: anywhere; }}
 .curve {{ width: 20rem; padding-right: 0; }}
 .curve svg {{ display: block; width: 100%; min-width: 3rem; }}
 pre {{ overflow-x: auto; padding: 0.75rem; background: #8882; }}
 li > table {{ display: inline-table; vertical-align: top; }}
 @media (max-width: 40rem) {{
-  .plots figure {{ overflow-x: auto; }}
-  .plots img {{ max-width: none; width: 56rem; }}
+  body {{ margin: 1rem auto; }}
+  .facts {{ gap: 0.5rem 1.5rem; }}
+  .facts dd {{ font-size: 1.3rem; }}
+  .plots .wide {{ overflow-x: auto; }}
+  .plots .wide img {{ max-width: none; width: 56rem; }}
   .curves, .curves tbody {{ display: block; }}
   .curves tr {{ display: grid; grid-template-columns: 4.5rem repeat(3, 1fr) 3.5rem; font-size: 0.8rem; }}
   .curves th, .curves td {{ padding-right: 0.3rem; border-bottom: 0; }}
@@ -64,11 +86,28 @@ li > table {{ display: inline-table; vertical-align: top; }}
   tr:has(> td > table, > td > ul) > * {{ display: block; border-bottom: 0; }}
   ul {{ padding-left: 1.25rem; }}
 }}
+@media print {{
+  :root {{ color-scheme: light; }}
+  body {{ font-size: 11pt; max-width: none; margin: 0; }}
+  h2, h3 {{ break-after: avoid; }}
+  figure, tr, .facts {{ break-inside: avoid; }}
+  .strip {{ flex-wrap: wrap; }}
+  .strip figure {{ flex-basis: 8rem; }}
+  .screen, details:not([open]) {{ display: none; }}
+}}
 .note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
 </style>
 </head>
 <body>
 """
+
+
+def head(title: str, script: str = "") -> str:
+    """The page until its content. `title` is HTML. The browser fetches nothing, and runs no other script than this one."""
+    policy = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+    if script:
+        policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    return HEAD.format(title=title, policy=policy)
 
 
 class Embedder:
@@ -78,20 +117,31 @@ class Embedder:
         self.run_dir, self.page_dir = run_dir, page_dir
         self.bytes_left = PAGE_MB * MB
 
-    def figure(self, path: Path) -> str:
-        """The picture or video with its name below it; a link that says why where it is too large for the page."""
+    def figure(self, path: Path, words: str = "", is_wide: bool = False) -> str:
+        """The picture or video with words and its name below it; a link that says why where it is too large for the page.
+
+        words are HTML. is_wide: of drawings, whose letters must not shrink with a telephone.
+        """
         size = path.stat().st_size
         if size > min(FILE_MB * MB, self.bytes_left):
             reason = f"over {FILE_MB} MB" if size > FILE_MB * MB else f"the page holds its {PAGE_MB} MB already"
             return f"<figure>{self.link(path)}: linked, not embedded ({reason})</figure>\n"
         self.bytes_left -= size
         media, name = MEDIA[path.suffix.lower()], escape(self.name(path))
-        source = f"data:{media};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        source, still = data_uri(media, path.read_bytes()), first_frame(path)
+        width, height = (side * max(1, WIDE // still.width) for side in still.size) if still else (0, 0)
         if media.startswith("video/"):
-            shown = f'<video controls loop muted playsinline src="{source}"></video>'
+            looks = (
+                f' poster="{poster(still)}" style="width:{width}px;aspect-ratio:{width}/{height + CONTROLS}"' if still else ""
+            )
+            shown = f'<video controls loop muted playsinline{looks} src="{source}"></video>'
         else:
-            shown = f'<img alt="{name}" src="{source}">'
-        return f"<figure>{shown}<figcaption>{name}</figcaption></figure>\n"
+            enlarged = still is not None and width > still.width
+            looks = f' class="enlarged" width="{width}" height="{height}"' if enlarged else ""
+            shown = f'<img alt="{name}"{looks} src="{source}">'
+        attributes = ' class="wide"' if is_wide else ""
+        below = f"{words} <code>{name}</code>" if words else f"<code>{name}</code>"
+        return f"<figure{attributes}>{shown}<figcaption>{below}</figcaption></figure>\n"
 
     def link(self, path: Path) -> str:
         """A link from the page to the file, with its size, or to the folder."""
@@ -103,6 +153,29 @@ class Embedder:
         """The file as seen from the run's folder, or from the page's where it lies outside of that, or else as it is."""
         bases = (base for base in (self.run_dir, self.page_dir) if path.is_relative_to(base))
         return next((path.relative_to(base).as_posix() for base in bases), path.as_posix())
+
+
+def data_uri(media: str, content: bytes) -> str:
+    return f"data:{media};base64,{base64.b64encode(content).decode()}"
+
+
+def first_frame(path: Path) -> Image.Image | None:
+    """The picture, or the first of a video; None where it cannot be read."""
+    try:
+        if MEDIA[path.suffix.lower()].startswith("image/"):
+            with Image.open(path) as image:
+                return image.copy()
+        with imageio.get_reader(path) as reader:
+            return Image.fromarray(reader.get_data(0))
+    except (OSError, ValueError, RuntimeError, IndexError, ImportError):  # of Pillow, and of ffmpeg
+        return None
+
+
+def poster(frame: Image.Image) -> str:
+    """A picture as a data URI: what a video shows before it plays, and on paper."""
+    content = io.BytesIO()
+    frame.convert("RGB").save(content, "PNG")
+    return data_uri("image/png", content.getvalue())
 
 
 def is_shown(path: Path) -> bool:
@@ -160,7 +233,13 @@ def result_table(result: dict) -> str:
 
 
 def _table(rows: dict[str, str]) -> str:
-    """A table of names and HTML; short values, such as numbers, are not wrapped."""
-    whole = {name: ' class="whole"' if len(value) <= WHOLE else "" for name, value in rows.items()}
-    cells = (f"<tr><th>{escape(name)}</th><td{whole[name]}>{value}</td></tr>\n" for name, value in rows.items())
+    """A table of names and HTML; short values, such as numbers, are not wrapped, and only what no line could hold is broken."""
+    cells = (f"<tr><th>{escape(name)}</th><td{_wrapping(value)}>{value}</td></tr>\n" for name, value in rows.items())
     return "<table>\n" + "".join(cells) + "</table>\n"
+
+
+def _wrapping(value: str) -> str:
+    if len(value) <= WHOLE:
+        return ' class="whole"'
+    is_long = "<" not in value and max(map(len, value.split()), default=0) > LONG_WORD
+    return ' class="long"' if is_long else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from graf.errors import GrafError
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, draw_history, plot, read_history, save_figure, time_axis
-from graf.reporting.html_pieces import HEAD, Embedder, is_shown, is_table, json_table, result_table
+from graf.reporting.html_pieces import Embedder, head, is_shown, is_table, json_table, result_table
 from graf.reporting.run_status import MEMORY, colours_first
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
@@ -33,7 +33,7 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     embedder = Embedder(run_dir, out_file.parent)
     samples, videos = _by_step(run_dir / "samples"), _by_step(run_dir / "videos")
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
-        page.write(HEAD.format(title=escape(run_dir.resolve().name)))
+        page.write(head(escape(run_dir.resolve().name)))
         page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
         sections = (  # the first ones are embedded, until the page is full
             ("Evaluation", *(_folded(folder.name, _evaluation(folder, embedder), is_open=True) for folder in folders[:1])),
@@ -149,7 +149,7 @@ def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> 
 
 def _plots(paths: list[Path], embedder: Embedder) -> Iterator[str]:
     """Figures that stay wider than a phone's screen, so that their labels remain legible."""
-    yield '<div class="plots">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
+    yield '<div class="plots">\n' + "".join(embedder.figure(path, is_wide=True) for path in paths) + "</div>\n"
 
 
 def _files_under(folder: Path) -> list[Path]:

@@ -19,12 +19,15 @@ from typing import Any, BinaryIO, Literal
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
 from graf.evaluation.collapse import collapse_warning
+from graf.evaluation.results import comparable
 from graf.memory.leaks import LeakReport, duration
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB
 
 TAIL_BYTES = 2**20  # read at a time, at most; what is further from the end is skipped
 LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept rows of metrics.jsonl and memory.jsonl
+MEASURED_ROWS = 100  # kept of those with an evaluation
+DISTANCES = {"kid": "KID", "fid": "FID"}  # to the data, by the beginning of their name
 WINDOW_S = 600.0  # over which speed is averaged, samples and evaluations included
 PATIENCE_S, PATIENCE_GAPS = 60.0, 10  # without news for both, a run is silent
 TREND_VALUES, TREND = 8, 0.5  # values that a trend takes; difference of the halves' means / standard deviation
@@ -55,6 +58,15 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Distances to the data, measured in training: of the newest evaluation, and of earlier ones under the same protocol."""
+
+    step: int
+    values: dict[str, tuple[float, ...]]  # by KID and FID, the newest last
+    terms: str  # the protocol in short
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """A run at one moment."""
 
@@ -72,7 +84,8 @@ class RunStatus:
     card: dict[str, float]  # newest readings of CARD
     cpu: dict[str, float]  # and of CPU
     warnings: tuple[str, ...]
-    samples: tuple[Path, ...]  # pictures of the step that was sampled last
+    samples: tuple[Path, ...]  # pictures of the step that was sampled last, colours first
+    measured: Measured | None = None  # None before the first evaluation
 
     @property
     def state(self) -> Literal["starting", "running", "silent", "finished"]:
@@ -147,12 +160,13 @@ class RunReader:
         metrics, memory = run_dir / "metrics.jsonl", run_dir / "memory.jsonl"
         self._losses = Tail(metrics, lambda row: any(name.startswith("loss") for name in row), LOSS_ROWS)
         self._sanity = Tail(metrics, lambda row: all(_number(row.get(name)) is not None for name in SANITY), 1)
+        self._evaluations = Tail(metrics, lambda row: _distances(row.get("evaluation")) != {}, MEASURED_ROWS)
         self._memory = Tail(memory, lambda row: "phase" in row and _number(row.get("time")) is not None, MEMORY_ROWS)
         self._leaks = Tail(memory, lambda row: "leak" in row, 1)
 
     def status(self) -> RunStatus:
         """As of now."""
-        tails = (self._losses, self._sanity, self._memory, self._leaks)
+        tails = (self._losses, self._sanity, self._memory, self._leaks, self._evaluations)
         for tail in tails:
             tail.update()
         losses, memory = list(self._losses.rows), list(self._memory.rows)
@@ -183,6 +197,7 @@ class RunReader:
             cpu=_readings(newest, CPU),
             warnings=(*_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
             samples=max(sheets)[2] if sheets else (),
+            measured=_measured(list(self._evaluations.rows)),
         )
         if status.state != "running":
             return status
@@ -268,6 +283,30 @@ def _series(rows: list[dict], names: dict[str, str]) -> dict[str, tuple[float, .
     """Finite values of the rows, by the label of their name."""
     found = {shown: tuple(v for row in rows if (v := _number(row.get(name))) is not None) for name, shown in names.items()}
     return {name: values for name, values in found.items() if values}
+
+
+def _distances(result: Any) -> dict[str, float]:
+    """KID and FID of a result of `metrics.measure`, as far as they are finite; empty for all else."""
+    match result:
+        case {"values": dict(values), "extractor": str(extractor)}:
+            found = {shown: _number(values.get(f"{name}_{extractor}")) for name, shown in DISTANCES.items()}
+            return {shown: value for shown, value in found.items() if value is not None}
+    return {}
+
+
+def _measured(rows: list[dict]) -> Measured | None:
+    """The newest row's evaluation, with the values of those that may be compared with it."""
+    if not rows:
+        return None
+    newest = rows[-1]["evaluation"]
+    try:
+        like = [row["evaluation"] for row in rows if comparable(row["evaluation"]) == comparable(newest)]
+    except KeyError:  # a row of another version
+        like = [newest]
+    found = [_distances(result) for result in like]
+    values = {name: tuple(each[name] for each in found if name in each) for name in found[-1]}
+    counts = f"{newest.get('n_fake', '?')} generated and {newest.get('n_real', '?')} real images"
+    return Measured(rows[-1]["step"], values, f"{counts}, {newest['extractor']}")
 
 
 def _number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from graf.errors import GrafError
 from graf.memory.leaks import duration
-from graf.reporting.html_pieces import FILE_MB, HEAD, MB, Embedder
+from graf.reporting.html_pieces import FILE_MB, MB, Embedder, head
 from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend
 from graf.runtime.limits import GB
 
@@ -29,7 +29,7 @@ log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end, processor and card as text, as far as known; the last two only while it runs."""
+    """State, step, speed, end, quality, processor and card as text, as far as known; the last two only while it runs."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
@@ -37,6 +37,9 @@ def facts(status: RunStatus) -> dict[str, str]:
     if (left := status.seconds_left) is not None:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
         found["end"] = f"in {duration(left)}{date}"
+    if (measured := status.measured) is not None:
+        newest = ", ".join(f"{name} {loss(values[-1])}" for name, values in measured.values.items())
+        found["quality"] = f"{newest} at step {measured.step:,} ({measured.terms})"
     units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
     if status.state != "running":  # the last measurements are out of date
         return found
@@ -66,17 +69,18 @@ def memory_title(status: RunStatus) -> str:
 
 
 def html(status: RunStatus) -> str:
-    """The page: all of the status, with curves and the newest samples."""
+    """The page: how far the run is, all of the status, the newest samples, and curves."""
     name = escape(status.run_dir.resolve().name)
     percent = f"{status.step / status.max_steps:.0%} " if status.max_steps else ""
     rows = "".join(f"<tr><th>{key}</th><td>{escape(text)}</td></tr>\n" for key, text in facts(status).items())
     return (
-        HEAD.format(title=f"{percent}{name}")
-        + f"<h1>{name}</h1>\n<table>\n{rows}</table>\n"
+        head(f"{percent}{name}")
+        + f"<h1>{name}</h1>\n{_progress(status)}<table>\n{rows}</table>\n"
         + "".join(f'<p class="note">{escape(warning)}</p>\n' for warning in status.warnings)
+        + "".join(_samples(status))
+        + _curves("distance to the data, lower is better", status.measured.values if status.measured else {}, loss)
         + _curves("losses", status.losses, loss)
         + _curves(memory_title(status), status.memory, gigabytes, moves=status.state == "running")
-        + "".join(_samples(status))
         + "</body>\n</html>\n"
     )
 
@@ -123,6 +127,15 @@ def _state(status: RunStatus) -> str:
         return f"silent for {duration(status.time - status.written)}: it was stopped, or hangs"
     phase = f", in phase {status.phase}" if status.state == "running" and status.phase not in (None, "train") else ""
     return status.state + phase
+
+
+def _progress(status: RunStatus) -> str:
+    """A bar of the steps taken, and the time left."""
+    if not status.max_steps:
+        return ""
+    left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+    done = f"{status.step / status.max_steps:.0%}{left}"
+    return f'<p class="bar"><progress max="{status.max_steps}" value="{status.step}">{done}</progress> {done}</p>\n'
 
 
 def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], moves: bool = True) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from test_curves import result
 from test_report import BROWSERS, EVIL, Page, content, probed, put_png
 
 NOW = 1_000_000.0
@@ -348,6 +349,31 @@ def test_the_terminals_page_tells_all_in_80_columns(run, program):
     assert "warning: values that were not finite" in text
 
 
+def test_distances_of_the_newest_protocol_are_told_with_it(run, program):
+    assert RunReader(run).status().measured is None
+    kids = {100: 0.4, 200: 0.3, 300: 0.2}
+    rows = ({"step": step, "evaluation": result(kid, n_fake=7 if step == 100 else 30)} for step, kid in kids.items())
+    unfinished = {"step": 400, "evaluation": result(values={"kid_efficientnet-lite0": None})}
+    put_rows(run / "metrics.jsonl", *rows, unfinished, {"step": 400, "evaluation": {"values": {"pose_deg": 3.0}}})
+    status = RunReader(run).status()
+    assert (status.measured.step, status.measured.values) == (300, {"KID": (0.3, 0.2), "FID": (3.0, 2.0)})
+    told = "KID 0.2, FID 2 at step 300 (30 generated and 20 real images, efficientnet-lite0)"
+    assert status_page.facts(status)["quality"] == told
+    page = Page(status_page.html(status))
+    assert told in page.text and "KID 0.2 0.2 0.3" in page.text
+    assert told in " ".join(text_of(program.page(status)).replace("\n", " ").split())
+
+
+def test_the_page_has_a_bar_with_the_time_left_and_colours_before_depth(run):
+    page = Page(status_page.html(RunReader(run).status()))
+    assert [attributes for tag, attributes in page.tags if tag == "progress"] == [{"max": "1000", "value": "400"}]
+    assert "40%, 5 min left" in page.text
+    assert page.captions == ["samples/00000400_rgb.png", "samples/00000400_depth.png"]
+    assert page.text.index("samples/") < page.text.index("loss_d")
+    (run / "config.yaml").unlink()  # how many steps there will be is not known
+    assert "progress" not in {tag for tag, _ in Page(status_page.html(RunReader(run).status())).tags}
+
+
 def test_a_curve_goes_from_the_lowest_bar_to_the_highest(program):
     assert program.sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == program.BARS
     assert program.sparkline([0, 0, 7, 7], 2, program.ASCII_BARS) == "_@"
@@ -520,6 +546,7 @@ def test_nothing_of_the_page_lies_beyond_the_edge_of_a_telephone(run, tmp_path, 
     (tmp_path / "page.html").write_text(status_page.html(RunReader(run).status()), encoding="utf-8")
     found = probed(tmp_path / "page.html", tmp_path, width)
     assert len(found["images"]) == 2
+    assert found["broken"] == []
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]
 
 
@@ -543,4 +570,4 @@ def test_a_browser_shows_the_samples_and_complains_of_nothing(run, served, tmp_p
     )
     assert "CONSOLE" not in done.stderr, done.stderr
     pixels = imageio.imread(shot)[..., :3]
-    assert (pixels == (255, 0, 255)).all(-1).sum() == 64 * 64
+    assert (pixels == (255, 0, 255)).all(-1).sum() == 512 * 512  # enlarged by a whole factor, without blur

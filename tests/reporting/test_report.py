@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.pieces.append(data)
-        if self.open and self.open[-1] == "figcaption":
+        if self.open[-2:] == ["figcaption", "code"]:
             self.captions.append(data)
 
 
@@ -301,7 +301,17 @@ document.getElementById("page").addEventListener("load", async event => {
   const page = event.target.contentDocument;
   const images = [...page.images], videos = [...page.querySelectorAll("video")];
   await Promise.all([...images.map(e => settled(e, x => x.complete)), ...videos.map(e => settled(e, x => x.readyState > 0))]);
+  const broken = [], words = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), range = page.createRange();
+  while (words.nextNode()) {
+    if (words.currentNode.parentElement.closest("code, pre, a, .long")) continue;  // names of files, and digests
+    for (const number of words.currentNode.data.matchAll(/[\\d.,\\/%]{2,}/g)) {
+      range.setStart(words.currentNode, number.index);
+      range.setEnd(words.currentNode, number.index + number[0].length);
+      if (new Set([...range.getClientRects()].map(e => Math.round(e.top))).size > 1) broken.push(number[0]);
+    }
+  }
   document.getElementById("found").textContent = JSON.stringify({
+    broken,
     title: page.title,
     images: images.map(e => e.naturalWidth),
     videos: videos.map(e => e.videoWidth),
@@ -343,3 +353,4 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_pa
     assert found["videos"] == [16]
     assert set(found["requests"]) <= {"data:"}
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways
+    assert found["broken"] == []  # numbers, over two lines
