@@ -31,7 +31,7 @@ MEDIA = {
     ".webm": "video/webm",
 }
 WIDE = 560  # pixels; smaller pictures are enlarged by whole factors towards it
-CONTROLS = 48  # pixels of a video's controls, which stand below its picture
+CONTROLS = 72  # pixels of a video's controls, which stand below its picture
 LONG_WORD = 24  # characters from which one that has no spaces may be broken
 HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -50,8 +50,9 @@ p, li {{ max-width: 46rem; }}
 summary {{ cursor: pointer; padding: 0.25rem 0; }}
 .files, .plots {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
 .strip {{ display: flex; gap: 0.75rem; overflow-x: auto; margin: 1rem 0; }}
-.strip figure {{ flex: 0 0 11rem; }}
+.strip figure {{ flex: 0 0 9.5rem; }}
 .strip img {{ width: 100%; }}
+.strip code {{ display: none; }}
 figure {{ margin: 0; max-width: 100%; }}
 figcaption {{ font-size: 0.85rem; overflow-wrap: anywhere; }}
 figcaption code {{ opacity: 0.6; }}
@@ -91,8 +92,9 @@ li > table {{ display: inline-table; vertical-align: top; }}
   body {{ font-size: 11pt; max-width: none; margin: 0; }}
   h2, h3 {{ break-after: avoid; }}
   figure, tr, .facts {{ break-inside: avoid; }}
-  .strip {{ flex-wrap: wrap; }}
-  .strip figure {{ flex-basis: 8rem; }}
+  .strip figure {{ flex: 1 1 0; }}
+  .strip img {{ min-width: 0; }}
+  video::-webkit-media-controls {{ display: none; }}
   .screen, details:not([open]) {{ display: none; }}
 }}
 .note {{ border-left: 4px solid #d80; padding-left: 0.75rem; }}
@@ -129,15 +131,15 @@ class Embedder:
         self.bytes_left -= size
         media, name = MEDIA[path.suffix.lower()], escape(self.name(path))
         source, still = data_uri(media, path.read_bytes()), first_frame(path)
-        width, height = (side * max(1, WIDE // still.width) for side in still.size) if still else (0, 0)
+        factor = max(1, WIDE // still.width) if still else 1
+        looks = ' class="enlarged"' if factor > 1 else ""
+        width, height = (factor * side for side in still.size) if still else (0, 0)
         if media.startswith("video/"):
-            looks = (
-                f' poster="{poster(still)}" style="width:{width}px;aspect-ratio:{width}/{height + CONTROLS}"' if still else ""
-            )
+            shape = f"width:{width}px;aspect-ratio:{width}/{height + CONTROLS}"
+            looks += f' poster="{poster(still)}" style="{shape}"' if still else ""
             shown = f'<video controls loop muted playsinline{looks} src="{source}"></video>'
         else:
-            enlarged = still is not None and width > still.width
-            looks = f' class="enlarged" width="{width}" height="{height}"' if enlarged else ""
+            looks += f' width="{width}" height="{height}"' if factor > 1 else ""
             shown = f'<img alt="{name}"{looks} src="{source}">'
         attributes = ' class="wide"' if is_wide else ""
         below = f"{words} <code>{name}</code>" if words else f"<code>{name}</code>"

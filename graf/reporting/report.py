@@ -1,16 +1,40 @@
-"""A run on one page: report.html with its pictures, videos, curves, numbers and config, without any external resource."""
+"""A run on one page: report.html tells how good it is, how it learned, whether its objects are 3D and what is lacking, and
+holds every picture, video, number and the config below that. It needs no other file and no network."""
 
-import itertools
+import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from graf.errors import GrafError
+from graf.config import read_yaml
+from graf.errors import ConfigError, GrafError
+from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows
-from graf.reporting.curves import MAX_POINTS, Curve, draw_history, plot, read_history, save_figure, time_axis
-from graf.reporting.html_pieces import Embedder, head, is_shown, is_table, json_table, result_table
-from graf.reporting.run_status import MEMORY, colours_first
+from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
+from graf.reporting.html_pieces import (
+    FILE_MB,
+    MB,
+    TABLE_KB,
+    Embedder,
+    head,
+    is_shown,
+    is_table,
+    json_table,
+    result_table,
+)
+from graf.reporting.mesh_view import SCRIPT, mesh_html, read_mesh
+from graf.reporting.run_status import MEMORY, RunReader, colours_first
+from graf.reporting.story import (
+    agreement,
+    distances,
+    field_sentence,
+    memorised,
+    progress_sentence,
+    protocol_sentence,
+    shortcomings,
+)
 from graf.runtime.files import whole_file
 from graf.runtime.limits import GB
 
@@ -18,10 +42,34 @@ from matplotlib.figure import Figure
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # a folder with any of these is a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
+STRIP = 6  # steps of training beside each other
+HEADLINE = "sweep_rgb"  # the picture that a page begins with, by its name without suffix
+TURNS = ("rotation_", "elevation_", "sweep_")  # beginnings of the names of what shows objects from all around
+COMPARED = ("neighbours", "real_against_fake")  # pictures with training images beside generated ones
+LEARNING = ("losses", "kid")  # of `figures`, what a page shows unfolded
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What a run's folder holds, and what its newest evaluation found."""
+
+    folder: Path
+    history: History
+    config: dict
+    folders: list[Path]  # of evaluations, the newest first
+    pictures: list[Path]  # of the newest evaluation, and videos, colours first
+    measured: dict  # content of its metrics.json
+    samples: list[list[Path]]  # of each step of training, the newest first
+    videos: list[list[Path]]
+    overview: list[Path]  # pictures and videos of all of training
+
+    def picture(self, *stems: str) -> list[Path]:
+        """Those of the newest evaluation whose name begins so."""
+        return [path for path in self.pictures if path.stem.startswith(stems)]
 
 
 def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_points: int = MAX_POINTS) -> Path:
-    """Write a page of all results of a run: its newest evaluation, curves, samples, videos, earlier ones, its config.
+    """Write a page of a run: what its newest evaluation and its training tell, then everything else, folded away.
 
     Curves are drawn again, with at most max_points points, into the folder `curves` beside the page. Pictures and videos are
     embedded; those that are too large, or too many, are relative links with a note. `newest`: a folder of results, anywhere,
@@ -30,25 +78,188 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     folders = _evaluations(run_dir, newest)
     if not folders and not any((run_dir / part).exists() for part in PARTS):
         raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
+    run = _read_run(run_dir, folders, max_points)
     embedder = Embedder(run_dir, out_file.parent)
-    samples, videos = _by_step(run_dir / "samples"), _by_step(run_dir / "videos")
+    curves = {path.stem: path for path in draw_history(run.history, embedder.page_dir / "curves")}
+    name = escape(run_dir.resolve().name)
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
-        page.write(head(escape(run_dir.resolve().name)))
-        page.write(f"<h1>{escape(run_dir.resolve().name)}</h1>\n")
+        page.write(head(name, SCRIPT))
+        page.write(f"<h1>{name}</h1>\n")
+        page.writelines(_headline(run, embedder))
         sections = (  # the first ones are embedded, until the page is full
-            ("Evaluation", *(_folded(folder.name, _evaluation(folder, embedder), is_open=True) for folder in folders[:1])),
-            ("Curves", _curves(run_dir, embedder, max_points)),
-            ("Memory", _memory(run_dir, embedder, max_points)),
-            ("Samples in training", *(_files(paths, embedder) for paths in samples[:1])),
-            ("Videos in training", *(_files(paths, embedder) for paths in videos[:1])),
-            ("Earlier", _earlier(folders[1:], {"samples": samples[1:], "videos": videos[1:]}, embedder)),
-            ("Config", _config(run_dir)),
+            ("How it learned", _learning(run, curves, embedder)),
+            ("Is it 3D?", _solidity(run, embedder)),
+            ("What else it draws", _others(run, embedder)),
+            ("What it cannot do", _lacking(run, embedder)),
+            ("Terms, numbers and files", _terms(run, curves, embedder, max_points)),
         )
-        for heading, *content in sections:
-            for number, piece in enumerate(itertools.chain.from_iterable(content)):
+        for heading, content in sections:
+            for number, piece in enumerate(content):
                 page.write(piece if number else f"<h2>{heading}</h2>\n{piece}")
-        page.write("</body>\n</html>\n")
+        page.write(f"<script>{SCRIPT}</script>\n</body>\n</html>\n")
     return out_file
+
+
+def _read_run(run_dir: Path, folders: list[Path], max_points: int) -> _Run:
+    rows, newest = run_dir / "metrics.jsonl", folders[0] if folders else None
+    samples, videos = (_by_step(run_dir / name) for name in ("samples", "videos"))
+    paths = sorted(filter(is_shown, _of_evaluation(newest)[0]), key=colours_first) if newest else []
+    return _Run(
+        run_dir,
+        read_history(rows, max_points) if rows.is_file() else History(max_points),
+        _config(run_dir / "config.yaml"),
+        folders,
+        paths,
+        _json(newest / "metrics.json") if newest else {},
+        *([files for step, files in found.items() if step >= 0] for found in (samples, videos)),
+        [path for found in (samples, videos) for path in found.get(-1, []) if is_shown(path)],
+    )
+
+
+def _headline(run: _Run, embedder: Embedder) -> Iterator[str]:
+    """A picture, and what a reader asks first: how good, after how many steps, in what time."""
+    result, step = _newest_result(run)
+    found = dict(distances(result))
+    if run.folder.is_dir():
+        status = RunReader(run.folder).status()
+        found["steps"] = f"{status.step:,}" + (f" of {status.max_steps:,}" if status.max_steps else "")
+    if seconds := _seconds(run.folder / "memory.jsonl"):
+        found["run time"] = duration(seconds)
+    match run.config:
+        case {"data": {"imsize": int(side)}}:
+            found["pixels"] = f"{side} x {side}"
+    for path in _first_picture(run):
+        yield embedder.figure(path, "Each row is one object, seen from all around." if path.stem == HEADLINE else "")
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in found.items())
+    yield f'<dl class="facts">{items}</dl>\n'
+    if result:
+        yield _paragraph(protocol_sentence(result, step))
+    else:
+        yield _paragraph("Its distance to the data has not been measured: eval.py --metrics fid,kid does that.")
+
+
+def _learning(run: _Run, curves: dict[str, Path], embedder: Embedder) -> Iterator[str]:
+    """Samples of a few steps beside each other, losses and KID."""
+    if run.history.damaged:
+        yield _note(f"metrics.jsonl: {run.history.damaged} lines cannot be read and are left out.")
+    if run.overview:
+        yield _figures(run.overview, embedder)
+    elif strip := _strip(run):
+        figures = (embedder.figure(path, f"step {_step(path.name):,}") for path in strip)
+        yield '<div class="strip">\n' + "".join(figures) + "</div>\n"
+    if sentence := progress_sentence(run.history):
+        yield _paragraph(sentence)
+    if drawn := [curves[name] for name in reversed(LEARNING) if name in curves]:
+        yield _figures(drawn, embedder)
+
+
+def _solidity(run: _Run, embedder: Embedder) -> Iterator[str]:
+    """Sweeps, whether their views agree, and the surface."""
+    found, sweep = (run.measured.get(name) for name in ("consistency", "sweep"))
+    words = [*agreement(found)] if isinstance(found, dict) else []
+    words += [field_sentence(sweep)] if isinstance(sweep, dict) else []
+    if words := [*filter(None, words)]:
+        yield _list(words)
+    elif run.folders:
+        yield _paragraph("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
+    shown = [path for path in run.picture(*TURNS) if path not in _first_picture(run)]
+    if shown:
+        order = {path: (path.suffix == ".png", *colours_first(path)[:1], not path.stem.startswith(TURNS[0])) for path in shown}
+        yield _figures(sorted(shown, key=order.get), embedder)
+    if run.folders:
+        yield from _surface(run.folders[0] / "mesh", embedder)
+
+
+def _surface(folder: Path, embedder: Embedder) -> Iterator[str]:
+    """The first object's mesh, to turn."""
+    files = [path for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"object_*{suffix}"))]
+    for file in files:
+        size = file.stat().st_size
+        if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file)) is not None:
+            embedder.bytes_left -= size
+            yield mesh_html(mesh, embedder.link(file))
+            return
+
+
+def _others(run: _Run, embedder: Embedder) -> Iterator[str]:
+    """All other pictures of the newest evaluation: interpolations, classes, inversions."""
+    shown = {*_first_picture(run), *run.picture(*TURNS, *COMPARED)}
+    if others := [path for path in run.pictures if path not in shown]:
+        yield _figures(others, embedder)
+
+
+def _lacking(run: _Run, embedder: Embedder) -> Iterator[str]:
+    """What is known to be lacking, and generated images beside the training images that they are like."""
+    words = [*shortcomings(run.measured, run.history, run.config)]
+    result, _ = _newest_result(run)
+    words += [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
+    if words:
+        yield _list(words)
+    if compared := run.picture(*COMPARED):
+        yield _figures(compared, embedder)
+        if sentence := memorised(_json(compared[0].parent / "neighbours.json")):
+            yield _paragraph(sentence)
+    elif run.folders:
+        yield _paragraph("Samples have not been compared with their nearest training images: eval.py --neighbours does that.")
+
+
+def _terms(run: _Run, curves: dict[str, Path], embedder: Embedder, max_points: int) -> Iterator[str]:
+    """Everything else, folded away: what was measured and how, all curves, samples, earlier evaluations, the config."""
+    if run.folders:
+        yield from _folded(f"measured in {run.folders[0].name}", _tables(run.folders[0], embedder))
+    for evaluations in run.history.evaluations.values():
+        yield from _folded(f"measured in training, step {evaluations.newest_step:,}", [result_table(evaluations.newest)])
+    if others := [path for name, path in curves.items() if name not in LEARNING]:
+        yield from _folded("all curves of training", [_plots(others, embedder)])
+    if memory := _memory(run.folder, embedder, max_points):
+        yield from _folded("memory", [_plots(memory, embedder)])
+    shown = {*_strip(run), *_first_picture(run)}
+    for name, steps in (("samples", run.samples), ("videos", run.videos)):
+        if left := [kept for files in steps if (kept := [path for path in files if path not in shown])]:
+            pieces = (piece for files in left for piece in _files(files, embedder))
+            yield from _folded(f"{name} of {len(left)} step{'s' if len(left) > 1 else ''} of training", pieces)
+    for folder in run.folders[1:]:
+        yield from _folded(folder.name, _evaluation(folder, embedder))
+    if (path := run.folder / "config.yaml").is_file():
+        yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
+
+
+def _first_picture(run: _Run) -> list[Path]:
+    """That of the page's beginning: the sweep, or else the newest sample, or else any picture."""
+    pictures = [path for path in run.pictures if path.suffix != ".mp4"]
+    newest = [path for files in run.samples[:1] for path in sorted(files, key=colours_first) if is_shown(path)]
+    return [*(path for path in pictures if path.stem == HEADLINE), *newest, *pictures][:1]
+
+
+def _strip(run: _Run) -> list[Path]:
+    """Colours of at most STRIP steps, from the first to the last, other than the page's first picture."""
+    if run.overview:
+        return []
+    colours = [path for files in reversed(run.samples) for path in files if "_rgb" in path.stem and is_shown(path)]
+    colours = [path for path in colours if path not in _first_picture(run)]
+    if len(colours) <= STRIP:
+        return colours
+    return [colours[round(i * (len(colours) - 1) / (STRIP - 1))] for i in range(STRIP)]
+
+
+def _newest_result(run: _Run) -> tuple[dict, int]:
+    """The newest result of `metrics.measure` and its step: of the newest evaluation, or else of training; {} without any."""
+    match run.measured:
+        case {"values": dict(), "extractor": str(), "step": int(step)}:
+            return run.measured, step
+    newest = max(run.history.evaluations.values(), key=lambda evaluations: evaluations.newest_step, default=None)
+    return (newest.newest, newest.newest_step) if newest else ({}, 0)
+
+
+def _seconds(rows_file: Path) -> float:
+    """Seconds that a run's sessions took, samples and measurements included, by the rows of its memory.jsonl; each session
+    begins with a row of step 0."""
+    total, before = 0.0, None
+    for row in read_rows(rows_file):
+        if before is not None and row.get("step") != 0:
+            total += max(0.0, row["time"] - before)
+        before = row["time"]
+    return total
 
 
 def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
@@ -60,33 +271,30 @@ def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
     return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
 
 
+def _of_evaluation(folder: Path) -> tuple[list[Path], dict[Path, int]]:
+    """Files of an evaluation, and the folders in it that hold many, such as the frames of a video, with their numbers."""
+    inside = {path: len(_files_under(path)) for path in sorted(folder.glob("*")) if path.is_dir()}
+    crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
+    return [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
+
+
 def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
-    """Of a folder in it that holds many files, such as the frames of a video, there is a link only."""
-    inside = {path: _files_under(path) for path in sorted(folder.glob("*")) if path.is_dir()}
-    crowded = [path for path, files in inside.items() if len(files) > MANY_FILES]
-    paths = [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)]
-    yield from _files(paths, embedder, [f"{embedder.link(path)} ({len(inside[path])} files)" for path in crowded])
+    """Of a folder in it that holds many files there is a link only."""
+    paths, crowded = _of_evaluation(folder)
+    yield from _files(paths, embedder, [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()])
 
 
-def _curves(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
-    """Curves of metrics.jsonl, and of each protocol the newest numbers."""
-    if not (run_dir / "metrics.jsonl").is_file():
-        return
-    history = read_history(run_dir / "metrics.jsonl", max_points)
-    if history.damaged:
-        yield f'<p class="note">metrics.jsonl: {history.damaged} lines cannot be read and are left out.</p>\n'
-    yield from _plots(draw_history(history, embedder.page_dir / "curves"), embedder)
-    for evaluations in history.evaluations.values():
-        yield f"<h3>Measured in training, step {evaluations.newest_step}</h3>\n" + result_table(evaluations.newest)
+def _tables(folder: Path, embedder: Embedder) -> Iterator[str]:
+    """Numbers of an evaluation and links to its files, without the pictures."""
+    paths, crowded = _of_evaluation(folder)
+    links = [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()]
+    yield from _files([path for path in paths if not is_shown(path)], embedder, links)
 
 
-def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> Iterator[str]:
+def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:
     """The curve of memory.jsonl, and the results of memory_leak_detector.py."""
-    paths = [*_draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)]
-    if (run_dir / "memory_report.png").is_file():
-        paths.append(run_dir / "memory_report.png")
-    if paths:
-        yield from _plots(paths, embedder)
+    paths = _draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)
+    return paths + [path for path in [run_dir / "memory_report.png"] if path.is_file()]
 
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
@@ -113,43 +321,59 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     return [file]
 
 
-def _earlier(folders: list[Path], made: dict[str, list[list[Path]]], embedder: Embedder) -> Iterator[str]:
-    """Samples and videos of earlier steps, then earlier evaluations, collapsed."""
-    for name, steps in made.items():
-        if steps:
-            yield from _folded(f"{name} of {len(steps)} earlier steps", (p for paths in steps for p in _files(paths, embedder)))
-    for folder in folders:
-        yield from _folded(folder.name, _evaluation(folder, embedder))
+def _config(path: Path) -> dict:
+    try:
+        return read_yaml(path) if path.is_file() else {}
+    except ConfigError:
+        return {}
 
 
-def _config(run_dir: Path) -> Iterator[str]:
-    path = run_dir / "config.yaml"
-    if path.is_file():
-        yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
+def _json(path: Path) -> dict:
+    """The content of a file of results; {} where there is none, or none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= TABLE_KB * 1000 else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def _by_step(folder: Path) -> list[list[Path]]:
-    """Files whose names begin with a step, by step, the newest first."""
+def _by_step(folder: Path) -> dict[int, list[Path]]:
+    """Files by the step that their names begin with, -1 without one; the highest first."""
     steps: dict[int, list[Path]] = {}
     for path in _files_under(folder):
         steps.setdefault(_step(path.name), []).append(path)
-    return [steps[step] for step in sorted(steps, reverse=True)]
+    return {step: steps[step] for step in sorted(steps, reverse=True)}
 
 
 def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
     """Figures, then tables of JSON files, then links to all other files: meshes, latents, logs."""
-    yield '<div class="files">\n'
-    yield from (embedder.figure(path) for path in sorted(paths, key=colours_first) if is_shown(path))
-    yield "</div>\n"
+    if shown := sorted(filter(is_shown, paths), key=colours_first):
+        yield _figures(shown, embedder)
     yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
     links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
     if links:
         yield "<ul>\n" + "".join(f"<li>{link}</li>\n" for link in links) + "</ul>\n"
 
 
-def _plots(paths: list[Path], embedder: Embedder) -> Iterator[str]:
-    """Figures that stay wider than a phone's screen, so that their labels remain legible."""
-    yield '<div class="plots">\n' + "".join(embedder.figure(path, is_wide=True) for path in paths) + "</div>\n"
+def _figures(paths: Iterable[Path], embedder: Embedder) -> str:
+    return '<div class="files">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
+
+
+def _plots(paths: list[Path], embedder: Embedder) -> str:
+    """Figures that stay wider than a telephone's screen, so that their labels remain legible."""
+    return '<div class="plots">\n' + "".join(embedder.figure(path, is_wide=True) for path in paths) + "</div>\n"
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>\n"
+
+
+def _list(sentences: Iterable[str]) -> str:
+    return "<ul>\n" + "".join(f"<li>{escape(text[:1].upper() + text[1:])}</li>\n" for text in sentences) + "</ul>\n"
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>\n'
 
 
 def _files_under(folder: Path) -> list[Path]:
@@ -159,8 +383,8 @@ def _files_under(folder: Path) -> list[Path]:
     return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
 
 
-def _folded(summary: str, content: Iterable[str], is_open: bool = False) -> Iterator[str]:
-    yield f"<details{' open' if is_open else ''}><summary>{escape(summary)}</summary>\n"
+def _folded(summary: str, content: Iterable[str]) -> Iterator[str]:
+    yield f"<details><summary>{escape(summary)}</summary>\n"
     yield from content
     yield "</details>\n"
 

@@ -1,0 +1,79 @@
+"""What numbers say: verdicts change where the numbers do, and what was not measured is not claimed."""
+
+from graf.reporting.curves import History, read_history
+from graf.reporting.story import agreement, distances, field_sentence, memorised, progress_sentence, shortcomings
+
+import pytest
+from test_curves import LITE, result, write_rows
+
+GOOD = {
+    "pairs": 64,
+    "angle_deg": 15.0,
+    "depth_warp_error_nerf": 5.4,
+    "comparable_share_nerf": 0.7,
+    "contradicted_share_nerf": 0.0,
+    "turn_step_deg": 1.0,
+    "popping": 1.3,
+}
+SOLID = {"mean_opacity": 0.2, "depth_spread": 0.2, "depth_range": 2.0, "empty_share": 0.0, "full_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({}, "Views agree: a point of the surface, carried by its depth to a camera 15 degrees further on, meets a colour"),
+        ({}, "differs by 5.4 of 255 steps on average, over the 70% of the surface that can be compared (64 objects)."),
+        ({}, "There is hardly any contradiction: at 0.00% of the surface"),
+        ({}, "Nothing jumps while an object turns by 1 degree per frame: the largest change is 1.3 times the median."),
+        ({"depth_warp_error_nerf": 12.0}, "Views agree roughly"),
+        ({"depth_warp_error_nerf": 40.0}, "Views do not agree"),
+        ({"depth_warp_error_nerf": None}, "Whether views agree is not known"),
+        ({"depth_warp_error_refined": 11.0}, "Before CCSR refines them, the field's own images differ by 5.4."),
+        ({"contradicted_share_nerf": 0.05}, "There is a contradiction: at 5.00% of the surface"),
+        ({"popping": 4.8}, "Something jumps"),
+        ({"angle_deg": None}, "to another camera, meets a colour"),
+    ],
+)
+def test_whether_views_agree_is_said_with_the_number_that_backs_it(change, told):
+    assert told in " ".join(agreement(GOOD | change))
+
+
+def test_of_what_was_not_measured_nothing_is_said():
+    text = " ".join(agreement({"turn_step_deg": 1.0, "popping": None, "angle_deg": "?"}))
+    assert text == "Whether views agree is not known: no surface was opaque enough to be compared."
+    assert field_sentence({}) == memorised({}) == progress_sentence(History()) == ""
+    assert [*shortcomings({"consistency": {}, "variety": {"unavailable": "x"}}, History(), {"data": 7})] == []
+    assert dict(distances({})) == {}
+
+
+def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
+    history = read_history(write_rows(tmp_path, {"step": 1, "loss_d": None}, {"step": 2, "loss_d": 1.0}))
+    measured = {
+        "consistency": SOLID | {"empty_share": 0.75, "nyquist_ppm_generated": 300, "nyquist_ppm_real": 100},
+        "variety": {"share_of_data": 0.4375},
+        "coverage": {"coverage": 0.05, "coverage_best": 0.6},
+    }
+    config = {"data": {"umin": 0.25, "umax": 0.5, "vmin": 0.25, "vmax": 0.5}}  # sin(elevation) = 1 - 2 v
+    told = [*shortcomings(measured, history, config)]
+    assert told[0].startswith("75% of the sample images are empty")
+    assert told[1:] == [
+        "Neighbouring pixels alternate 3.0 times as much as in the data: look for a checkerboard.",
+        "Silhouettes vary 44% as much as those of the data.",
+        "5% of the data's shapes are the nearest one of some object; at best 60%.",
+        "loss_d was not finite in 1 of the rows of training.",
+        "Training saw azimuths from 90 to 180 and elevations from 0 to 30 degrees; how objects look from elsewhere was never "
+        "judged.",
+    ]
+
+
+def test_kid_over_training_names_its_lowest(tmp_path):
+    rows = ({"step": step, "evaluation": result(kid=kid)} for step, kid in ((100, 0.5), (200, 0.2), (300, 0.25)))
+    sentence = progress_sentence(read_history(write_rows(tmp_path, *rows)))
+    assert sentence == "KID went from 0.5 at step 100 to 0.25 at step 300; it was lowest at step 200, 0.2."
+    assert dict(distances(result(kid=0.123))) == {"KID": "0.123", "FID": "1.23"}
+    assert dict(distances(result(values={f"kid_{LITE}": None}))) == {}
+
+
+def test_ccsr_keeps_to_the_field():
+    assert field_sentence({"low_resolution_error": 4e-7}).endswith("to within 0.0001 of 255 steps.")
+    assert field_sentence({"low_resolution_error": 0.02}).endswith("to within 2.5500 of 255 steps.")
