@@ -120,9 +120,10 @@ def _headline(run: _Run, embedder: Embedder) -> Iterator[str]:
     """A picture, and what a reader asks first: how good, after how many steps, in what time."""
     result, step = _newest_result(run)
     found = dict(distances(result))
-    if run.folder.is_dir():
-        status = RunReader(run.folder).status()
-        found["steps"] = f"{status.step:,}" + (f" of {status.max_steps:,}" if status.max_steps else "")
+    status = RunReader(run.folder).status() if run.folder.is_dir() else None
+    taken = (status.step if status else 0) or run.measured.get("step")  # of weights from elsewhere, their results alone know
+    if isinstance(taken, int):
+        found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status and status.max_steps else "")
     if seconds := _seconds(run.folder / "memory.jsonl"):
         found["run time"] = duration(seconds)
     match run.config:
@@ -157,11 +158,11 @@ def _solidity(run: _Run, embedder: Embedder) -> Iterator[str]:
     """Sweeps, whether their views agree, and the surface."""
     found, sweep = (run.measured.get(name) for name in ("consistency", "sweep"))
     words = [*agreement(found)] if isinstance(found, dict) else []
+    if run.folders and not words:
+        words.append("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
     words += [field_sentence(sweep)] if isinstance(sweep, dict) else []
     if words := [*filter(None, words)]:
         yield _list(words)
-    elif run.folders:
-        yield _paragraph("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
     shown = [path for path in run.picture(*TURNS) if path not in _first_picture(run)]
     if shown:
         order = {path: (path.suffix == ".png", *colours_first(path)[:1], not path.stem.startswith(TURNS[0])) for path in shown}

@@ -326,6 +326,20 @@ def test_a_run_that_has_just_begun_has_a_short_page(tmp_path):
     assert "expname: a" in page.text
 
 
+def test_of_weights_from_elsewhere_their_results_tell_the_step_and_what_is_not_measured(tmp_path):
+    folder = tmp_path / "eval_weights" / "eval" / "step_00003000"
+    put_png(folder / "sweep_rgb.png")
+    (folder / "metrics.json").write_text(json.dumps({"step": 3000, "sweep": {"low_resolution_error": 0.0}}))
+    text = page_of(tmp_path / "eval_weights").text
+    for part in (
+        "steps 3,000",
+        "not been measured: eval.py --metrics",
+        "not been measured: eval.py --consistency",
+        "0.0001 of 255",
+    ):
+        assert part in text
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(GrafError, match="no run here .none of config.yaml, metrics.jsonl.*name the folder of a run"):
         write_report(tmp_path, tmp_path / "report.html")
