@@ -340,6 +340,14 @@ def test_of_weights_from_elsewhere_their_results_tell_the_step_and_what_is_not_m
         assert part in text
 
 
+def test_a_video_of_all_of_training_takes_the_place_of_single_steps(run):
+    write_video(run / "samples" / "progress.gif", torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+    text = write_report(run, run / "report.html").read_text(encoding="utf-8")
+    learned = text.partition("How it learned")[2].partition("<h2>")[0]
+    assert re.findall(r"<code>(.*?)</code>", learned) == ["samples/progress.gif"]
+    assert "samples of 3 steps of training" in text
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(GrafError, match="no run here .none of config.yaml, metrics.jsonl.*name the folder of a run"):
         write_report(tmp_path, tmp_path / "report.html")
