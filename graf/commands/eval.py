@@ -29,6 +29,7 @@ from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_m
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.pose import cameras_of, pose_accuracy
+from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary
 from graf.evaluation.sampling import render_views, sample_objects
@@ -40,6 +41,7 @@ from graf.evaluation.sheets import (
     real_against_fake_grid,
     truncation_sheet,
 )
+from graf.evaluation.splats import render_splats, splats_of_surface, write_splats
 from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.models.generator import Generator
 from graf.reporting.model_card import require_free, write_card
@@ -51,6 +53,7 @@ from graf.runtime.files import file_sha256
 
 import torch
 from torch import Tensor
+from trimesh import Trimesh
 
 log = logging.getLogger("graf")
 
@@ -242,22 +245,46 @@ class Evaluation:
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
     def mesh(self) -> list[Path]:
-        files, resolution = [], self.flags.mesh_resolution
         remove_meshes(self.out / "mesh")
+        return [file for i, mesh in self.surfaces.items() for file in write_mesh(mesh, self.out / "mesh" / f"object_{i:02d}")]
+
+    @functools.cached_property
+    def surfaces(self) -> dict[int, Trimesh]:
+        """The meshes of the objects, by their numbers. Raises NoSurface where none has one."""
+        found, resolution = {}, self.flags.mesh_resolution
         with progress(total=self.flags.n_objects * resolution, desc="mesh", unit="slice") as bar:
             for i, (latent, class_index) in enumerate(zip(*self.objects, strict=True)):
                 try:
-                    surface = extract_mesh(
-                        self.generator, latent[None], class_index[None], resolution, self.flags.mesh_level, bar
-                    )
+                    one = latent[None], class_index[None]
+                    found[i] = extract_mesh(self.generator, *one, resolution, self.flags.mesh_level, bar)
                 except NoSurface as error:
                     log.warning("object %d: %s", i, error)
                     no_surface = error
-                    continue
-                files += write_mesh(surface, self.out / "mesh" / f"object_{i:02d}")
-        if not files:
+        if not found:
             raise no_surface
-        return files
+        return found
+
+    def splats(self) -> list[Path]:
+        """The objects as Gaussian splats, and how they look beside the model's own views."""
+        folder, files, checks = self.out / "splats", [], []
+        remove_meshes(folder)
+        for i, mesh in self.surfaces.items():
+            splats = splats_of_surface(mesh)
+            files.append(write_splats(folder / f"object_{i:02d}.ply", splats))
+            checks.append(rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats)))
+            log.info("object %d: %d splats; %s", i, len(splats.means), checks[-1].summary)
+        return files + self.keep_checks("splats", checks, folder)
+
+    def keep_checks(self, name: str, checks: list[RenderedBack], folder: Path) -> list[Path]:
+        """How exports look, as a sheet and in metrics.json."""
+        terms = {"truncation": self.flags.truncation, "seed": self.flags.seed}
+        result = {name: mean_psnr(checks) | terms | self.results.drawn_by}
+        return [write_checks(checks, folder / "rendered_back.png"), self.results.keep(result)]
+
+    def one(self, i: int) -> tuple[Tensor, Tensor]:
+        """Latents (1, Z) and class (1,) of an object."""
+        latents, classes = self.objects
+        return latents[i : i + 1], classes[i : i + 1]
 
     def reconstruction(self) -> list[Path]:
         poses = reconstruction_poses(self.generator.config.data)

@@ -141,6 +141,11 @@ JOBS = (  # in the order in which they are done
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
     ),
     Job(
+        Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),
+        methodcaller("splats"),
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
+    ),
+    Job(
         Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
         methodcaller("reconstruction"),
         flags=(TRUNCATION, RESOLUTION),

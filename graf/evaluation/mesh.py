@@ -101,7 +101,7 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
 
 
 def remove_meshes(folder: Path) -> None:
-    """Remove what eval.py --mesh has written there, such as objects of another seed, and nothing else."""
+    """Remove what eval.py --mesh or --splats has written there, such as objects of another seed, and nothing else."""
     for file in folder.glob("object_*"):
         if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES:
             file.unlink()

@@ -16,7 +16,10 @@ log = logging.getLogger("graf")
 
 DRAWING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 METRICS_FILE = "metrics.json"
-OF_IMAGES = ("consistency", "sweep", "variety", "coverage", "haze", "pose")  # entries with the settings of their images
+OF_IMAGES = (  # entries with the settings of their images
+    *("consistency", "sweep", "variety", "coverage", "haze", "pose"),
+    *("splats", "mesh"),  # exports, rendered back
+)
 FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # of each kind, by a metric's name; prc looks at the third neighbour
 COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),

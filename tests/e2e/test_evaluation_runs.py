@@ -173,7 +173,7 @@ def test_a_sweep_goes_on_where_it_was(folder, tmp_path):
 
 
 def test_everything_there_is_to_look_at(folder, out):
-    flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--reconstruction", "--report"]
+    flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
     small = ["--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     run("eval.py", *SMOKE, *flags, *small, cwd=folder)
     names = {path.name for path in out.iterdir()}
@@ -181,7 +181,9 @@ def test_everything_there_is_to_look_at(folder, out):
     assert {"real_against_fake.png", "sweep_rgb.png", "rotation_depth.mp4"} <= names
     assert trimesh.load_mesh(out / "mesh" / "object_00.ply").is_watertight
     assert (out / "reconstruction" / "transforms.json").exists()
+    assert {"object_00.ply", "rendered_back.png"} == {path.name for path in (out / "splats").iterdir()}
     found = json.loads((out / "metrics.json").read_text())
+    assert found["splats"]["objects"] == 1 and found["splats"]["psnr_db"] > 0
     consistency = found["consistency"]
     assert consistency["popping"] == pytest.approx(
         rotation_smoothness(load_generator(out.parents[1]), 4, 0, truncation=0.7)["popping"], rel=0.01
