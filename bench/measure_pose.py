@@ -112,7 +112,8 @@ def trained(config: PoseConfig, device: torch.device, splits: Splits, distance: 
         config.run_dir.mkdir()
         state = PoseState(config, device, distance, estimator=SmallConvNet(distance))
         measured = train(state, splits.training, Interruption(), method=PoseMethod(state, splits))
-    return {name.removeprefix("test_"): value for name, value in measured.items()} | {"steps": steps}
+    tested = {name.removeprefix("test_"): value for name, value in measured.items() if name.startswith("test_")}
+    return tested | {"steps": steps}
 
 
 if __name__ == "__main__":

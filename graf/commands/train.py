@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
 from graf.memory.budget import keep_to
+from graf.memory.leaks import duration
+from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
+from graf.runtime.limits import GB
 from graf.runtime.precision import log_number_format
 from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
@@ -44,14 +48,14 @@ class Run:
     """A run that is ready to train: its state, with the checkpoint's in it, the images that it learns from, and its method.
 
     dry_run: takes one step, and tells what the run would be. ended: called however training ended, by an error too.
-    done: what follows the last step, in the first process; it returns what the log adds.
+    done: what was measured after the last step, as rows of the closing table, and the command to go on with.
     """
 
     state: RunState
     dataset: Views
     method: Method
     dry_run: Callable[[], None]
-    done: Callable[[dict], str]
+    done: Callable[[dict], dict[str, str]]
     ended: Callable[[], None] = lambda: None
 
 
@@ -112,6 +116,7 @@ def run(
         )
         return 0
     # Train
+    began, first_step = time.monotonic(), state.step
     if processes.first:
         write_config(config)
     log.info(
@@ -131,8 +136,20 @@ def run(
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
-    log.info("done: %s at step %d%s", config.run_dir / NEWEST, state.step, ready.done(measured))
+    log.info("%s", closing_table(config, state.step - first_step, time.monotonic() - began, ready.done(measured)))
     return 0
+
+
+def closing_table(config: RunConfig, steps: int, seconds: float, rows: dict[str, str]) -> str:
+    """What a run that is done took and left, a line each."""
+    peak = max((row.get("host_bytes", 0) for row in read_memory(config.run_dir / "memory.jsonl")), default=0)
+    table = {
+        "done": f"{config.expname} at step {config.training.max_steps:,}, {config.training.batch_size} images each",
+        "time": f"{duration(seconds)} for {steps:,} steps",
+        "memory": f"{peak / GB:.2f} GB at most, of the host" if peak else "",
+        "checkpoint": str(config.run_dir / NEWEST),
+    }
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in (table | rows).items() if text)
 
 
 def generator_run(
@@ -151,9 +168,13 @@ def generator_run(
     if config.training.fid_every and processes.first and not args.dry_run and state.step < config.training.max_steps:
         choose_extractor(config.metrics)  # what is missing is said now, not after hours
 
-    def done(measured: dict) -> str:
-        quality = f"; {summary(measured)}" if measured else ""
-        return f"; python eval.py --run {config.run_dir} renders it{quality}"
+    def done(measured: dict) -> dict[str, str]:
+        return {
+            "quality": summary(measured) if measured else "",
+            "samples": str(config.run_dir / "samples") if config.training.sample_every else "",
+            "curves": str(config.run_dir / "curves"),
+            "next": f"python eval.py --run {config.run_dir}",
+        }
 
     return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
 

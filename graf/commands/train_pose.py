@@ -43,9 +43,13 @@ def pose_run(
         *(len(training), len(splits.validation), len(splits.test), "objects" if splits.by_object else "views"),
     )
 
-    def done(measured: dict) -> str:
-        told = f": median azimuth error {measured['test_azimuth_deg']:.2f} degrees on the test set" if measured else ""
-        return f"{told}; the plots are in {config.run_dir / 'plots'}"
+    def done(measured: dict[str, float]) -> dict[str, str]:
+        error = measured.get("test_azimuth_deg")
+        return {
+            "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
+            "plots": str(config.run_dir / "plots"),
+            "next": f"python tools/label_poses.py PHOTOS --estimator {config.run_dir}",
+        }
 
     return Run(
         state, training, PoseMethod(state, splits), lambda: dry_run(state, splits), done, ended=lambda: draw_validation(state)

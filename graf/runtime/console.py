@@ -69,7 +69,7 @@ def progress(items: Iterable | None = None, **options: Any) -> tqdm:
     """A tqdm bar on a terminal; one line a minute where stderr is a file or a pipe."""
     if sys.stderr.isatty():
         return tqdm(items, dynamic_ncols=True, **options)
-    return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=100, **options)
+    return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=160, **options)
 
 
 @contextlib.contextmanager

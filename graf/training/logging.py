@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import math
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,19 @@ from graf.errors import ConfigError
 from graf.evaluation.results import series_name
 from graf.runtime.files import json_rows, not_worth_a_run, write_text
 
+import imageio.v2 as imageio
+import yaml
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
+
+GROUPS = {  # of curves, by the start of a scalar's name
+    "losses": ("loss", "ccsr_", "penalty", "consistency"),
+    "logits": ("logit", "accuracy"),
+    "gradients": ("grad",),
+    "rates": ("lr_",),
+    "metrics": ("fid", "kid", "val_", "test_"),
+}
+OTHERS = "images"  # statistics of samples and photographs
 
 
 class RunLog:
@@ -29,6 +41,7 @@ class RunLog:
     def go_on_after(self, step: int) -> None:
         """Write what comes after this step, to which the run may have been rolled back."""
         self.close()
+        self.restart_clock(step)
         if not self.writes:
             return
         with not_worth_a_run("rows of metrics.jsonl"):
@@ -36,6 +49,8 @@ class RunLog:
         if self.config.training.monitoring == "tensorboard":
             with not_worth_a_run("TensorBoard's events"):
                 self.tensorboard = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=step + 1)
+                config = yaml.safe_dump(config_to_dict(self.config), sort_keys=False)
+                self.tensorboard.add_text("config", f"```\n{config}```", step)
         elif self.config.training.monitoring == "wandb":
             self.wandb = _start_wandb(self.run_dir, self.config)
 
@@ -43,17 +58,34 @@ class RunLog:
         """Write one row: the only place where a step's tensors are read. Returns them as numbers."""
         numbers = {name: float(value) for name, value in values.items()}
         self._append({"step": step} | {name: value if math.isfinite(value) else None for name, value in numbers.items()})
-        self._plot(numbers, step)
+        self._plot({tag_of(name): value for name, value in numbers.items()}, step)
         return numbers
 
     def evaluation(self, result: dict, step: int) -> None:
         """Write what `metrics.measure` found, with its protocol, as a row of its own."""
         self._append({"step": step, "evaluation": result})
-        self._plot({series_name(key, result): value for key, value in result["values"].items()}, step)
+        self._plot({f"metrics/{series_name(key, result)}": value for key, value in result["values"].items()}, step)
 
     def memory(self, values: dict[str, float], step: int) -> None:
         """Plot the memory monitor's numbers; its own file has them."""
         self._plot({f"memory/{name}": value for name, value in values.items()}, step)
+
+    def restart_clock(self, step: int) -> None:
+        """Leave what was done until now out of the time of the next steps."""
+        self._clock = time.monotonic(), step
+
+    def speed(self, step: int) -> None:
+        """Plot the seconds per step since the clock was started. They are in no row of metrics.jsonl, which a run that was
+        stopped has just as one that was not."""
+        began, first = self._clock
+        seconds = (time.monotonic() - began) / (step - first)
+        self._plot({"speed/seconds_per_step": seconds, "speed/steps_per_second": 1 / seconds}, step)
+
+    def picture(self, name: str, path: Path, step: int) -> None:
+        """Show a picture that lies in a file, where it does."""
+        if self.tensorboard is not None and path.is_file():
+            with not_worth_a_run("TensorBoard's events"):
+                self.tensorboard.add_image(name, imageio.imread(path), step, dataformats="HWC")
 
     def close(self) -> None:
         if self.tensorboard is not None:
@@ -76,6 +108,12 @@ class RunLog:
                     self.tensorboard.add_scalar(name, value, step)
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
+
+
+def tag_of(name: str) -> str:
+    """The name of a scalar's curve, with its group: "loss_d" is "losses/loss_d"."""
+    group = next((group for group, starts in GROUPS.items() if name.startswith(starts)), OTHERS)
+    return f"{group}/{name}"
 
 
 def check_monitoring(config: RunConfig) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +11,7 @@ from typing import Protocol
 from graf.camera import Labels
 from graf.checkpoints.checkpoint import backup_name
 from graf.checkpoints.run_folder import save, save_newest
+from graf.config import RunConfig
 from graf.data import Views, build_loader
 from graf.memory.budget import watched_budgets
 from graf.memory.monitor import MemoryMonitor
@@ -20,20 +21,23 @@ from graf.runtime.console import progress
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
+from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import repeatable
 from graf.training.fid import evaluate
 from graf.training.health import CollapseWatch, Derailed, roll_back_all, with_advice
 from graf.training.logging import RunLog
-from graf.training.samples import write_rotation, write_samples
+from graf.training.samples import sheet_path, write_rotation, write_samples
 from graf.training.state import RunState, TrainState
 from graf.training.steps import train_step
 
 from torch import Tensor
+from tqdm import tqdm
 
 log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
+LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
 EARLY_STEPS = 500  # in which sample sheets are written four times as often
 
 
@@ -50,6 +54,9 @@ class Method(Protocol):
 
     def measure(self, guard: Guard, rows: RunLog) -> dict:
         """Measure what is due after this step, before its checkpoint; returns it, {} for nothing."""
+
+    def quality(self, measured: dict) -> str:
+        """The one number of what was measured that the progress line tells, "" where there is none."""
 
     def write(self, guard: Guard, rows: RunLog) -> None:
         """Write what is due after this step."""
@@ -75,14 +82,14 @@ def train(
     install_signal_handler()
     state.require_same_everywhere()
     method = Adversarial(state, dataset) if method is None else method
-    numbers, measured, monitor = {}, {}, _monitor_of(state)
+    numbers, measured, quality, monitor = {}, {}, "", _monitor_of(state)
     save_run, give_back = lambda: _save(state, numbers, memory_snapshot), config.memory.empty_cache == "phases"
     guard = Guard(state, interruption, save_run, method.advised, monitor.phase, empty_caches=give_back)
     with (
         repeatable(state.device),
         monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as rows,
-        progress(total=training.max_steps, initial=state.step, desc=config.expname, unit="step", disable=not first) as bar,
+        _progress_line(config, state.step, first) as line,
         guard,
         contextlib.closing(_batches(state, dataset)) as batches,
     ):
@@ -97,16 +104,18 @@ def train(
                 numbers = {}
                 continue
             monitor.step_done(state.step)
-            bar.update(state.step - bar.n)
+            line.update(state.step - line.n)
             # Numbers of the step
             if due(state.step, training.print_every):
                 numbers = rows.scalars(stats | state.gradient_scales(), state.step)
                 rows.memory(monitor.latest(), state.step)
+                rows.speed(state.step)
                 state.note_losses(numbers)
                 method.look(numbers)
-                bar.set_postfix({name: f"{numbers[name]:.3f}" for name in method.SHOWN}, refresh=False)
+                line.set_postfix_str(_told(state, numbers, method.SHOWN, quality, monitor), refresh=False)
             # What is measured and written between steps
             measured = method.measure(guard, rows)
+            quality = method.quality(measured) or quality
             if due(state.step, MEMORY_LINE_EVERY):
                 log.info("step %d: %s", state.step, monitor.line())
             if due(state.step, training.save_every) or guard.owes_checkpoint:
@@ -116,6 +125,8 @@ def train(
             method.write(guard, rows)
             if isinstance(config.memory.empty_cache, int) and due(state.step, config.memory.empty_cache):
                 clean_up()
+            if due(state.step, training.print_every):
+                rows.restart_clock(state.step)
     return measured
 
 
@@ -142,12 +153,20 @@ class Adversarial:
             rows.evaluation(measured, state.step)
         return measured
 
+    def quality(self, measured: dict) -> str:
+        kids = (value for name, value in measured.get("values", {}).items() if name.startswith("kid_"))
+        return next((f"KID {value:.4g}" for value in kids), "")
+
     def write(self, guard: Guard, rows: RunLog) -> None:
         state, training = self.state, self.state.config.training
         if sample_due(state.step, training.sample_every):
-            guard.optional("sample", lambda: rows.scalars(write_samples(state), state.step))
+            guard.optional("sample", partial(self._sample, rows))
         if due(state.step, training.video_every):
             guard.optional("video", partial(write_rotation, state))
+
+    def _sample(self, rows: RunLog) -> None:
+        rows.scalars(write_samples(self.state), self.state.step)
+        rows.picture("samples", sheet_path(self.state, "rgb"), self.state.step)
 
     def advised(self, error: OutOfMemory) -> OutOfMemory:
         return with_advice(error, self.state)
@@ -161,6 +180,21 @@ def due(step: int, every: int) -> bool:
 def sample_due(step: int, every: int) -> bool:
     """Whether sheets are written after this step: every so many, and four times as often early on."""
     return due(step, every) or (step <= EARLY_STEPS and due(step, -(-every // 4)))
+
+
+def _progress_line(config: RunConfig, step: int, shown: bool) -> tqdm:
+    """The line that says how far the run is."""
+    return progress(
+        total=config.training.max_steps, initial=step, desc=config.expname, unit="step", disable=not shown, bar_format=LINE
+    )
+
+
+def _told(state: RunState, numbers: dict[str, float], names: Iterable[str], quality: str, monitor: MemoryMonitor) -> str:
+    """What the progress line says beside steps: images seen, losses, what was measured, memory."""
+    images = f"{state.step * state.config.training.batch_size:,} images"
+    values = (f"{name} {numbers[name]:.3f}" for name in names)
+    memory = (f"{n_bytes / GB:.2f} GB" for name, n_bytes in monitor.latest().items() if name == "host_bytes")
+    return ", ".join(filter(None, (images, *values, quality, *memory)))
 
 
 def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:

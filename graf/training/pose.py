@@ -143,15 +143,17 @@ class PoseMethod:
     def measure(self, guard: Guard, rows: RunLog) -> dict:
         """Validation where it is due, and after the last step the test."""
         state, training = self.state, self.state.config.training
-        last = state.step == training.max_steps
+        last, measured = state.step == training.max_steps, {}
         if last or (training.validate_every and state.step % training.validate_every == 0):
-            guard.optional("validation", lambda: rows.scalars(self.validate(), state.step))
-        measured: dict[str, float] = {}
+            guard.optional("validation", lambda: measured.update(self.validate()))
         if last:
             guard.optional("test", lambda: measured.update(self.test()))
-            if measured:
-                rows.scalars(measured, state.step)
+        if measured:
+            rows.scalars(measured, state.step)
         return measured
+
+    def quality(self, measured: dict[str, float]) -> str:
+        return f"azimuth error {measured['val_azimuth_deg']:.2f} degrees" if "val_azimuth_deg" in measured else ""
 
     def write(self, guard: Guard, rows: RunLog) -> None:
         pass

@@ -1,6 +1,7 @@
 """Sample sheets and videos of fixed objects, written during training."""
 
 import logging
+from pathlib import Path
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
 from graf.evaluation.collapse import collapse_warning
@@ -27,12 +28,16 @@ def write_samples(state: TrainState) -> dict[str, float]:
     rendering = render_views(state.generator_ema, objects, poses)
     with not_worth_a_run("sample sheets"):
         for kind in KINDS:
-            path = state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
-            write_grid(path, picture(rendering, kind, data.near, data.far), n_views)
+            write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views)
     stats = sanity(rendering, data.near, data.far)
     if message := collapse_warning({"step": state.step} | stats):
         log.warning("step %d: %s", state.step, message)
     return stats
+
+
+def sheet_path(state: TrainState, kind: str) -> Path:
+    """Where the sheet of a kind, such as "rgb", lies that was written at the state's step."""
+    return state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
 
 
 def write_rotation(state: TrainState) -> None:

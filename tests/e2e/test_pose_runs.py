@@ -36,7 +36,7 @@ def test_a_run_ends_with_seven_plots_and_a_csv(folder):
     said = (folder / "said.txt").read_text()
     assert "training on 32 images, validating on 4 and testing on 4, of other objects" in said
     assert "epoch 0.5, step 4: validation, 4 samples collected" in said
-    assert "degrees on the test set; the plots are in results/pose/plots" in said
+    assert "degrees on the test set" in said and "plots:      results/pose/plots" in said
     assert len(plots(folder)) == 8 and "validation.csv" in plots(folder)
     rows = [json.loads(line) for line in (folder / "results" / "pose" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "val_azimuth_deg" in row] == [2, 4]

@@ -131,9 +131,12 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
     assert [row["step"] for row in rows if "evaluation" in row] == [2, 4]
     assert "kid_efficientnet-lite0" in next(row for row in rows if "evaluation" in row)["evaluation"]["values"]
 
-    (last,) = (line for line in said.splitlines() if line.startswith("done: "))
+    closing = dict(line.split(":", 1) for line in said[said.index("done:") :].splitlines() if ":" in line)
     kid = rows[-1]["evaluation"]["values"]["kid_efficientnet-lite0"]
-    assert "at step 4" in last and f"KID (efficientnet-lite0) {kid:.4g}; 16 generated and 16 real images at 16 px" in last
+    assert "at step 4" in closing["done"] and "for 4 steps" in closing["time"] and "GB at most" in closing["memory"]
+    assert closing["quality"].endswith(f"KID (efficientnet-lite0) {kid:.4g}; 16 generated and 16 real images at 16 px")
+    assert closing["checkpoint"].strip() == "results/smoke/model.pt"
+    assert closing["next"].strip() == "python eval.py --run results/smoke"
     assert len(list((run_dir / "curves").glob("metrics_efficientnet-lite0_*.png"))) == 1
 
     results = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}

@@ -4,9 +4,12 @@ import sys
 from types import SimpleNamespace
 
 import graf.runtime.files
-from graf.training.logging import RunLog
+from graf.training.logging import RunLog, tag_of
 
+import imageio.v2 as imageio
+import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +41,41 @@ def test_a_log_that_cannot_be_opened_ends_no_run(smoke, tmp_path, caplog):
     log.close()
     assert "rows of metrics.jsonl cannot be written" in caplog.text
     assert "TensorBoard's events cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("loss_d", "losses/loss_d"),
+        ("penalty", "losses/penalty"),
+        ("logit_fake", "logits/logit_fake"),
+        ("grad_norm_g", "gradients/grad_norm_g"),
+        ("gradient_scale_d", "gradients/gradient_scale_d"),
+        ("lr_g", "rates/lr_g"),
+        ("val_azimuth_deg", "metrics/val_azimuth_deg"),
+        ("opacity", "images/opacity"),
+    ],
+)
+def test_curves_are_grouped(name, tag):
+    assert tag_of(name) == tag
+
+
+def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_path):
+    log = RunLog(tmp_path, smoke("training.monitoring=tensorboard"), step=0)
+    imageio.imwrite(tmp_path / "sheet.png", np.zeros((4, 4, 3), np.uint8))
+    log.scalars({"loss_d": 1.0}, 10)
+    log.speed(10)
+    log.picture("samples", tmp_path / "sheet.png", 10)
+    log.picture("samples", tmp_path / "missing.png", 20)
+    log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"losses/loss_d", "speed/seconds_per_step", "speed/steps_per_second"} == set(tags["scalars"])
+    assert tags["images"] == ["samples"] and [image.step for image in events.Images("samples")] == [10]
+    (config,) = events.Tensors("config/text_summary")
+    assert b"netwidth" in config.tensor_proto.string_val[0]
+    assert not (tmp_path / "metrics.jsonl").read_text().count("seconds")
 
 
 def test_wandb_knows_a_run_that_is_continued(smoke, tmp_path, monkeypatch):

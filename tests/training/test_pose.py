@@ -185,7 +185,8 @@ def test_a_validation_tells_one_line_and_draws_nothing(build, caplog):
         "epoch 0.8, step 6: validation, 4 samples collected",
         "epoch 0.8, step 6: test, 4 samples collected",
     ]
-    assert measured.keys() == {f"test_{name}" for name in ("azimuth_deg", "elevation_deg", "rotation_deg", "within_15_deg")}
+    names = ("azimuth_deg", "elevation_deg", "rotation_deg", "within_15_deg")
+    assert measured.keys() == {f"{of}_{name}" for of in ("val", "test") for name in names}
     assert not list(state.config.run_dir.rglob("*.png"))
 
 
