@@ -31,7 +31,7 @@ from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.pose import cameras_of, pose_accuracy
 from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
-from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary
+from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.shapes import Subject, silhouette_variety, surface_coverage
 from graf.evaluation.sheets import (
@@ -168,10 +168,20 @@ class Evaluation:
         flags = self.flags
         return sweep_trajectories(flags.azimuths, flags.elevations, flags.n_objects, self.generator.config)
 
+    @functools.cached_property
+    def footer(self) -> str | None:
+        """Below sheets: the run, its step, and its KID where that was measured; None with --plain."""
+        if self.flags.plain:
+            return None
+        kept = self.results.kept()
+        key = f"kid_{kept.get('extractor')}"
+        measured = f", {title(key)} {kept['values'][key]:.4g}" if key in kept.get("values", {}) else ""
+        return f"{self.generator.config.expname}, step {self.step:,}{measured}"
+
     def sweep(self) -> list[Path]:
         kinds, columns = STAGES[self.flags.stage], len(self.flags.azimuths or range(VIEWS))
         files, errors = write_sweep(
-            self.generator, self.objects, self.trajectories, kinds, columns, self.out, self.flags.resolution
+            self.generator, self.objects, self.trajectories, kinds, columns, self.out, self.flags.resolution, self.footer
         )
         if self.generator.config.ccsr.mode == "refine":
             exact = errors["low_resolution_error"]
@@ -231,17 +241,17 @@ class Evaluation:
     def sheets(self) -> list[Path]:
         resolution = self.flags.resolution
         corners = sample_objects(self.generator, 4, self.flags.seed, self.flags.truncation)
-        files = interpolation_sheet(self.generator, corners, self.out, resolution=resolution)
+        files = interpolation_sheet(self.generator, corners, self.out, resolution=resolution, footer=self.footer)
         files += interpolation_video(self.generator, corners, self.out, resolution=resolution)
         objects = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # the sheet truncates them itself
-        files += truncation_sheet(self.generator, objects, self.out, resolution=resolution)
+        files += truncation_sheet(self.generator, objects, self.out, resolution=resolution, footer=self.footer)
         if self.generator.class_embedding is not None:
-            files += class_rows(self.generator, self.objects[0], self.out, resolution)
+            files += class_rows(self.generator, self.objects[0], self.out, resolution, self.footer)
         return files
 
     def neighbours(self) -> list[Path]:
-        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.flags.seed)
-        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.flags.seed)
+        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.flags.seed, footer=self.footer)
+        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.flags.seed, footer=self.footer)
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
     def mesh(self) -> list[Path]:
@@ -299,7 +309,8 @@ class Evaluation:
         paths = self.photograph_files
         for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
             log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
-        return write_inversion(self.generator, inversion, photographs, self.out / "inversion", list(map(str, paths)))
+        names = list(map(str, paths))
+        return write_inversion(self.generator, inversion, photographs, self.out / "inversion", names, self.footer)
 
     def export(self) -> list[Path]:
         fingerprint = self.data_fingerprint

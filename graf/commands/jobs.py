@@ -90,6 +90,7 @@ RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsi
 OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
+PLAIN = Flag("plain", "sheets without captions, in the pixels as rendered", default=False)
 STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
@@ -122,17 +123,18 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("sweep", "angle sheet, rotation and elevation videos, colours and depth"),
         methodcaller("sweep"),
-        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION),
+        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
         needs="trajectories",
     ),
     Job(
         Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
         methodcaller("sheets"),
-        flags=(OBJECTS, TRUNCATION, RESOLUTION),
+        flags=(OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
     ),
     Job(
         Flag("neighbours", "samples beside the nearest training images, real beside fake"),
         methodcaller("neighbours"),
+        flags=(PLAIN,),
         needs="dataset",
     ),
     Job(
@@ -159,7 +161,7 @@ JOBS = (  # in the order in which they are done
             nargs="+",
         ),
         methodcaller("invert"),
-        flags=(ESTIMATOR,),
+        flags=(ESTIMATOR, PLAIN),
         needs="photographs",
     ),
     Job(

@@ -34,6 +34,7 @@ from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
 from graf.training.loop import Adversarial, Method, train
+from graf.training.samples import write_progress
 from graf.training.state import RunState, TrainState, restore, start_from
 from graf.training.steps import train_step
 
@@ -176,7 +177,14 @@ def generator_run(
             "next": f"python eval.py --run {config.run_dir}",
         }
 
-    return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
+    return Run(
+        state,
+        dataset,
+        Adversarial(state, dataset),
+        lambda: dry_run(state, dataset),
+        done,
+        ended=lambda: write_progress(config.run_dir),
+    )
 
 
 def continued(config: Config, checkpoint: Path | None) -> Config:

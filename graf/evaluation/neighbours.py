@@ -11,6 +11,7 @@ from pathlib import Path
 
 from graf.data.views import Views
 from graf.errors import GrafError
+from graf.evaluation.captions import Captions
 from graf.evaluation.extractors import Extractor, choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.evaluation.sampling import fresh_samples, labels_of
@@ -43,10 +44,18 @@ class Neighbours:
 
 
 def neighbour_sheet(
-    generator: Generator, dataset: Views, out: Path, n_samples: int = 64, k: int = 3, n_shown: int = 8, seed: int = 0
+    generator: Generator,
+    dataset: Views,
+    out: Path,
+    n_samples: int = 64,
+    k: int = 3,
+    n_shown: int = 8,
+    seed: int = 0,
+    footer: str | None = None,
 ) -> Neighbours:
     """Write out/neighbours.png: of n_samples fresh ones the n_shown that are nearest to a training image, one per row, each
-    followed by its k nearest training images; and out/neighbours.json, which names those and the extractor.
+    followed by its k nearest training images, with captions where there is a footer; and out/neighbours.json, which names those
+    and the extractor.
 
     Raises GrafError where there are fewer than 2 training images, or where the extractor's weights are missing.
     """
@@ -59,7 +68,10 @@ def neighbour_sheet(
     found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, generator.background.device)
     shown = found.distance[:, 0].argsort()[:n_shown].tolist()
     pictures = [picture for i in shown for picture in (samples[i], *_images(dataset, found.index[i].tolist()))]
-    write_grid(out / "neighbours.png", torch.stack(pictures), 1 + found.index.shape[1])
+    k_found = found.index.shape[1]
+    names = [f"photograph {i + 1}" for i in range(k_found)]
+    captions = Captions(footer, ["generated", *names], note="photographs: the nearest of the training set first")
+    write_grid(out / "neighbours.png", torch.stack(pictures), 1 + k_found, captions)
     _write_summary(out / "neighbours.json", found, shown, dataset, extractor)
     distances = found.distance[:, 0]
     log.info(

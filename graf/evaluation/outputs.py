@@ -1,7 +1,9 @@
 """Pictures and videos of renderings, written atomically."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from graf.evaluation.captions import DEPTH_COLOURS, Captions, captioned, enlarged
 from graf.models.generator import Rendering
 from graf.runtime.files import whole_file
 
@@ -12,6 +14,8 @@ import torch
 from torch import Tensor
 from torchvision.utils import make_grid
 
+BARE = Captions(None)
+SMALLEST_VIDEO = 256  # pixels; a player's controls would cover less
 KINDS = ("rgb", "depth", "opacity")  # and "nerf", the field's own rendering where it is refined
 
 
@@ -32,13 +36,15 @@ def picture(rendering: Rendering, kind: str, near: float, far: float) -> Tensor:
     if kind == "opacity":
         return as_uint8(rendering.opacity * 2 - 1).expand(-1, 3, -1, -1)
     closeness = ((far - rendering.depth[:, 0]) / (far - near)).clamp(0, 1).numpy()
-    colours = matplotlib.colormaps["magma"](closeness)[..., :3] * rendering.opacity[:, 0, :, :, None].numpy()
+    colours = matplotlib.colormaps[DEPTH_COLOURS](closeness)[..., :3] * rendering.opacity[:, 0, :, :, None].numpy()
     return as_uint8(torch.from_numpy(colours).movedim(-1, 1) * 2 - 1)
 
 
-def write_grid(path: Path, pictures: Tensor, columns: int) -> Path:
-    """uint8 pictures (N, 3, H, W) as one PNG with so many columns."""
-    return write_image(path, make_grid(pictures, nrow=columns, padding=2, pad_value=255))
+def write_grid(path: Path, pictures: Tensor, columns: int, captions: Captions = BARE) -> Path:
+    """uint8 pictures (N, 3, H, W) as one PNG with so many columns, with captions enlarged."""
+    if captions.footer is None:
+        return write_image(path, make_grid(pictures, nrow=columns, padding=2, pad_value=255))
+    return write_image(path, captioned(pictures, columns, captions))
 
 
 def write_image(path: Path, picture: Tensor) -> Path:
@@ -49,7 +55,10 @@ def write_image(path: Path, picture: Tensor) -> Path:
 
 
 def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
-    """uint8 frames (T, 3, H, W) as a video, mp4 or an endless gif by the name's suffix. Odd sizes gain a row or column."""
+    """uint8 frames (T, 3, H, W) as a video, mp4 or an endless gif by the name's suffix, at least SMALLEST_VIDEO pixels wide, an
+    mp4 as high too. Odd sizes gain a row or column."""
+    height, width = frames.shape[-2:]
+    frames = enlarged(frames, SMALLEST_VIDEO / (width if path.suffix == ".gif" else min(height, width)))
     frames = torch.nn.functional.pad(frames, (0, frames.shape[-1] % 2, 0, frames.shape[-2] % 2))
     pictures = np.ascontiguousarray(frames.movedim(1, -1).numpy())
     with whole_file(path) as temporary:
@@ -57,6 +66,17 @@ def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
             imageio.mimwrite(temporary, pictures, duration=1000 / fps, loop=0)
         else:
             imageio.mimwrite(temporary, pictures, fps=fps, codec="libx264", quality=8, macro_block_size=2)
+    return path
+
+
+def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, last_s: float = 2.0) -> Path:
+    """Pictures in files as an endless gif, each shown for so many seconds; those of another size than the last are left out."""
+    size = imageio.imread(pictures[-1]).shape
+    kept = [picture for picture in pictures if imageio.imread(picture).shape == size]
+    durations = [1000 * seconds] * (len(kept) - 1) + [1000 * last_s]
+    with whole_file(path) as temporary, imageio.get_writer(temporary, duration=durations, loop=0) as writer:
+        for picture in kept:
+            writer.append_data(imageio.imread(picture))
     return path
 
 

@@ -1,4 +1,7 @@
-"""Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images."""
+"""Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images.
+
+A `footer` is a line below a sheet, which gets captions then; without one it is the bare pictures.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +10,7 @@ from graf.camera import middle_poses, sample_poses, side_azimuth
 from graf.config import DataConfig, LatentConfig
 from graf.data.views import Views
 from graf.errors import GrafError
+from graf.evaluation.captions import Captions, numbered
 from graf.evaluation.outputs import as_uint8, write_grid, write_video
 from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects
 from graf.models.generator import Generator
@@ -26,7 +30,12 @@ def sheet_pose(data: DataConfig) -> Tensor:
 
 
 def interpolation_sheet(
-    generator: Generator, objects: Objects, out: Path, columns: int = 7, resolution: int | None = None
+    generator: Generator,
+    objects: Objects,
+    out: Path,
+    columns: int = 7,
+    resolution: int | None = None,
+    footer: str | None = None,
 ) -> list[Path]:
     """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
 
@@ -34,7 +43,17 @@ def interpolation_sheet(
     Raises GrafError for another number of objects, and as all here for more pictures than memory.max_test_outputs.
     """
     modes = _interpolated(generator, objects, latent_grid, columns, resolution)
-    return [write_grid(out / f"interpolation_{mode}.png", pictures, columns) for mode, pictures in modes]
+    shares = [f"{share:.0%}" for share in torch.linspace(0, 1, columns).tolist()]
+    rows = shares if len(objects[0]) == 4 else ()
+    return [
+        write_grid(
+            out / f"interpolation_{mode}.png",
+            pictures,
+            columns,
+            Captions(footer, shares, rows, f"from object to object: {mode}"),
+        )
+        for mode, pictures in modes
+    ]
 
 
 def interpolation_video(
@@ -47,17 +66,25 @@ def interpolation_video(
 
 
 def truncation_sheet(
-    generator: Generator, objects: Objects, out: Path, columns: int = 6, resolution: int | None = None
+    generator: Generator,
+    objects: Objects,
+    out: Path,
+    columns: int = 6,
+    resolution: int | None = None,
+    footer: str | None = None,
 ) -> list[Path]:
     """out/truncation.png: one object per row; latents are scaled by psi per column, from 0, the mean object, to 1, itself."""
     latents, classes = objects
     psi = torch.linspace(0, 1, columns)
     scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
     pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), resolution)
-    return [write_grid(out / "truncation.png", pictures, columns)]
+    captions = Captions(footer, [f"truncation {scale:.1f}" for scale in psi.tolist()], numbered(len(latents)))
+    return [write_grid(out / "truncation.png", pictures, columns, captions)]
 
 
-def class_rows(generator: Generator, latents: Tensor, out: Path, resolution: int | None = None) -> list[Path]:
+def class_rows(
+    generator: Generator, latents: Tensor, out: Path, resolution: int | None = None, footer: str | None = None
+) -> list[Path]:
     """out/classes.png: one class per row, the same latents (N, Z) in all rows. Raises GrafError for a model without classes."""
     if generator.class_embedding is None:
         raise GrafError(
@@ -67,10 +94,13 @@ def class_rows(generator: Generator, latents: Tensor, out: Path, resolution: int
     n_classes = generator.class_embedding.num_embeddings
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
     pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
-    return [write_grid(out / "classes.png", pictures, len(latents))]
+    captions = Captions(footer, numbered(len(latents), "latents"), numbered(n_classes, "class"))
+    return [write_grid(out / "classes.png", pictures, len(latents), captions)]
 
 
-def real_against_fake_grid(generator: Generator, dataset: Views, out: Path, n: int = 16, seed: int = 0) -> list[Path]:
+def real_against_fake_grid(
+    generator: Generator, dataset: Views, out: Path, n: int = 16, seed: int = 0, footer: str | None = None
+) -> list[Path]:
     """out/real_against_fake.png: rows of real images, each above a row of fresh samples from the same cameras and of the same
     classes; where the data is unposed, from cameras drawn from the config's range."""
     rng = torch.Generator().manual_seed(seed)
@@ -82,7 +112,8 @@ def real_against_fake_grid(generator: Generator, dataset: Views, out: Path, n: i
     rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
     columns = len(rows[0])
     padded = [torch.cat([row, row.new_full((columns - len(row), *row.shape[1:]), 255)]) for row in rows]  # with white
-    return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns)]
+    captions = Captions(footer, rows=["photographs", "generated"] * (len(rows) // 2), note="from the same cameras")
+    return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns, captions)]
 
 
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:

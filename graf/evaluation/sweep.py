@@ -10,9 +10,18 @@ import json
 import logging
 from pathlib import Path
 
-from graf.camera import elevation_poses, middle_elevation, rotation_poses, sweep_poses, view_azimuths
-from graf.config import Config
+from graf.camera import (
+    azimuth_and_v,
+    elevation_of_v,
+    elevation_poses,
+    middle_elevation,
+    rotation_poses,
+    sweep_poses,
+    view_azimuths,
+)
+from graf.config import Config, DataConfig
 from graf.errors import GrafError
+from graf.evaluation.captions import Captions, numbered
 from graf.evaluation.outputs import as_uint8, picture, side_by_side, write_grid, write_image, write_video
 from graf.evaluation.results import rendering_sha256
 from graf.evaluation.sampling import VIEWS_AT_ONCE, Objects, fast_renderers, render_each
@@ -66,10 +75,12 @@ def write_sweep(
     columns: int,
     out: Path,
     resolution: int | None = None,
+    footer: str | None = None,
 ) -> tuple[list[Path], Errors]:
     """sweep_<kind>.png (objects down, `columns` views across) and <trajectory>_<kind>.mp4 and .gif of each trajectory's cameras
     (V, 3, 4); kinds as `outputs.picture` knows them.
 
+    footer: a line below the sheets, which get captions then; None for bare pictures.
     Frames that are there already are kept. Returns the files, and the largest of their `low_resolution_errors`.
     """
     files, errors, n = [], NO_ERRORS, len(objects[0])
@@ -85,10 +96,24 @@ def write_sweep(
                 pictures = frames.read(kind)
                 if name == SHEET:
                     views = torch.cat(pictures.tensor_split(n, dim=-1))  # object by object
-                    files.append(write_grid(out / f"{name}_{kind}.png", views, columns))
+                    captions = sheet_captions(trajectories[name], n, columns, kind, generator.config.data, footer)
+                    files.append(write_grid(out / f"{name}_{kind}.png", views, columns, captions))
                 else:
                     files += [write_video(out / f"{name}_{kind}{suffix}", pictures) for suffix in (".mp4", ".gif")]
     return files, errors
+
+
+def sheet_captions(poses: Tensor, n_objects: int, columns: int, kind: str, data: DataConfig, footer: str | None) -> Captions:
+    """Of a sheet of objects from cameras (V, 3, 4), in rows of the same azimuths: each column's azimuth, each row's object and
+    elevation, and of depths the colours."""
+    azimuth_deg, v = azimuth_and_v(poses)
+    elevations = [elevation_of_v(row) for row in v[::columns].tolist()]
+    return Captions(
+        footer,
+        [f"azimuth {angle:.0f}°" for angle in azimuth_deg[:columns].tolist()],
+        [f"{name}\nelevation {angle:.0f}°" for name in numbered(n_objects) for angle in elevations],
+        depths=(data.near, data.far) if kind == "depth" else None,
+    )
 
 
 class Frames:

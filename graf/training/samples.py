@@ -6,14 +6,16 @@ from pathlib import Path
 from graf.camera import middle_poses, rotation_poses, view_azimuths
 from graf.evaluation.collapse import collapse_warning
 from graf.evaluation.consistency import sanity
-from graf.evaluation.outputs import KINDS, picture, side_by_side, write_grid, write_video
+from graf.evaluation.outputs import KINDS, picture, side_by_side, write_gif, write_grid, write_video
 from graf.evaluation.sampling import fast_renderers, render_each, render_views, sample_objects
+from graf.evaluation.sweep import sheet_captions
 from graf.runtime.files import not_worth_a_run
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")
 
 SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
+MOST_FRAMES = 40  # of progress.gif
 
 
 def write_samples(state: TrainState) -> dict[str, float]:
@@ -26,9 +28,11 @@ def write_samples(state: TrainState) -> dict[str, float]:
     poses = middle_poses(view_azimuths(n_views, data), data)
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
+    footer = f"{state.config.expname}, step {state.step:,}"
     with not_worth_a_run("sample sheets"):
         for kind in KINDS:
-            write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views)
+            captions = sheet_captions(poses, SHEET_OBJECTS, n_views, kind, data, footer)
+            write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views, captions)
     stats = sanity(rendering, data.near, data.far)
     if message := collapse_warning({"step": state.step} | stats):
         log.warning("step %d: %s", state.step, message)
@@ -49,3 +53,17 @@ def write_rotation(state: TrainState) -> None:
     frames = side_by_side(picture(rendering, "rgb", data.near, data.far), SHEET_OBJECTS)
     with not_worth_a_run("videos"):
         write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)
+
+
+def write_progress(run_dir: Path) -> Path | None:
+    """samples/progress.gif: the fixed objects through the steps, of the run's sheets of colours; None where there are not two.
+
+    Of many sheets MOST_FRAMES are taken, spread evenly, the last one always; one is held at a time.
+    """
+    sheets = sorted((run_dir / "samples").glob("*_rgb.png"))
+    if len(sheets) < 2:
+        return None
+    n = min(len(sheets), MOST_FRAMES)
+    shown = [sheets[i * (len(sheets) - 1) // (n - 1)] for i in range(n)]
+    with not_worth_a_run("progress.gif"):
+        return write_gif(run_dir / "samples" / "progress.gif", shown)

@@ -343,7 +343,7 @@ def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, cap
     monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
     path = tmp_path / "0.5_0090.png"
     Image.new("RGB", (32, 24), (200, 100, 50)).save(path)
-    flags = argparse.Namespace(invert=[str(path)], seed=3, estimator=None, metrics=None)
+    flags = argparse.Namespace(invert=[str(path)], seed=3, estimator=None, metrics=None, plain=True)
     evaluation = Evaluation(flags, with_balls(refine("data.v=[0.45]")), 0, tmp_path, tmp_path / "out", None)
     with caplog.at_level(logging.INFO, logger="graf"):
         files = evaluation.invert()

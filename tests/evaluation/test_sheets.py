@@ -156,7 +156,7 @@ def test_an_interpolation_video_has_its_frames(generator, tmp_path):
     files = sheets.interpolation_video(generator, objects, tmp_path, n_frames=6)
     assert [file.name for file in files] == [f"interpolation_{mode}.mp4" for mode in ("shape", "appearance", "both")]
     frames = imageio.mimread(files[2])
-    assert [frame.shape for frame in frames] == [(16, 16, 3)] * 6
+    assert [frame.shape for frame in frames] == [(256, 256, 3)] * 6
 
 
 def test_without_an_appearance_code_there_is_one_way(smoke, tmp_path):

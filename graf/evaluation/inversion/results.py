@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
+from graf.evaluation.captions import Captions
 from graf.evaluation.outputs import as_uint8, picture, write_grid, write_video
 from graf.evaluation.sampling import fast_renderers, render_each, render_views
-from graf.evaluation.sweep import VIDEO_FRAMES, VIEWS
+from graf.evaluation.sweep import VIDEO_FRAMES, VIEWS, sheet_captions
 from graf.models.generator import Generator
 from graf.runtime.files import write_text
 
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
+
+LONGEST_NAME = 24  # characters of a photograph's name beside it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +47,25 @@ def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:
 
 
 def write_inversion(
-    generator: Generator, inversion: Inversion, photographs: Tensor, out: Path, names: Sequence[str]
+    generator: Generator,
+    inversion: Inversion,
+    photographs: Tensor,
+    out: Path,
+    names: Sequence[str],
+    footer: str | None = None,
 ) -> list[Path]:
-    """Write photographs (N, 3, W, W) beside their fits, the object from all sides as sheet and videos, and numbers as JSON."""
+    """Write photographs (N, 3, W, W) beside their fits, the object from all sides as sheet and videos, and numbers as JSON; the
+    sheets with captions where there is a footer."""
     data = generator.config.data
     pairs = torch.stack([photographs.cpu(), inversion.images], dim=1).flatten(0, 1)
-    files = [write_grid(out / "fit.png", as_uint8(pairs), columns=2)]
+    captions = Captions(footer, ("photograph", "found"), [Path(name).name[-LONGEST_NAME:] for name in names])
+    files = [write_grid(out / "fit.png", as_uint8(pairs), 2, captions)]
     found = inversion.latents, inversion.class_index
     azimuth_deg = view_azimuths(VIEWS, data)
     poses = poses_at(azimuth_deg, inversion.v.mean().expand_as(azimuth_deg), sum(data.radius) / 2)
     sheet = picture(render_views(generator, found, poses), "rgb", data.near, data.far)
-    files.append(write_grid(out / "sweep.png", sheet, VIEWS))
+    captions = sheet_captions(poses, 1, VIEWS, "rgb", data, footer)
+    files.append(write_grid(out / "sweep.png", sheet, VIEWS, captions))
     renderers = fast_renderers(generator, found, VIDEO_FRAMES)
     frames = picture(render_each(renderers, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
     files += [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]

@@ -1,0 +1,85 @@
+"""Sheets that need no explanation: pictures in a grid, with what they are along its edges."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from torchvision.utils import make_grid
+
+SMALLEST_TILE = 128  # pixels; smaller pictures are enlarged
+GAP, BAR = 8, 16  # pixels around texts, and across the colour bar
+TEXT, INK = 14, "#333333"
+DEPTH_COLOURS = "magma"
+
+
+@dataclass(frozen=True)
+class Captions:
+    """Texts above the columns of a sheet, left of its rows, and below it: a note on this sheet and a footer. Without a footer,
+    which is None, a sheet is the bare pictures. depths: what the brightest and the darkest colour stand for, in scene units."""
+
+    footer: str | None
+    columns: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    note: str = ""
+    depths: tuple[float, float] | None = None
+
+
+def captioned(pictures: Tensor, columns: int, captions: Captions) -> Tensor:
+    """uint8 pictures (N, 3, H, W) in so many columns, those under SMALLEST_TILE enlarged, as one picture (3, H, W)."""
+    pictures = enlarged(pictures, SMALLEST_TILE / min(pictures.shape[-2:]))
+    tiles = make_grid(torch.cat([pictures, pictures[:1]]), nrow=columns, padding=GAP // 2, pad_value=255)  # one is not padded
+    height, width = (side + GAP // 2 for side in pictures.shape[-2:])
+    n_rows = -(-len(pictures) // columns)
+    tiles = tiles[:, : n_rows * height + GAP // 2, : min(len(pictures), columns) * width + GAP // 2]
+    font = ImageFont.load_default(TEXT)
+    left = max((_width(text, font) for text in captions.rows), default=0) + GAP
+    top = 2 * TEXT if captions.columns else 0
+    depths = [f"{depth:g}" for depth in captions.depths or ()]
+    right = BAR + 3 * GAP + max(_width(text, font) for text in (*depths, "depth")) if depths else 0
+    below = "; ".join(filter(None, (captions.note, captions.footer)))
+    foot = 2 * TEXT if below else 0
+    page_width = max(left + tiles.shape[2] + right, left + _width(below, font) + GAP)
+    page = Image.new("RGB", (page_width, top + tiles.shape[1] + foot), "white")
+    page.paste(Image.fromarray(tiles.movedim(0, -1).numpy()), (left, top))
+    draw = ImageDraw.Draw(page)
+
+    def write(x: float, y: float, text: str, anchor: str) -> None:
+        draw.text((x, y), text, INK, font, anchor, align="right")
+
+    for i, text in enumerate(captions.columns):
+        write(left + (i + 0.5) * width, top / 2, text, "mm")
+    for i, text in enumerate(captions.rows):
+        write(left, top + (i + 0.5) * height, text, "rm")
+    write(left + GAP // 2, top + tiles.shape[1] + foot / 2, below, "lm")
+    if depths:
+        x, end = left + tiles.shape[2] + GAP, top + tiles.shape[1] - GAP // 2
+        page.paste(_colour_bar(end - top - GAP // 2), (x, top + GAP // 2))
+        for y, text in zip((top + GAP, (top + end) / 2, end - GAP), (depths[0], "depth", depths[1]), strict=True):
+            write(x + BAR + GAP, y, text, "lm")
+    return torch.from_numpy(np.array(page)).movedim(-1, 0)
+
+
+def enlarged(pictures: Tensor, factor: float) -> Tensor:
+    """Pictures (..., H, W) larger by the next whole factor, each pixel a square of pixels; as they are up to a factor of 1."""
+    factor = math.ceil(factor)
+    return pictures.repeat_interleave(factor, -2).repeat_interleave(factor, -1) if factor > 1 else pictures
+
+
+def numbered(n: int, name: str = "object") -> list[str]:
+    """Names of n objects, counted from 0 as in the names of their files."""
+    return [f"{name} {i}" for i in range(n)]
+
+
+def _width(text: str, font: ImageFont.FreeTypeFont) -> int:
+    return max(math.ceil(font.getlength(line)) for line in text.split("\n"))
+
+
+def _colour_bar(height: int) -> Image.Image:
+    """From near, at the top, to far."""
+    colours = matplotlib.colormaps[DEPTH_COLOURS](np.linspace(1, 0, height))[:, None, :3]
+    return Image.fromarray((255 * colours).round().astype(np.uint8)).resize((BAR, height))
