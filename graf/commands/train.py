@@ -172,19 +172,12 @@ def generator_run(
     def done(measured: dict) -> dict[str, str]:
         return {
             "quality": summary(measured) if measured else "",
-            "samples": str(config.run_dir / "samples") if config.training.sample_every else "",
+            "progress": str(write_progress(config.run_dir, state.step) or ""),
             "curves": str(config.run_dir / "curves"),
             "next": f"python eval.py --run {config.run_dir}",
         }
 
-    return Run(
-        state,
-        dataset,
-        Adversarial(state, dataset),
-        lambda: dry_run(state, dataset),
-        done,
-        ended=lambda: write_progress(config.run_dir),
-    )
+    return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
 
 
 def continued(config: Config, checkpoint: Path | None) -> Config:

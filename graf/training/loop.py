@@ -137,6 +137,7 @@ class Adversarial:
 
     def __init__(self, state: TrainState, dataset: Views):
         self.state, self.dataset, self.watch = state, dataset, CollapseWatch()
+        self.measured: dict = {}  # after the newest step
 
     def step(self, images: Tensor, labels: Labels) -> dict[str, Tensor]:
         return train_step(self.state, self.dataset, images, labels)
@@ -146,12 +147,12 @@ class Adversarial:
 
     def measure(self, guard: Guard, rows: RunLog) -> dict:
         state, training = self.state, self.state.config.training
-        if not (due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps)):
-            return {}
-        measured = guard.optional_together("metrics", partial(evaluate, state, self.dataset), otherwise={})
-        if measured:
-            rows.evaluation(measured, state.step)
-        return measured
+        self.measured = {}
+        if due(state.step, training.fid_every) or (training.fid_every and state.step == training.max_steps):
+            self.measured = guard.optional_together("metrics", partial(evaluate, state, self.dataset), otherwise={})
+        if self.measured:
+            rows.evaluation(self.measured, state.step)
+        return self.measured
 
     def quality(self, measured: dict) -> str:
         kids = (value for name, value in measured.get("values", {}).items() if name.startswith("kid_"))
@@ -165,7 +166,7 @@ class Adversarial:
             guard.optional("video", partial(write_rotation, state))
 
     def _sample(self, rows: RunLog) -> None:
-        rows.scalars(write_samples(self.state), self.state.step)
+        rows.scalars(write_samples(self.state, self.quality(self.measured)), self.state.step)
         rows.picture("samples", sheet_path(self.state, "rgb"), self.state.step)
 
     def advised(self, error: OutOfMemory) -> OutOfMemory:

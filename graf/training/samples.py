@@ -18,17 +18,18 @@ SHEET_OBJECTS, SHEET_VIEWS, VIDEO_FRAMES = 4, 4, 60
 MOST_FRAMES = 40  # of progress.gif
 
 
-def write_samples(state: TrainState) -> dict[str, float]:
+def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
     """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average.
 
-    Returns statistics of their silhouettes and depth, and warns where these show a collapse.
+    quality: what was measured at this step, for the footer. Returns statistics of their silhouettes and depth, and warns where
+    these show a collapse.
     """
     data = state.config.data
     n_views = min(SHEET_VIEWS, state.config.memory.max_validation_outputs // SHEET_OBJECTS)
     poses = middle_poses(view_azimuths(n_views, data), data)
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
-    footer = f"{state.config.expname}, step {state.step:,}"
+    footer = ", ".join(filter(None, (state.config.expname, f"step {state.step:,}", quality)))
     with not_worth_a_run("sample sheets"):
         for kind in KINDS:
             captions = sheet_captions(poses, SHEET_OBJECTS, n_views, kind, data, footer)
@@ -55,15 +56,17 @@ def write_rotation(state: TrainState) -> None:
         write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)
 
 
-def write_progress(run_dir: Path) -> Path | None:
-    """samples/progress.gif: the fixed objects through the steps, of the run's sheets of colours; None where there are not two.
+def write_progress(run_dir: Path, step: int) -> Path | None:
+    """samples/progress.gif: the fixed objects until a step, of the run's sheets of colours; None where there are not two.
 
     Of many sheets MOST_FRAMES are taken, spread evenly, the last one always; one is held at a time.
     """
-    sheets = sorted((run_dir / "samples").glob("*_rgb.png"))
+    last = run_dir / "samples" / f"{step:08d}_rgb.png"
+    sheets = sorted(sheet for sheet in last.parent.glob("*_rgb.png") if sheet <= last)
     if len(sheets) < 2:
         return None
     n = min(len(sheets), MOST_FRAMES)
     shown = [sheets[i * (len(sheets) - 1) // (n - 1)] for i in range(n)]
     with not_worth_a_run("progress.gif"):
-        return write_gif(run_dir / "samples" / "progress.gif", shown)
+        return write_gif(last.with_name("progress.gif"), shown)
+    return None

@@ -170,7 +170,15 @@ def test_a_checkpoint_of_the_official_graf_is_swept(tmp_path):
     fixture = ROOT.parent / "shared" / "fixtures" / "graf_official"
     if not fixture.exists():
         pytest.skip("no official checkpoint here")
-    arguments = ["--config", str(fixture / "config.yaml"), "--checkpoint", str(fixture / "model.pt"), "--azimuths", "0,90", "--plain"]
+    arguments = [
+        "--config",
+        str(fixture / "config.yaml"),
+        "--checkpoint",
+        str(fixture / "model.pt"),
+        "--azimuths",
+        "0,90",
+        "--plain",
+    ]
     call("eval.py", *arguments, "--n_objects", "1", "--out", "sweep", cwd=tmp_path)
     assert imageio.imread(tmp_path / "sweep" / "sweep_rgb.png").shape == (26 + 2, 2 * 26 + 2, 3)
 

@@ -421,7 +421,7 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_pa
     assert found["title"] == run.name
     assert len(found["images"]) == sum(tag == "img" for tag, _ in page.media) > 5
     assert min(found["images"]) > 0
-    assert found["videos"] == [16]
+    assert found["videos"] == [256]
     assert found["drawn"] == [pytest.approx(0.66, abs=0.05)]  # of the window: the ball, of radius 0.46 of its side
     assert set(found["requests"]) <= {"data:"}
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways
