@@ -1,7 +1,7 @@
 """A pose estimator beside simpler answers, on the objects that it was not trained on: python bench/measure_pose.py results/pose
 
 The mean pose looks at no image. A small convolutional network is trained here with the same data, loss and schedule, for as
-many steps as cost what the estimator's did, by the processor time of a few steps of both.
+many steps as cost what the estimator's did, or a share of it, by the processor time of a few steps of both.
 """
 
 import argparse
@@ -58,6 +58,9 @@ class SmallConvNet(nn.Module):
 def main() -> int:
     parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("run", type=Path, help="a run of train_pose.py")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="what the network's training costs, as a share of the estimator's"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()
@@ -76,7 +79,7 @@ def main() -> int:
     read = read_cameras(estimator.network, photographs_of(splits.test), len(true), device)
     rows["estimator"] = accuracy(read, true) | {"steps": steps, "cpu_minutes": steps * cost / 60}
     own = step_seconds(PoseState(config, device, distance, estimator=SmallConvNet(distance)), splits)
-    rows["convolutions"] = trained(config, device, splits, distance, round(steps * cost / own))
+    rows["convolutions"] = trained(config, device, splits, distance, round(args.share * steps * cost / own))
     rows["convolutions"]["cpu_minutes"] = rows["convolutions"]["steps"] * own / 60
     for name, row in rows.items():
         log.info("%-12s  %s", name, ", ".join(f"{key} {value:.4g}" for key, value in row.items()))

@@ -145,8 +145,10 @@ class Evaluation:
 
     @functools.cached_property
     def estimator(self) -> TrainedEstimator | None:
-        """That of --estimator. Raises GrafError where there is none and --metrics pose needs it."""
+        """That of --estimator. Raises GrafError where there is none and --metrics pose needs it, or where nothing uses it."""
         flags = self.flags
+        if flags.estimator and not (flags.invert or "pose" in (flags.metrics or ())):
+            raise GrafError("--estimator: changes nothing of these metrics; it is for --metrics pose and --invert")
         if flags.estimator:
             return load_estimator(flags.estimator, choose_device(flags.device))
         if "pose" in (flags.metrics or ()):

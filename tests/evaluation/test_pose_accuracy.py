@@ -18,7 +18,7 @@ from tools import label_poses
 
 import pytest
 import torch
-from command_line import call
+from command_line import ROOT, call
 
 SMALL = [
     *("--device", "cpu", "--set", "data.imsize=16", "data.n_images=40", "model.d_model=16", "model.num_heads=2"),
@@ -109,3 +109,11 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
     )
     torch.testing.assert_close(photos.labels.pose_c2w, cars.labels.pose_c2w[:5])
     assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
+
+
+def test_an_estimator_that_nothing_uses_is_refused(tmp_path):
+    weights = str(ROOT / "weights" / "toy_cars.safetensors")
+    arguments = ["eval.py", "--checkpoint", weights, "--device", "cpu", "--out", str(tmp_path / "out")]
+    said = call(*arguments, "--metrics", "haze", "--estimator", "results/pose", cwd=tmp_path, status=2)
+    assert "it is for --metrics pose and --invert" in said
+    assert "name a run of train_pose.py with --estimator" in call(*arguments, "--metrics", "pose", cwd=tmp_path, status=2)

@@ -352,6 +352,17 @@ def test_training_is_started_with_the_users_folders_and_flags(tool, tmp_path, mo
     assert config.training.batch_size == 16  # configs/safe_training.yaml without --config
 
 
+def test_a_pose_estimator_is_watched_likewise(tool, tmp_path, monkeypatch):
+    program, started = tool("train_with_memory_monitoring"), []
+    monkeypatch.setattr(program, "watch_command", lambda command, settings: started.append((command, settings)) or 0)
+    words = ["--script", "train_pose.py", "--output_dir", str(tmp_path), "--max_steps", "9"]
+    monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", *words])
+    assert program.main() == 0
+    ((command, settings),) = started
+    assert command[1:4] == [str(ROOT / "train_pose.py"), "--config", str(CONFIG_DIR / "pose.yaml")]
+    assert settings.run_dir == tmp_path / "pose"
+
+
 def test_training_without_its_images_is_an_error(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train_with_memory_monitoring.py", "--data_dir", str(tmp_path / "missing")])
     with pytest.raises(GrafError, match="--data_dir"):
