@@ -43,6 +43,7 @@ from graf.evaluation.sheets import (
 )
 from graf.evaluation.splats import render_splats, splats_of_surface, write_splats
 from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
+from graf.evaluation.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
 from graf.models.generator import Generator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
@@ -256,9 +257,27 @@ class Evaluation:
         files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.flags.seed, footer=self.footer)
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
+    @functools.cached_property
+    def unwrapping(self) -> None:
+        """Raises GrafError where --textured needs it and it is not installed."""
+        if self.flags.textured:
+            require_xatlas()
+
     def mesh(self) -> list[Path]:
-        remove_meshes(self.out / "mesh")
-        return [file for i, mesh in self.surfaces.items() for file in write_mesh(mesh, self.out / "mesh" / f"object_{i:02d}")]
+        """The objects' meshes, with --textured also how the GLBs look beside the model's own views."""
+        folder, files, checks = self.out / "mesh", [], []
+        remove_meshes(folder)
+        for i, mesh in self.surfaces.items():
+            stem = folder / f"object_{i:02d}"
+            if not self.flags.textured:
+                files += write_mesh(mesh, stem)
+                continue
+            with_texture = textured(self.generator, self.one(i), mesh, TEXELS_PER_CELL * self.flags.mesh_resolution)
+            files += write_mesh(mesh, stem, with_texture)
+            read = read_textured(files[-1])
+            checks.append(rendered_back(self.generator, self.one(i), functools.partial(render_textured, read)))
+            log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[-1].summary)
+        return files + (self.keep_checks("mesh", checks, folder) if checks else [])
 
     @functools.cached_property
     def surfaces(self) -> dict[int, Trimesh]:

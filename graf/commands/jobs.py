@@ -20,7 +20,8 @@ from graf.runtime.command_line import positive
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
 METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd", "pose")  # mmd comes with coverage
-NEEDS = ("trajectories", "card", "photographs", "estimator", "dataset")  # what jobs need of an Evaluation, the quick first
+# What jobs need of an Evaluation, the quick first.
+NEEDS = ("trajectories", "card", "unwrapping", "photographs", "estimator", "dataset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,7 @@ PLAIN = Flag("plain", "sheets without captions, in the pixels as rendered", defa
 STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
+TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered back for a check", default=False)
 DUMP_SAMPLES = Flag(
     "dump_samples",
     "with --metrics: the images measured as PNGs, in a new folder",
@@ -140,7 +142,8 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
         methodcaller("mesh"),
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED),
+        needs="unwrapping",
     ),
     Job(
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),

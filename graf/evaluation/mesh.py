@@ -60,11 +60,8 @@ def extract_mesh(
     `silhouette_level`. Pieces of less than a thousandth of the largest one's volume are left out as specks, and closed hollows
     with them, into which no camera looks. `bar` advances by `resolution`. Raises NoSurface where there is none.
     """
-    latents = latents.to(generator.background.device)
-    if class_index is not None:
-        latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
     radius = visible_radius(generator.config.data)
-    styles = generator.styles(latents)
+    styles = styles_of(generator, latents, class_index)
     if level is None:
         level = silhouette_level(generator, styles)
     grid = _density_grid(generator, styles, radius, resolution, bar)
@@ -77,21 +74,31 @@ def extract_mesh(
     vertices, faces, _, _ = marching_cubes(grid, level, spacing=(cell,) * 3, gradient_direction="ascent")
     mesh = trimesh.Trimesh(vertices - (radius + cell / 2), _without_specks(vertices, faces), process=False)
     mesh.remove_unreferenced_vertices()
-    mesh.visual.vertex_colors = _vertex_colours(generator, styles, mesh)
+    points, normals = (torch.tensor(values, dtype=torch.float32) for values in (mesh.vertices, mesh.vertex_normals))
+    mesh.visual.vertex_colors = surface_colours(generator, styles, points, normals)
     log.info("mesh: %d faces at density %.3g of at most %.3g", len(mesh.faces), level, grid.max())
     return mesh
 
 
-def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
-    """Write `stem`.ply, .obj and .glb; each is self-contained and written atomically.
+def styles_of(generator: Generator, latents: Tensor, class_index: Tensor | None) -> tuple[Any, ...]:
+    """What the fields make of latents (1, Z) of class_index (1,)."""
+    latents = latents.to(generator.background.device)
+    if class_index is not None:
+        latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
+    return generator.styles(latents)
+
+
+def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | None = None) -> list[Path]:
+    """Write `stem`.ply, .obj and .glb, the last of the textured mesh where there is one; each is self-contained and written
+    atomically.
 
     PLY and OBJ are z up, as the world, with sRGB vertex colours. GLB is y up, with linear colours that viewers must not light
-    again, as glTF 2.0 and KHR_materials_unlit specify.
+    again, as glTF 2.0 and KHR_materials_unlit specify; a texture is sRGB there too.
     """
     contents = (
         mesh.export(file_type="ply"),
         mesh.export(file_type="obj").encode(),
-        export_glb(trimesh.Scene(_for_gltf(mesh)), include_normals=False, tree_postprocessor=_unlit),
+        export_glb(trimesh.Scene(_for_gltf(textured or mesh)), include_normals=False, tree_postprocessor=_unlit),
     )
     files = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
     for file, content in zip(files, contents, strict=True):
@@ -102,6 +109,7 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path) -> list[Path]:
 
 def remove_meshes(folder: Path) -> None:
     """Remove what eval.py --mesh or --splats has written there, such as objects of another seed, and nothing else."""
+    (folder / "rendered_back.png").unlink(missing_ok=True)
     for file in folder.glob("object_*"):
         if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES:
             file.unlink()
@@ -174,15 +182,16 @@ def _without_specks(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
     return faces[(volumes >= SPECK * volumes.max())[piece]]
 
 
-def _vertex_colours(generator: Generator, styles: tuple[Any, ...], mesh: trimesh.Trimesh) -> np.ndarray:
-    """Colours (N, 3) uint8 of short rays against the normals, from one rendering step in front of the surface to one behind it.
+def surface_colours(generator: Generator, styles: tuple[Any, ...], points: Tensor, normals: Tensor) -> np.ndarray:
+    """Colours (N, 3) uint8 at points (N, 3) of the surface with unit normals (N, 3).
+
+    They are those of short rays against the normals, from one rendering step in front of the surface to one behind it.
 
     A longer ray would show the inside of a soft surface, a shorter one a single point of it.
     """
     data, nerf, device = generator.config.data, generator.config.nerf, generator.background.device
     step = (data.far - data.near) / (_samples(nerf) - 1)
-    normals = torch.tensor(mesh.vertex_normals, dtype=torch.float32)
-    starts = torch.tensor(mesh.vertices, dtype=torch.float32) + step * normals
+    starts = points + step * normals
     colours, at_once = [], max(1, POINTS_AT_ONCE // _samples(nerf))
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
         near = torch.zeros(1, rays.shape[1], 1, device=device)
@@ -194,9 +203,11 @@ def _vertex_colours(generator: Generator, styles: tuple[Any, ...], mesh: trimesh
 
 
 def _for_gltf(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
-    """A copy with y up and with linear colours."""
+    """A copy with y up and with linear colours of vertices."""
     mesh = mesh.copy()
     mesh.apply_transform(Z_TO_Y_UP)
+    if isinstance(mesh.visual, trimesh.visual.TextureVisuals):
+        return mesh
     srgb = mesh.visual.vertex_colors[:, :3] / 255
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)  # IEC 61966-2-1
     mesh.visual.vertex_colors = (255 * linear).round().astype(np.uint8)
@@ -206,6 +217,7 @@ def _for_gltf(mesh: trimesh.Trimesh) -> trimesh.Trimesh:
 def _unlit(tree: dict) -> None:
     """Mark a glTF tree's material as unlit, because the field's colours already contain the light."""
     tree["extensionsUsed"] = ["KHR_materials_unlit"]
-    tree["materials"] = [{"pbrMetallicRoughness": {"metallicFactor": 0}, "extensions": {"KHR_materials_unlit": {}}}]
+    tree.setdefault("materials", [{"pbrMetallicRoughness": {"metallicFactor": 0}}])
+    tree["materials"][0]["extensions"] = {"KHR_materials_unlit": {}}
     for part in tree["meshes"]:
         part["primitives"][0]["material"] = 0

@@ -17,6 +17,7 @@ from graf.models.generator import Generator
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 CHECK_VIEWS, LARGEST_SIDE = 6, 128  # of the pictures that are compared
 PSNR = ("psnr_db", "psnr_object_db", "psnr_nerf_db")
@@ -112,6 +113,27 @@ def fineness(width: int) -> int:
 def supersampled(pixel: Tensor, factor: int) -> Tensor:
     """Positions in pixels as positions in a picture of `factor` times the side, whose blocks have the pixels as centres."""
     return pixel * factor + (factor - 1) / 2
+
+
+def average_blocks(maps: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """Image (3, W, W) and opacity (W, W) of maps (4, factor * W, factor * W) of both."""
+    small = F.avg_pool2d(maps[None], factor)[0]
+    return small[:3], small[3]
+
+
+def pixels_in_triangles(corners: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which triangle (M,), which pixel (M, 2) as (x, y), and the shares (M, 3) of its corners there, of all pixels whose
+    centres lie in the triangles with corners (N, 3, 2), borders included."""
+    owner, pixel = pixels_of_boxes(corners.amin(dim=1), corners.amax(dim=1), width)
+    a, b, c = corners[owner].unbind(dim=1)
+    area = _area(b - a, c - a)
+    weights = torch.stack([_area(c - b, pixel - b), _area(a - c, pixel - c), _area(b - a, pixel - a)], dim=-1) / area[:, None]
+    inside = (weights >= 0).all(dim=1) & (area != 0)
+    return owner[inside], pixel[inside], weights[inside]
+
+
+def _area(a: Tensor, b: Tensor) -> Tensor:
+    return a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
 
 
 def pixels_of_boxes(low: Tensor, high: Tensor, width: int) -> tuple[Tensor, Tensor]:

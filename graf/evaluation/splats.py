@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 
 from graf.config import DataConfig
-from graf.evaluation.rasters import fineness, pixels_of_boxes, pixels_per_unit, project, supersampled, to_camera
+from graf.evaluation.rasters import average_blocks, fineness, pixels_of_boxes, pixels_per_unit, project, supersampled, to_camera
 from graf.runtime.files import whole_file
 
 import numpy as np
@@ -118,9 +118,7 @@ def render_splats(splats: Splats, pose_c2w: Tensor, width: int, data: DataConfig
     opacity = torch.zeros(width * width).index_add(0, place, weights)
     colour = torch.zeros(width * width, 3).index_add(0, place, weights[:, None] * splats.colours[owner])
     image = colour + (1 - opacity[:, None]) * torch.tensor(data.background)
-    maps = torch.cat([2 * image.T - 1, opacity[None]]).view(4, width, width)
-    small = F.avg_pool2d(maps[None], factor)[0]
-    return small[:3], small[3]
+    return average_blocks(torch.cat([2 * image.T - 1, opacity[None]]).view(4, width, width), factor)
 
 
 def _jacobian(camera: Tensor, depth: Tensor, width: int, data: DataConfig) -> Tensor:

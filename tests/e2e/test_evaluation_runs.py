@@ -174,7 +174,7 @@ def test_a_sweep_goes_on_where_it_was(folder, tmp_path):
 
 def test_everything_there_is_to_look_at(folder, out):
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
-    small = ["--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
+    small = ["--textured", "--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     run("eval.py", *SMOKE, *flags, *small, cwd=folder)
     names = {path.name for path in out.iterdir()}
     assert {"interpolation_shape.png", "interpolation_appearance.mp4", "truncation.png", "neighbours.png"} <= names
@@ -183,7 +183,8 @@ def test_everything_there_is_to_look_at(folder, out):
     assert (out / "reconstruction" / "transforms.json").exists()
     assert {"object_00.ply", "rendered_back.png"} == {path.name for path in (out / "splats").iterdir()}
     found = json.loads((out / "metrics.json").read_text())
-    assert found["splats"]["objects"] == 1 and found["splats"]["psnr_db"] > 0
+    assert (out / "mesh" / "rendered_back.png").exists()
+    assert all(found[name]["objects"] == 1 and found[name]["psnr_db"] > 0 for name in ("mesh", "splats"))
     consistency = found["consistency"]
     assert consistency["popping"] == pytest.approx(
         rotation_smoothness(load_generator(out.parents[1]), 4, 0, truncation=0.7)["popping"], rel=0.01
