@@ -265,7 +265,7 @@ class Evaluation:
 
     def mesh(self) -> list[Path]:
         """The objects' meshes, with --textured also how the GLBs look beside the model's own views."""
-        folder, files, checks = self.out / "mesh", [], []
+        folder, files, checks = self.out / "mesh", [], {}
         remove_meshes(folder)
         for i, mesh in self.surfaces.items():
             stem = folder / f"object_{i:02d}"
@@ -275,8 +275,8 @@ class Evaluation:
             with_texture = textured(self.generator, self.one(i), mesh, TEXELS_PER_CELL * self.flags.mesh_resolution)
             files += write_mesh(mesh, stem, with_texture)
             read = read_textured(files[-1])
-            checks.append(rendered_back(self.generator, self.one(i), functools.partial(render_textured, read)))
-            log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[-1].summary)
+            checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_textured, read))
+            log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[i].summary)
         return files + (self.keep_checks("mesh", checks, folder) if checks else [])
 
     @functools.cached_property
@@ -297,20 +297,20 @@ class Evaluation:
 
     def splats(self) -> list[Path]:
         """The objects as Gaussian splats, and how they look beside the model's own views."""
-        folder, files, checks = self.out / "splats", [], []
+        folder, files, checks = self.out / "splats", [], {}
         remove_meshes(folder)
         for i, mesh in self.surfaces.items():
             splats = splats_of_surface(mesh)
             files.append(write_splats(folder / f"object_{i:02d}.ply", splats))
-            checks.append(rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats)))
-            log.info("object %d: %d splats; %s", i, len(splats.means), checks[-1].summary)
+            checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats))
+            log.info("object %d: %d splats; %s", i, len(splats.means), checks[i].summary)
         return files + self.keep_checks("splats", checks, folder)
 
-    def keep_checks(self, name: str, checks: list[RenderedBack], folder: Path) -> list[Path]:
+    def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:
         """How exports look, as a sheet and in metrics.json."""
         terms = {"truncation": self.flags.truncation, "seed": self.flags.seed}
-        result = {name: mean_psnr(checks) | terms | self.results.drawn_by}
-        return [write_checks(checks, folder / "rendered_back.png"), self.results.keep(result)]
+        result = {name: mean_psnr(checks.values()) | terms | self.results.drawn_by}
+        return [write_checks(checks, folder / "rendered_back.png", self.footer), self.results.keep(result)]
 
     def one(self, i: int) -> tuple[Tensor, Tensor]:
         """Latents (1, Z) and class (1,) of an object."""

@@ -142,13 +142,13 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
         methodcaller("mesh"),
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED),
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
         needs="unwrapping",
     ),
     Job(
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),
         methodcaller("splats"),
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL),
+        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
     ),
     Job(
         Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),

@@ -6,11 +6,12 @@ i - W / 2 from the optical axis, as in graf/rays.py.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from graf.camera import focal_length, rotation_poses
 from graf.config import DataConfig
+from graf.evaluation.captions import Captions
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.evaluation.sampling import Objects, render_views
 from graf.models.generator import Generator
@@ -53,11 +54,12 @@ def mean_psnr(checks: Collection[RenderedBack]) -> dict[str, float | int | None]
     return means | {"objects": len(checks), "views": CHECK_VIEWS, "resolution": next(iter(checks)).model.shape[-1]}
 
 
-def write_checks(checks: Iterable[RenderedBack], path: Path) -> Path:
-    """A sheet with two rows per object, the model's views and below them the export's; small ones enlarged without blur."""
-    rows = torch.cat([views for check in checks for views in (check.model, check.export)])
-    times = max(1, LARGEST_SIDE // rows.shape[-1])
-    return write_grid(path, rows.repeat_interleave(times, -1).repeat_interleave(times, -2), columns=CHECK_VIEWS)
+def write_checks(checks: dict[int, RenderedBack], path: Path, footer: str | None = None) -> Path:
+    """A sheet with two rows for each object, by its number: the model's views and below them the export's; with captions where
+    there is a footer."""
+    rows = torch.cat([views for check in checks.values() for views in (check.model, check.export)])
+    names = [f"object {i}, {kind}" for i in checks for kind in ("model", "export")]
+    return write_grid(path, rows, CHECK_VIEWS, Captions(footer, rows=names))
 
 
 def rendered_back(

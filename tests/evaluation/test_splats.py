@@ -155,5 +155,5 @@ def test_numbers_are_means_over_objects_and_a_sheet_has_two_rows_for_each(tmp_pa
     assert (
         found.items() >= {"psnr_db": 22.0, "psnr_object_db": 15.5, "psnr_nerf_db": None, "objects": 2, "resolution": 64}.items()
     )
-    sheet = imageio.imread(write_checks(checks, tmp_path / "sheet.png"))
-    assert sheet.shape[:2] == (2 + 4 * 130, 2 + CHECK_VIEWS * 130)  # 64 pixels are drawn as 128, with a line of 2 between
+    sheet = imageio.imread(write_checks(dict(enumerate(checks)), tmp_path / "sheet.png"))
+    assert sheet.shape[:2] == (2 + 4 * 66, 2 + CHECK_VIEWS * 66)  # with a line of 2 between
