@@ -36,7 +36,7 @@ STATE_STYLE = {"starting": "cyan", "running": "green", "silent": "yellow", "fini
 
 def main() -> int:
     arguments = parse(sys.argv[1:])
-    limits = Limits(arguments.card_percent, arguments.slowdown, arguments.hot_c)
+    limits = Limits(arguments.card_percent, arguments.slowdown, arguments.hot_c, arguments.hot_cpu_c)
     reader = RunReader(arguments.run or newest_run(RESULTS), limits)
     require_one_run(reader.run_dir)
     sys.stdout.reconfigure(errors="replace")  # a terminal that has not all characters
@@ -61,6 +61,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="share of a card's memory to warn at")
     parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="times the usual seconds per step to warn at")
     parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a card to warn at, degrees Celsius")
+    parser.add_argument("--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="likewise of the processor")
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
-from graf.memory.readings import Card, CpuLoad, read_allocator
+from graf.memory.readings import Card, CpuLoad, read_allocator, read_heat
 from graf.memory.snapshot import Census, take_census
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB, memory_available
@@ -150,7 +150,7 @@ class MemoryMonitor:
             if unique:
                 self._tree.find_children()
             values = self._tree.read() | (self._tree.read_unique() if unique else {})
-            values |= self._cpu.read() | read_allocator(self.device) | self._card.read()
+            values |= self._cpu.read() | read_heat() | read_allocator(self.device) | self._card.read()
             cpu_s = self._look_cpu_s + self._row_cpu_s + time.thread_time() - began
             values["monitor_cpu_share"] = cpu_s / max(time.monotonic() - self._started, self.interval_s)
             self._latest = self._latest | values

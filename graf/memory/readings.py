@@ -1,4 +1,4 @@
-"""Single readings of load and memory: the CPU, PyTorch's allocator on a card, and the card itself."""
+"""Single readings of load, heat and memory: the CPU, PyTorch's allocator on a card, and the card itself."""
 
 import logging
 import time
@@ -15,6 +15,7 @@ CARD_READINGS = {  # through NVML, where `pip install nvidia-ml-py` and the driv
     "gpu_temperature_c": torch.cuda.temperature,
     "gpu_power_w": lambda device: torch.cuda.power_draw(device) / 1000,
 }
+CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal")  # drivers in Linux
 
 
 class CpuLoad:
@@ -31,6 +32,16 @@ class CpuLoad:
         self._before = now, seconds
         run_percent = 100 * max(0.0, seconds - spent) / max(now - then, 1e-3)
         return {"run_cpu_percent": round(run_percent, 1), "machine_cpu_percent": psutil.cpu_percent()}
+
+
+def read_heat() -> dict[str, float]:
+    """Degrees Celsius of the hottest sensor in a processor; empty where none can be read, as in most virtual machines."""
+    try:
+        sensors = psutil.sensors_temperatures()
+    except (AttributeError, OSError):  # systems but Linux and FreeBSD have none
+        return {}
+    found = [sensor.current for driver in CPU_SENSORS for sensor in sensors.get(driver, ())]
+    return {"cpu_temperature_c": max(found)} if found else {}
 
 
 def read_allocator(device: torch.device) -> dict[str, float]:

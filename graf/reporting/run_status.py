@@ -40,6 +40,7 @@ MEMORY = {
 }
 CARD = ("gpu_temperature_c", "gpu_utilization_percent", "gpu_power_w")
 CPU = ("run_cpu_percent", "machine_cpu_percent")
+HEAT = "cpu_temperature_c"  # in rows of machines with a sensor
 RUN_FILES = ("config.yaml", "metrics.jsonl", "memory.jsonl")  # a folder with any of these is a run's
 LATE_PACES = 12  # the newest, that are compared with all; a minute, where rows are written every 5 s
 SANITY = ("mean_opacity", "depth_spread", "depth_range", "empty_share", "full_share")
@@ -55,6 +56,7 @@ class Limits:
     card_percent: float = 95.0  # of the card's memory in use, by all processes
     slowdown: float = 2.0  # recent seconds per step, over their median in the run
     hot_c: float = 87.0  # degrees Celsius of the card
+    hot_cpu_c: float = 95.0  # and of the processor's hottest sensor
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class RunStatus:
     memory: dict[str, tuple[float, ...]]  # bytes in the last rows, by owner (process, workers, card)
     memory_s: float  # seconds that these rows span
     card: dict[str, float]  # newest readings of CARD
-    cpu: dict[str, float]  # and of CPU
+    cpu: dict[str, float]  # and of CPU and HEAT
     warnings: tuple[str, ...]
     samples: tuple[Path, ...]  # pictures of the step that was sampled last, colours first
     measured: Measured | None = None  # None before the first evaluation
@@ -194,14 +196,15 @@ class RunReader:
             memory={name: values for name, values in _series(memory, MEMORY).items() if any(values)},
             memory_s=newest["time"] - memory[0]["time"] if memory else 0.0,
             card=_readings(newest, CARD),
-            cpu=_readings(newest, CPU),
+            cpu=_readings(newest, (*CPU, HEAT)),
             warnings=(*_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
             samples=max(sheets)[2] if sheets else (),
             measured=_measured(list(self._evaluations.rows)),
         )
         if status.state != "running":
             return status
-        strain = (*_strained_card(newest, self.limits), *_slower(memory, self.limits.slowdown))
+        hot = _hot_processor(newest, self.limits.hot_cpu_c)
+        strain = (*_strained_card(newest, self.limits), *hot, *_slower(memory, self.limits.slowdown))
         return dataclasses.replace(status, warnings=(*status.warnings, *strain))
 
 
@@ -329,6 +332,11 @@ def _strained_card(row: dict, limits: Limits) -> list[str]:
     if found.get("gpu_temperature_c", 0.0) >= limits.hot_c:
         told.append(f"the card is at {found['gpu_temperature_c']:.0f} C, at which cards slow down; give it air")
     return told
+
+
+def _hot_processor(row: dict, hot_c: float) -> list[str]:
+    heat = _readings(row, (HEAT,)).get(HEAT, 0.0)
+    return [f"the processor is at {heat:.0f} C, at which processors slow down; give it air"] if heat >= hot_c else []
 
 
 def _slower(rows: Sequence[dict], slowdown: float) -> list[str]:

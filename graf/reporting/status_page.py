@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from graf.errors import GrafError
 from graf.memory.leaks import duration
 from graf.reporting.html_pieces import FILE_MB, MB, Embedder, head
-from graf.reporting.run_status import CPU, RunReader, RunStatus, thinned, trend
+from graf.reporting.run_status import CPU, HEAT, RunReader, RunStatus, thinned, trend
 from graf.runtime.limits import GB
 
 ADDRESS = "127.0.0.1"
@@ -43,9 +43,10 @@ def facts(status: RunStatus) -> dict[str, str]:
     units = {"gpu_temperature_c": "C", "gpu_utilization_percent": "% busy", "gpu_power_w": "W"}
     if status.state != "running":  # the last measurements are out of date
         return found
-    if len(status.cpu) == len(CPU):
+    if status.cpu.keys() >= set(CPU):
         run, machine = (status.cpu[name] for name in CPU)
-        found["cpu"] = f"{run / 100:.1f} cores busy with the run, {machine:.0f} % of the machine's in all"
+        heat = f", {status.cpu[HEAT]:.0f} C" if HEAT in status.cpu else ""
+        found["cpu"] = f"{run / 100:.1f} cores busy with the run, {machine:.0f} % of the machine's in all{heat}"
     if status.card:
         found["card"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.card.items())
     return found

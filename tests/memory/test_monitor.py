@@ -227,6 +227,16 @@ def test_fragmentation_is_the_share_in_gaps(monkeypatch):
     assert read_allocator(CPU) == {}
 
 
+def test_the_heat_of_the_processor_is_that_of_its_hottest_sensor(monkeypatch):
+    sensors = {"nvme": [SimpleNamespace(current=99.0)], "coretemp": [SimpleNamespace(current=c) for c in (61.0, 72.0)]}
+    monkeypatch.setattr(readings.psutil, "sensors_temperatures", lambda: sensors, raising=False)
+    assert readings.read_heat() == {"cpu_temperature_c": 72.0}
+    del sensors["coretemp"]
+    assert readings.read_heat() == {}
+    monkeypatch.delattr(readings.psutil, "sensors_temperatures")  # as on Windows
+    assert readings.read_heat() == {}
+
+
 def test_a_card_is_asked_once_for_what_it_cannot_tell(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -270,6 +270,14 @@ def test_a_nearly_full_card_and_a_hot_one_are_warned_of_while_the_run_goes_on(ru
     assert RunReader(run, limits).status().warnings == ()
 
 
+@pytest.mark.parametrize(("hot_cpu_c", "told"), [(95, True), (96, True), (97, False)])
+def test_a_hot_processor_is_warned_of_and_told(run, hot_cpu_c, told):
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, run_cpu_percent=100, machine_cpu_percent=50, cpu_temperature_c=96))
+    status = RunReader(run, Limits(hot_cpu_c=hot_cpu_c)).status()
+    assert [warning.startswith("the processor is at 96 C") for warning in status.warnings] == [True] * told
+    assert status_page.facts(status)["cpu"] == "1.0 cores busy with the run, 50 % of the machine's in all, 96 C"
+
+
 @pytest.mark.parametrize(("times", "slowdown", "told"), [(3, 2, True), (3, 3.5, False), (1, 2, False)])
 def test_steps_slower_than_the_runs_own_median_are_warned_of(run, clock, times, slowdown, told):
     """0.5 s a step in 40 intervals, then 12 intervals in which a step takes `times` as long."""
