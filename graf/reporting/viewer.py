@@ -8,6 +8,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -474,18 +475,23 @@ class Viewer:
 
 def serve(models: Models, host: str, port: int) -> None:
     """Serve the viewer until Ctrl-C, which ends the program with status 130."""
-    try:
-        viewer = Viewer(models, host, port)
-        viewer.tell()
-        while True:
-            if not viewer.advance():
-                viewer.wake.wait(POLL_S if viewer.sessions else RELOAD_EVERY_S)
-                viewer.wake.clear()
-    except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, _end_at_once)
+    viewer = Viewer(models, host, port)
+    viewer.tell()
+    while True:
+        if not viewer.advance():
+            viewer.wake.wait(POLL_S if viewer.sessions else RELOAD_EVERY_S)
+            viewer.wake.clear()
+
+
+def _end_at_once(*_: object) -> None:
+    """End the program where it is: an exception might be lost in a callback, Python would wait for viser, and abort where the
+    background is inside PyTorch."""
+    with contextlib.suppress(OSError, RuntimeError):  # a stream that is being written to
         sys.stderr.write("\ninterrupted\n")
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(INTERRUPTED)  # at once: Python would wait for viser, and abort where the background is inside PyTorch
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def test_the_page_shows_the_object_and_ctrl_c_ends_the_program(tmp_path):
             saved = tmp_path / "out" / "latents_0001.json"
             chromium.until(lambda: saved.exists() or page.click("save latents"))  # it moves while the folder unfolds
             program.send_signal(signal.SIGINT)
-            assert program.wait(timeout=30) == 130
+            assert program.wait(timeout=120) == 130
     finally:
         program.kill()
         said = program.communicate()[1]
