@@ -91,7 +91,7 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
         for faulty, error in damaged:
             log.warning("%s%s", error, f"; set aside as {_set_aside(faulty).name}" if set_aside else "")
         if path.name != NEWEST:
-            log.warning("%s: %s, falling back to %s, step %d", run_dir, "damaged" if damaged else "no model.pt", path, step)
+            log.warning("%s: %s, falling back to step %d of %s", run_dir, "damaged" if damaged else "no model.pt", step, path)
         return path
     if damaged:
         raise CheckpointError(

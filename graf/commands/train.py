@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,8 @@ import torch
 import yaml
 
 log = logging.getLogger("graf")
+
+PEAKS = {"host_bytes": "host", "reserved_bytes": "card"}  # in memory.jsonl, whose memory they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +145,18 @@ def run(
 
 
 def closing_table(config: RunConfig, steps: int, seconds: float, rows: dict[str, str]) -> str:
-    """What a run that is done took and left, a line each."""
-    peak = max((row.get("host_bytes", 0) for row in read_memory(config.run_dir / "memory.jsonl")), default=0)
+    """What a run that is done took and left, a line each.
+
+    steps, seconds: of this session alone; a run that was continued has had others. rows: what else there is to tell.
+    """
+    held = list(read_memory(config.run_dir / "memory.jsonl"))
+    peaks = {owner: max((row.get(name, 0) for row in held), default=0) for name, owner in PEAKS.items()}
+    max_steps, batch_size = config.training.max_steps, config.training.batch_size
     table = {
-        "done": f"{config.expname} at step {config.training.max_steps:,}, {config.training.batch_size} images each",
+        "done": f"{config.expname} at step {max_steps:,}",
+        "images": f"{max_steps * batch_size:,} seen, {batch_size} in each step",
         "time": f"{duration(seconds)} for {steps:,} steps",
-        "memory": f"{peak / GB:.2f} GB at most, of the host" if peak else "",
+        "memory": ", ".join(f"{n_bytes / GB:.2f} GB of the {owner} at most" for owner, n_bytes in peaks.items() if n_bytes),
         "checkpoint": str(config.run_dir / NEWEST),
     }
     return "\n".join(f"{name + ':':<12}{text}" for name, text in (table | rows).items() if text)
@@ -170,11 +179,14 @@ def generator_run(
         choose_extractor(config.metrics)  # what is missing is said now, not after hours
 
     def done(measured: dict) -> dict[str, str]:
+        samples, run_dir = config.run_dir / "samples", shlex.quote(str(config.run_dir))
         return {
-            "quality": summary(measured) if measured else "",
+            "quality": summary(measured) if measured else "not measured",
+            "pictures": str(samples) if samples.is_dir() else "",
             "progress": str(write_progress(config.run_dir, state.step) or ""),
             "curves": str(config.run_dir / "curves"),
-            "next": f"python eval.py --run {config.run_dir}",
+            "next": f"python eval.py --run {run_dir}",
+            "look": f"python view.py --run {run_dir}",
         }
 
     return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import shlex
 from pathlib import Path
 
 from graf.commands.train import Run
@@ -48,7 +49,7 @@ def pose_run(
         return {
             "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
             "plots": str(config.run_dir / "plots"),
-            "next": f"python tools/label_poses.py PHOTOS --estimator {config.run_dir}",
+            "next": f"python tools/label_poses.py PHOTOS --estimator {shlex.quote(str(config.run_dir))}",
         }
 
     return Run(

@@ -151,7 +151,7 @@ def room_for(n: int, fingerprint: str, config: Config, folder: Path) -> Decoded 
         decoded = Decoded(shape, file)
     except OSError as error:
         return _not_kept(file, error)
-    log.info("decoded photographs (%.2f GB) are kept in %s; data.cache_gb: 0 keeps none", math.prod(shape) / GB, file)
+    log.info("decoded photographs (%.2f GB; data.cache_gb: 0 keeps none) are kept in %s", math.prod(shape) / GB, file)
     return decoded
 
 

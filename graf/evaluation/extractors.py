@@ -99,7 +99,7 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
     if name == "auto":
         name = INCEPTION if config.weights_path or _hub_path().is_file() else EFFICIENTNET
         if name == EFFICIENTNET:
-            tell_once(logging.INFO, f"metrics: no Inception weights at {_hub_path()}; FID and KID use {EFFICIENTNET} instead")
+            tell_once(logging.INFO, f"metrics: FID and KID use {EFFICIENTNET}; no Inception weights at {_hub_path()}")
     return _efficientnet(name) if name in EFFICIENTNETS else _inception(config)
 
 

@@ -18,6 +18,8 @@ from tqdm.utils import ObjectWrapper
 
 log = logging.getLogger("graf")
 
+UNKNOWN_SIZE = {"ncols": 160, "nrows": 24}  # of a terminal that does not tell its own
+
 
 class _TqdmHandler(logging.Handler):
     """Log lines above a running progress bar instead of through it."""
@@ -68,7 +70,8 @@ def _lossy_terminal() -> Iterator[None]:
 def progress(items: Iterable | None = None, **options: Any) -> tqdm:
     """A tqdm bar on a terminal; one line a minute where stderr is a file or a pipe."""
     if sys.stderr.isatty():
-        return tqdm(items, dynamic_ncols=True, **options)
+        known = all(os.get_terminal_size(sys.stderr.fileno()))  # not so on a serial line, on which tqdm would be silent
+        return tqdm(items, **({"dynamic_ncols": True} if known else UNKNOWN_SIZE), **options)
     return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=160, **options)
 
 

@@ -133,7 +133,9 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
     log.warning("%s", trouble)
-    log.warning("rolled back to %s, step %d; latents, cameras and noise differ from here on (seed %d)", path, state.step, seed)
+    log.warning(
+        "rolled back to step %d of %s (from here on latents, cameras and noise differ, seed %d)", state.step, path, seed
+    )
     save_newest(state.checkpoint())
 
 

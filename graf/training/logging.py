@@ -67,8 +67,8 @@ class RunLog:
         self._plot({f"metrics/{series_name(key, result)}": value for key, value in result["values"].items()}, step)
 
     def memory(self, values: dict[str, float], step: int) -> None:
-        """Plot the memory monitor's numbers; its own file has them."""
-        self._plot({f"memory/{name}": value for name, value in values.items()}, step)
+        """Plot the memory monitor's numbers, the machine's load and heat among them; its own file has them."""
+        self._plot({f"{_group_of_reading(name)}/{name}": value for name, value in values.items()}, step)
 
     def restart_clock(self, step: int) -> None:
         """Leave what was done until now out of the time of the next steps."""
@@ -114,6 +114,10 @@ def tag_of(name: str) -> str:
     """The name of a scalar's curve, with its group: "loss_d" is "losses/loss_d"."""
     group = next((group for group, starts in GROUPS.items() if name.startswith(starts)), OTHERS)
     return f"{group}/{name}"
+
+
+def _group_of_reading(name: str) -> str:
+    return "machine" if name.endswith(("_percent", "_temperature_c", "_power_w", "_share")) else "memory"
 
 
 def check_monitoring(config: RunConfig) -> None:

@@ -38,6 +38,7 @@ log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
 LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
+MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "card"}  # of the monitor's numbers
 EARLY_STEPS = 500  # in which sample sheets are written four times as often
 
 
@@ -194,7 +195,8 @@ def _told(state: RunState, numbers: dict[str, float], names: Iterable[str], qual
     """What the progress line says beside steps: images seen, losses, what was measured, memory."""
     images = f"{state.step * state.config.training.batch_size:,} images"
     values = (f"{name} {numbers[name]:.3f}" for name in names)
-    memory = (f"{n_bytes / GB:.2f} GB" for name, n_bytes in monitor.latest().items() if name == "host_bytes")
+    held = monitor.latest()
+    memory = (f"{owner} {held[name] / GB:.2f} GB" for name, owner in MEMORY_SHOWN.items() if name in held)
     return ", ".join(filter(None, (images, *values, quality, *memory)))
 
 

@@ -214,7 +214,7 @@ def test_a_damaged_newest_is_set_aside_and_the_one_before_is_taken(state, run_di
     with caplog.at_level(logging.WARNING, "graf"):
         path = newest_checkpoint(run_dir, set_aside=True)
     assert step_of(path) == 2
-    assert f"falling back to {path}, step 2" in caplog.text
+    assert f"falling back to step 2 of {path}" in caplog.text
     assert f"{run_dir / NEWEST}: " in caplog.text
     assert "set aside as model.pt.damaged" in caplog.text
     save_steps(state, 3)
@@ -471,7 +471,7 @@ def test_a_run_continues_from_before_the_damage_bit_for_bit(train, tmp_path, kin
     status, said = train(3, *overrides)
     assert status == 0
     assert "model.pt: damaged" in said
-    assert "falling back to results/smoke/checkpoints/model_00000001.pt, step 1" in said
+    assert "falling back to step 1 of results/smoke/checkpoints/model_00000001.pt" in said
     assert (run_dir / "model.pt.damaged").exists()
     continued = read_checkpoint(run_dir / NEWEST)["state"]
     for network in ("generator", "discriminator", "generator_ema"):

@@ -137,6 +137,7 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
     kid = rows[-1]["evaluation"]["values"]["kid_efficientnet-lite0"]
     assert "at step 4" in closing["done"] and "for 4 steps" in closing["time"] and "GB at most" in closing["memory"]
     assert closing["quality"].endswith(f"KID (efficientnet-lite0) {kid:.4g}; 16 generated and 16 real images at 16 px")
+    assert closing["images"].strip() == "16 seen, 4 in each step" and "pictures" not in closing
     assert closing["checkpoint"].strip() == "results/smoke/model.pt"
     assert closing["next"].strip() == "python eval.py --run results/smoke"
     assert len(list((run_dir / "curves").glob("metrics_efficientnet-lite0_*.png"))) == 1

@@ -304,7 +304,7 @@ def test_auto_falls_back_where_inception_is_missing(caplog):
     with caplog.at_level(logging.INFO, logger="graf"):
         chosen = extractors.choose_extractor(options(8, extractor="auto"))
     assert chosen.name == LITE
-    assert f"use {LITE} instead" in caplog.text
+    assert f"use {LITE}; no Inception weights at" in caplog.text
 
 
 def test_a_result_says_that_inception_was_missing(tmp_path):

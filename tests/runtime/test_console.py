@@ -1,9 +1,12 @@
 """What is said on the terminal, and a terminal that cannot be written."""
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
+
+from graf.runtime.console import progress
 
 import pytest
 
@@ -42,6 +45,22 @@ def run(tmp_path, redirection, *arguments):
 @pytest.mark.parametrize("redirection", ["> /dev/full 2>&1", "2>&1 | head -n 1"])
 def test_a_terminal_that_cannot_be_written_changes_neither_the_run_nor_its_exit_status(tmp_path, redirection):
     assert run(tmp_path, redirection, "fail")[:2] == (2, "done, 0")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo terminal")
+@pytest.mark.parametrize("size", [(0, 0), (0, 150), (24, 0), (40, 150)])  # rows and columns; 0 where nobody has told
+def test_a_bar_is_seen_on_a_terminal_of_any_size(size, monkeypatch):
+    fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+    leader, follower = os.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    with os.fdopen(follower, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress(total=2, bar_format="{desc} {n_fmt} of {total_fmt}", desc="training") as bar:
+            bar.update(2)
+            bar.refresh()
+        terminal.flush()
+        assert b"training 2 of 2" in os.read(leader, 10_000)
+    os.close(leader)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="fork")

@@ -154,7 +154,7 @@ def test_a_run_goes_back_once_with_other_draws_and_on_to_its_end(build, monkeypa
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert None not in rows[2].values()
-    assert any("rolled back to" in message and "model.pt, step 2" in message for message in caplog.messages)
+    assert any("rolled back to step 2 of" in message and "model.pt (" in message for message in caplog.messages)
     assert state.step == 8 and state.rollbacks == 1
 
     resumed = build()

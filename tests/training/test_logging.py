@@ -64,6 +64,7 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
     log = RunLog(tmp_path, smoke("training.monitoring=tensorboard"), step=0)
     imageio.imwrite(tmp_path / "sheet.png", np.zeros((4, 4, 3), np.uint8))
     log.scalars({"loss_d": 1.0}, 10)
+    log.memory({"host_bytes": 1e9, "machine_cpu_percent": 50.0, "gpu_temperature_c": 61.0}, 10)
     log.speed(10)
     log.picture("samples", tmp_path / "sheet.png", 10)
     log.picture("samples", tmp_path / "missing.png", 20)
@@ -71,7 +72,8 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"losses/loss_d", "speed/seconds_per_step", "speed/steps_per_second"} == set(tags["scalars"])
+    readings = {"memory/host_bytes", "machine/machine_cpu_percent", "machine/gpu_temperature_c"}
+    assert {"losses/loss_d", "speed/seconds_per_step", "speed/steps_per_second"} | readings == set(tags["scalars"])
     assert tags["images"] == ["samples"] and [image.step for image in events.Images("samples")] == [10]
     (config,) = events.Tensors("config/text_summary")
     assert b"netwidth" in config.tensor_proto.string_val[0]

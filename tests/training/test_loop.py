@@ -1,6 +1,7 @@
 """Between steps memory may run out as in them: what is made there is tried again, then left, and no run is lost for it."""
 
 import json
+from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step
@@ -9,6 +10,7 @@ from graf.errors import CheckpointWriteError
 from graf.evaluation.results import COMPARABLE
 from graf.memory.monitor import MemoryMonitor
 from graf.runtime.interruption import Interruption
+from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import fid, loop, samples
 from graf.training.loop import train
@@ -251,6 +253,16 @@ def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
     monkeypatch.setattr(samples, "render_views", lambda *given: held.append(real(*given)) or held[-1])
     samples.write_samples(build("memory.max_validation_outputs=11"))
     assert len(held[0].images) == 8
+
+
+def test_the_line_tells_images_losses_quality_and_memory(build):
+    state = build("training.batch_size=4")
+    state.step = 600
+    monitor = SimpleNamespace(latest=lambda: {"reserved_bytes": 3e9, "host_bytes": 1.5e9, "workers_bytes": 7.0})
+    told = loop._told(state, {"loss_d": 1.23456, "loss_g": 2.0, "opacity": 0.5}, ("loss_d", "loss_g"), "KID 0.07", monitor)
+    assert told == f"2,400 images, loss_d 1.235, loss_g 2.000, KID 0.07, host {1.5e9 / GB:.2f} GB, card {3e9 / GB:.2f} GB"
+    monitor.latest = dict  # before the first reading
+    assert loop._told(state, {}, (), "", monitor) == "2,400 images"
 
 
 def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
