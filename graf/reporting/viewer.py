@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.camera import middle_poses, side_azimuth
+from graf.config import DataConfig
 from graf.errors import GrafError
 from graf.reporting.object_view import (
     KINDS,
@@ -46,6 +47,7 @@ from viser.transforms import SO3
 log = logging.getLogger("graf")
 
 STILL_AFTER_S = 0.3  # without a change, the picture is drawn in full
+ANSWER_S = 5.0  # at most, until a page has taken a camera
 RELOAD_EVERY_S = 1.0
 SECONDS_PER_TURN = 12.0
 FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all are seen, in data.radius
@@ -138,12 +140,14 @@ class Session:
         self._meshed: tuple | None = None  # the object whose mesh it shows
         self._turned_at: float | None = None
         self._frustums: viser.SceneNodeHandle | None = None  # with all of them in it
+        self._left: tuple[np.ndarray, float] | None = None  # where the start was asked for, and until when to hold it
+        self._reported: np.ndarray | None = None  # the newest place of the camera that the page has told
         self._changed_at = -math.inf
         self._seconds_per_pixel = math.inf  # until a picture was drawn: the first one is the smallest
         self._frames: deque[float] = deque(maxlen=20)  # when pictures were drawn
         self._build()
         self._new_model(first=True)
-        client.camera.on_update(lambda _: self._wake.set())
+        client.camera.on_update(self._camera_reported)
 
     # What the browser shows beside the picture
 
@@ -189,6 +193,10 @@ class Session:
         self._jobs.append(job)
         self._wake.set()
 
+    async def _camera_reported(self, camera: viser.CameraHandle) -> None:  # viser calls it in the order of the messages
+        self._reported = np.array(camera.position)
+        self._wake.set()
+
     def state(self) -> ViewState:
         """What the sliders and the camera ask for."""
         camera = self.client.camera
@@ -215,6 +223,7 @@ class Session:
         if self._running is None and self._jobs:
             self._running = self._jobs.popleft()()
         busy = self._advance_job()
+        self._hold_start()
         self._turn_camera()
         return self._draw() or busy or (self._running is None and bool(self._jobs))
 
@@ -333,8 +342,19 @@ class Session:
         camera, data = self.client.camera, self._view.data
         nearest, farthest = distances(data)
         camera.max_orbit_distance, camera.min_orbit_distance = farthest, nearest
-        self._place(middle_poses(torch.tensor(side_azimuth(data)), data))
+        self._left, self._reported = (np.array(camera.position), time.monotonic() + ANSWER_S), None
+        self._place(start_pose(data))
         yield True
+
+    def _hold_start(self) -> None:
+        """Send the camera to the start again where a slow page, which has not taken that yet, reports its old one once more."""
+        if self._left is None or self._reported is None:
+            return
+        (left, until), reported, self._reported = self._left, self._reported, None
+        if time.monotonic() < until and np.allclose(reported, left, atol=1e-3):
+            self._place(start_pose(self._view.data))
+        else:
+            self._left = None
 
     def _show_mesh(self) -> Iterator[bool]:
         self._drawn = None
@@ -408,6 +428,11 @@ def pose_of(wxyz: np.ndarray, position: np.ndarray) -> Tensor | None:
         return None
     rotation = SO3(np.asarray(wxyz, dtype=float)).as_matrix() @ Y_DOWN
     return torch.tensor(np.column_stack([rotation, position]), dtype=torch.float32)
+
+
+def start_pose(data: DataConfig) -> Tensor:
+    """(3, 4) camera that a browser starts with."""
+    return middle_poses(torch.tensor(side_azimuth(data)), data)
 
 
 def _rounded(pose_c2w: Tensor | None) -> tuple:

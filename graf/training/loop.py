@@ -161,7 +161,8 @@ class Adversarial:
 
     def write(self, guard: Guard, rows: RunLog) -> None:
         state, training = self.state, self.state.config.training
-        if sample_due(state.step, training.sample_every):
+        last = training.sample_every > 0 and state.step == training.max_steps
+        if last or sample_due(state.step, training.sample_every):
             guard.optional("sample", partial(self._sample, rows))
         if due(state.step, training.video_every):
             guard.optional("video", partial(write_rotation, state))

@@ -135,7 +135,7 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
 
     closing = dict(line.split(":", 1) for line in said[said.index("done:") :].splitlines() if ":" in line)
     kid = rows[-1]["evaluation"]["values"]["kid_efficientnet-lite0"]
-    assert "at step 4" in closing["done"] and "for 4 steps" in closing["time"] and "GB at most" in closing["memory"]
+    assert "at step 4" in closing["done"] and "for 4 steps" in closing["time"] and "GB of the host at most" in closing["memory"]
     assert closing["quality"].endswith(f"KID (efficientnet-lite0) {kid:.4g}; 16 generated and 16 real images at 16 px")
     assert closing["images"].strip() == "16 seen, 4 in each step" and "pictures" not in closing
     assert closing["checkpoint"].strip() == "results/smoke/model.pt"

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("viser")
 
 from graf.reporting import viewer as viewer_module  # noqa: E402
-from graf.reporting.viewer import Models, Viewer, pose_of  # noqa: E402
+from graf.reporting.viewer import Models, Viewer, pose_of, start_pose  # noqa: E402
 from viewer_client import Window, camera  # noqa: E402
 
 
@@ -58,6 +58,25 @@ def test_each_browser_has_a_state_of_its_own(viewer):
         seen = one.pictures
         one.look(90)
         one.wait(lambda: one.pictures > seen)
+
+
+def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):
+    monkeypatch.setattr(viewer_module, "ANSWER_S", np.inf)
+    start = start_pose(model.generator.config.data)[:, 3].double().numpy()
+
+    def sent(window):
+        told = [message for message in list(window.messages) if message["type"] == "SetCameraPositionMessage"]
+        return sum(np.allclose(message["position"], start, atol=1e-5) for message in told)
+
+    with Window(viewer.port) as window:
+        window.look(45)
+        window.wait(lambda: sent(window) == 1)
+        window.look(45)
+        window.wait(lambda: sent(window) == 2)
+        window.look(90)  # by the person before it
+        window.set("seed", 5)
+        window.wait(lambda: window.says("azimuth 90"))
+        assert sent(window) == 2
 
 
 def test_a_closed_tab_is_forgotten(viewer):

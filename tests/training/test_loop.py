@@ -110,6 +110,14 @@ def test_a_run_measures_itself_after_its_last_step_too_and_tells_of_that(build, 
     assert measured == steps
 
 
+@pytest.mark.parametrize(("every", "steps"), [(0, []), (4, [1, 2, 3]), (8, [2, 3]), (16, [3])])
+def test_a_run_ends_with_a_sheet_of_what_it_has_learned(build, monkeypatch, every, steps):
+    state, written = build(f"training.sample_every={every}"), []
+    monkeypatch.setattr(loop, "write_samples", lambda state, *_: written.append(state.step) or {})
+    train(state, Grey(), Interruption())
+    assert written == steps
+
+
 def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
     state = build("training.fid_every=2")
     monkeypatch.setattr(loop, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
