@@ -20,6 +20,7 @@ from unittest import mock
 
 from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
+from graf.models import generator as rendering
 from graf.models.generator import Generator
 from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
@@ -318,10 +319,14 @@ def counted_peak(
 ) -> int:
     """Most live bytes of tensors in a training step that is not the first, on the CPU.
 
-    Where `shapes_only`, nothing is computed; `plain` takes the step with bench/plain_step.py; another counter may count along.
+    Where `shapes_only`, nothing is computed, and all samples are taken to have density; `plain` takes the step with
+    bench/plain_step.py; another counter may count along.
     """
     stay = mock.patch.object(nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
-    mode = ShapesOnly() if shapes_only else contextlib.nullcontext()
+    mode = contextlib.ExitStack()
+    if shapes_only:
+        mode.enter_context(mock.patch.object(rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)))
+        mode.enter_context(ShapesOnly())
     projection_operators.cache_clear()
     with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter, counted_too or contextlib.nullcontext():
         state = TrainState(config, torch.device("cpu"))

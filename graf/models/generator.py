@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
-RAYS_TOGETHER = 64
+TOGETHER = 64  # rays or samples of an image, of whose number those that are computed have a multiple
 EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
@@ -191,9 +191,9 @@ class Generator(nn.Module):
             rendering = self._render_pieces(*rays, latents, piece, noise, recompute)
         else:  # rays that miss the box are left out
             near, far_in_box = clip_to_box(*rays, self.box)
-            index = rays_that_hit((near < far_in_box)[..., 0])
-            rays = [take_rays(x, index) for x in (rays_o, rays_d, near, far_in_box)]
-            noise = None if noise is None else noise.each(lambda x: take_rays(x, index))
+            index = indices_of((near < far_in_box)[..., 0])
+            rays = [take_rows(x, index) for x in (rays_o, rays_d, near, far_in_box)]
+            noise = None if noise is None else noise.each(lambda x: take_rows(x, index))
             rendering = self._among_misses(self._render_pieces(*rays, latents, piece, noise, recompute), index, far)
         rendering = rendering.unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
@@ -314,10 +314,9 @@ class Generator(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Colour (B, R, 3) without background and weights (B, R, S) of the field in its styles at the depths (B, R, S)."""
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
-        density, colour = field(points, F.normalize(rays_d, dim=-1), styles)
-        if disturbance is not None:
-            density = density + disturbance.to(density)
         can_be_empty = self.config.nerf.density_activation == "relu"
+        evaluate = evaluate_dense if can_be_empty and torch.is_grad_enabled() else evaluate_all
+        density, colour = evaluate(field, points, F.normalize(rays_d, dim=-1), styles, disturbance)
         density = F.relu(density) if can_be_empty else F.softplus(density)
         endless = can_be_empty and self.box is None  # nothing is behind a box
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless))
@@ -331,20 +330,49 @@ def build_field(config: Config, depth: int, width: int) -> nn.Module:
     return field(config.nerf, config.z_dist, depth, width)
 
 
-def rays_that_hit(hit: Tensor) -> Tensor:
-    """Indices (B, H) of the rays of each image that hit (B, R), in their order; images with fewer hits are filled up with
-    misses.
+def evaluate_all(
+    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, disturbance: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Raw density (B, R, S), with the disturbance (B, R, S) added, and raw colour (B, R, S, 3) at points (B, R, S, 3)."""
+    density, colour = field(points, directions, styles)
+    return density if disturbance is None else density + disturbance.to(density), colour
 
-    H is the most of an image, rounded up to a multiple of RAYS_TOGETHER or to R: with a size of its own in each step, tensors
+
+def evaluate_dense(
+    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, disturbance: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """evaluate_all for a density that is a ReLU's: samples where that is 0 cannot be seen and pass no gradient on, so that
+    activations are kept, and gradients computed, of the others alone."""
+    with torch.no_grad():
+        density, colour = evaluate_all(field, points, directions, styles, disturbance)
+        index = indices_of((density > 0).flatten(1))  # (B, N)
+
+    def of_samples(x: Tensor) -> Tensor:
+        """(B, N, 1, C) of values (B, R, S, C)."""
+        return take_rows(x.flatten(1, 2), index)[:, :, None]
+
+    directions = of_samples(directions[:, :, None].expand_as(points))[:, :, 0]
+    disturbance = None if disturbance is None else of_samples(disturbance[..., None])[..., 0]
+    found = evaluate_all(field, of_samples(points), directions, styles, disturbance)  # (B, N, 1), (B, N, 1, 3)
+    density = density.flatten(1).scatter(1, index, found[0][..., 0])
+    colour = colour.flatten(1, 2).scatter(1, index[..., None].expand(-1, -1, 3), found[1][:, :, 0])
+    return density.view(points.shape[:3]), colour.view(points.shape)
+
+
+def indices_of(wanted: Tensor) -> Tensor:
+    """Indices (B, N) of the rays or samples of each image that are wanted (B, R), in their order; images with fewer are filled
+    up with others.
+
+    N is the most of an image, rounded up to a multiple of TOGETHER or to R: with a size of its own in each step, tensors
     would not fit into the memory that those of earlier steps have left.
     """
-    most = max(1, int(hit.sum(1).max()))
-    most = min(hit.shape[1], -(-most // RAYS_TOGETHER) * RAYS_TOGETHER)
-    return hit.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+    most = max(1, int(wanted.sum(1).max()))
+    most = min(wanted.shape[1], -(-most // TOGETHER) * TOGETHER)
+    return wanted.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
-def take_rays(x: Tensor, index: Tensor) -> Tensor:
-    """The rays at `index` (B, H) of values (B, R, C): (B, H, C)."""
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """The rows at `index` (B, N) of values (B, R, C): (B, N, C)."""
     return torch.take_along_dim(x, index[..., None], dim=1)
 
 

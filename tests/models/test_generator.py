@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from graf.camera import Labels, poses_at
-from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, rays_that_hit
+from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, indices_of
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
 import pytest
@@ -102,7 +102,8 @@ def test_haze_absorbs_by_beers_law(smoke, labels, latents):
             density, colour = super().forward(points, view_directions, styles)
             return density * (torch.arange(21) < 10), colour
 
-    opacity = with_field(config, Front(sigma))(latents, labels).opacity.flatten(1)
+    with torch.no_grad():  # training leaves out samples without density
+        opacity = with_field(config, Front(sigma))(latents, labels).opacity.flatten(1)
     _, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
     length = 10 * 0.1 * rays_d.norm(dim=-1)
     torch.testing.assert_close(opacity, 1 - torch.exp(-sigma * length), atol=1e-5, rtol=0)
@@ -241,7 +242,8 @@ def test_the_fine_network_sees_all_samples_in_order_between_the_bounds(smoke, la
     config = smoke("nerf.importance_samples_per_ray=5", "data.radius=[3, 4]", "nerf.density_activation=relu")
     generator = Generator(config)
     generator.field, generator.field_fine = Slab(5.0, low=-0.2, high=0.2), Slab(1.0)
-    generator(latents, labels, noise=noise_of(generator))
+    with torch.no_grad():  # training leaves out samples without density
+        generator(latents, labels, noise=noise_of(generator))
     rays_o, rays_d = camera_rays(labels.pose_c2w, full_grid(16), 16, config.data)
     seen = generator.field_fine.points
     depths = ((seen - rays_o[:, :, None]) * rays_d[:, :, None]).sum(-1) / rays_d[:, :, None].square().sum(-1)
@@ -389,13 +391,39 @@ def test_one_image_of_a_batch_in_a_box_is_what_it_is_alone(smoke, build, labels,
         torch.testing.assert_close(together.images[i], alone.images[0], atol=1e-5, rtol=0)
 
 
-def test_rays_that_hit_come_in_few_sizes():
+def test_indices_of_come_in_few_sizes():
     """Those of the image with the most hits, up to the next multiple of 64, or all; misses fill the others up."""
     hit = torch.zeros(2, 200, dtype=torch.bool)
     hit[0, 5:8], hit[1, 100:170] = True, True
-    index = rays_that_hit(hit)
+    index = indices_of(hit)
     assert index.shape == (2, 128)
     assert index[0, :3].tolist() == [5, 6, 7] and index[1, :70].tolist() == [*range(100, 170)]
     assert not hit.gather(1, index)[0, 3:].any() and not hit.gather(1, index)[1, 70:].any()
-    assert rays_that_hit(torch.ones(1, 200, dtype=torch.bool)).shape == (1, 200)
-    assert rays_that_hit(torch.zeros(1, 200, dtype=torch.bool)).shape == (1, 64)
+    assert indices_of(torch.ones(1, 200, dtype=torch.bool)).shape == (1, 200)
+    assert indices_of(torch.zeros(1, 200, dtype=torch.bool)).shape == (1, 64)
+
+
+@pytest.mark.parametrize("kind", ["smoke", "film", "concat"])
+def test_samples_without_density_are_left_out_of_gradients_and_nothing_changes(
+    kind, request, build, labels, latents, monkeypatch
+):
+    settings = "nerf.density_activation=relu", "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4"
+    generator = build(request.getfixturevalue(kind)(*settings))
+    learned = []  # samples per image that have gradients
+    noting = generator.field.register_forward_pre_hook(
+        lambda _, args: learned.append(args[0].shape[1:3].numel()) if torch.is_grad_enabled() else None
+    )
+
+    def rendered_and_gradients():
+        rendering = generator(latents, labels, noise=noise_of(generator))
+        loss = rendering.images.square().mean() + rendering.coarse_images.mean()
+        return rendering, torch.autograd.grad(loss, list(generator.parameters()), allow_unused=True)
+
+    dense, dense_gradients = rendered_and_gradients()
+    monkeypatch.setattr("graf.models.generator.evaluate_dense", evaluate_all)
+    plain, gradients = rendered_and_gradients()
+    assert_same_pictures(dense, plain, atol=1e-6, rtol=1e-6)
+    for found, expected in zip(dense_gradients, gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-5)
+    assert learned[0] < 0.8 * learned[1]
+    noting.remove()
