@@ -22,7 +22,8 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "film": ("nerf.conditioning=film",),
     "triplane": ("nerf.conditioning=triplane",),
     "blurred at first": ("discriminator.blur_sigma=2", "discriminator.blur_steps=700"),
-    "CCSR at the field's rate": ("ccsr.rate=1",),
+    "CCSR learns from the discriminator": ("ccsr.learns_from=discriminator", "ccsr.rate=0.1"),
+    "CCSR at the field's rate": ("ccsr.learns_from=discriminator", "ccsr.rate=1"),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
     "R1 0.1": ("training.reg_param=0.1",),
     "half the pixels for 200 steps": ("discriminator.coarse_steps=200",),
@@ -30,9 +31,9 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "minibatches of 4": ("training.batch_size=4",),
     "a faster discriminator": ("training.lr_d=0.002",),
     "rates halved at 200 and 300": ("training.lr_anneal_every=[200,300]",),
-    "longer average": ("training.model_average_beta=0.998",),
+    "shorter average": ("training.model_average_beta=0.995",),
     "planes of 64 x 64": ("nerf.plane_size=64",),
-    "box kernel": ("ccsr.kernel=box",),
+    "bicubic kernel": ("ccsr.kernel=bicubic",),
 }
 PART_COLUMNS = {  # of a row: its heading and format
     "name": ("", "{}"),

@@ -42,8 +42,8 @@ def smoke():
 
 @pytest.fixture
 def refine():
-    """The smoke config as it is, with overrides: 8 x 8 rays refined to 16 x 16 pixels."""
-    return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", overrides)
+    """The smoke config with overrides: 8 x 8 rays refined to 16 x 16 pixels, by a CCSR that the discriminator teaches."""
+    return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", ("ccsr.learns_from=discriminator", *overrides))
 
 
 @pytest.fixture

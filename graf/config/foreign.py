@@ -119,11 +119,13 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
 }
 OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
-    "ccsr": {"rate": 1.0},
+    "ccsr": {"rate": 1.0, "learns_from": "discriminator"},
     "discriminator": {"coarse_steps": 0},
 }
 FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
     "nerf.conditioning": "film",
+    "nerf.multires": 4,
+    "ccsr.kernel": "bicubic",
     "nerf.N_samples": 20,
     "nerf.N_samples_render": 48,
 }

@@ -98,7 +98,7 @@ class NerfConfig:
     plane_channels: int = key(16, "triplane: channels of a plane", 1, 256)
     synthesis_width: int = key(64, "triplane: channels of the network that draws the planes, a multiple of 8", 8, 1024)
     mapping_depth: int = key(3, "film, triplane: layers of the mapping network behind the latents", 1, 16)
-    multires: int = key(4, "frequencies of the position encoding", 0, 20)
+    multires: int = key(6, "frequencies of the position encoding", 0, 20)
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
     density_activation: Literal["relu", "softplus"] = key("softplus", "raw network output to density (GRAF: relu)")
     use_viewdirs: bool = key(False, "colour depends on the view direction")
@@ -145,7 +145,11 @@ class CcsrConfig:
     )
     scale_factor: int = key(2, "high-resolution pixels per low-resolution pixel, along a side: 2, 4 or 8", 2, 8)
     kernel: Literal["box", "bilinear", "bicubic", "gaussian"] = key(
-        "bicubic", "the downsampling that a refined image is consistent with"
+        "box", "the downsampling that a refined image is consistent with; all but the bicubic keep colours in their range"
+    )
+    learns_from: Literal["photographs", "discriminator"] = key(
+        "photographs",
+        "refine: CCSR learns to restore photographs from their own downsampling, or from the discriminator, as the field does",
     )
     num_views: int = key(16, "azimuth bins of the view codes", 1, 3600)
     elevation_bins: int = key(1, "elevation bins of the view codes, over vmin..vmax", 1, 360)
@@ -155,8 +159,8 @@ class CcsrConfig:
     light: LightBackboneConfig = key(LightBackboneConfig(), "ccsr.backbone light: a few convolutions")
     rrdb: RrdbConfig = key(RrdbConfig(), "ccsr.backbone rrdb: ESRGAN's RRDBNet")
     rate: float = key(
-        0.1,
-        "its learning rate, as a share of training.lr_g: as fast as the field it paints stripes that the rendering cannot show",
+        1.0,
+        "its learning rate, as a share of training.lr_g; learning from the discriminator it paints stripes with more than 0.1",
         0,
     )
     drift_weight: float = key(
@@ -212,7 +216,7 @@ class DiscriminatorConfig:
     )
     blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
     coarse_steps: int = key(
-        1000,
+        1400,
         "steps that are taken first, with half as many pixels along each side: faster, and bodies vary more; 0 for none",
         0,
     )
@@ -228,7 +232,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(3000, "train until this step", 0)
+    max_steps: int = key(4000, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
@@ -273,7 +277,7 @@ class TrainingConfig(RunTrainingConfig):
     )
     reg_param: float = key(0.5, "its weight, per image", 0)
     reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)
-    model_average_beta: float = key(0.995, "decay of the generator's moving average, which samples and evaluation use", 0, 1)
+    model_average_beta: float = key(0.998, "decay of the generator's moving average, which samples and evaluation use", 0, 1)
     compile: bool = key(
         False,
         "compile the radiance field for training (torch.compile); needs a C++ compiler, and slows CPUs down",
@@ -413,6 +417,11 @@ class Config(RunConfig):
     def rendered_scale(self) -> int:
         """Pixels of an image per ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
         return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
+
+    @property
+    def restores_photographs(self) -> bool:
+        """Whether CCSR learns from photographs, not from the discriminator."""
+        return self.ccsr.mode == "refine" and self.ccsr.learns_from == "photographs"
 
     @property
     def judges_restored(self) -> bool:

@@ -205,8 +205,8 @@ def _refinement(config: Config, generator: Generator, batch: int, size: int) -> 
     of_backbone = _light if isinstance(backbone, LightBackbone) else _rrdb
     network = backbone if isinstance(backbone, LightBackbone) else backbone.network
     kept = of_backbone(network, side) * batch * size
-    if config.ccsr.mode == "refine" and config.nerf.importance_samples_per_ray > 0:
-        kept *= 2  # the coarse rendering is refined too
+    if config.ccsr.mode == "refine":  # the coarse rendering is refined too, and photographs are restored
+        kept *= 1 + (config.nerf.importance_samples_per_ray > 0) + config.restores_photographs
     if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
         kept *= 1 + (config.nerf.importance_samples_per_ray > 0) + (config.ccsr.detach == "nerf")
     if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:

@@ -3,8 +3,10 @@
 Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 """
 
+import copy
 import dataclasses
 import hashlib
+import itertools
 from typing import Any
 
 from graf.camera import Labels
@@ -198,10 +200,12 @@ class Generator(nn.Module):
         rendering = rendering.unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
             return rendering
-        coarse = rendering.coarse_images
-        refined, drift = self.refinement(rendering.images, latents, labels.pose_c2w, grid, width)
+        refinement, coarse = self.refinement, rendering.coarse_images
+        if torch.is_grad_enabled() and self.config.restores_photographs:
+            refinement = without_learning(refinement)  # the field learns through it
+        refined, drift = refinement(rendering.images, latents, labels.pose_c2w, grid, width)
         if coarse is not None:
-            coarse, _ = self.refinement(coarse, latents, labels.pose_c2w, grid, width)
+            coarse, _ = refinement(coarse, latents, labels.pose_c2w, grid, width)
         return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
 
     def _render_pieces(
@@ -248,11 +252,15 @@ class Generator(nn.Module):
         return tuple(field.styles(latents) for field in fields)
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
-        """Images (B, 3, h, w) downsampled and restored by CCSR, for ccsr.mode: consistency; arguments as for forward."""
+        """Images (B, 3, h, w) downsampled and restored by CCSR; arguments as for forward."""
+        return self.restoration(images, latents, labels, grid)[0]
+
+    def restoration(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
+        """As restore, with the drift (B, 1) of CCSR's proposals."""
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)
-        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)[0]
+        return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
 
     def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's
@@ -328,6 +336,12 @@ def build_field(config: Config, depth: int, width: int) -> nn.Module:
         return TriplaneField(config.nerf, config.z_dist, width, config.data)
     field = ConcatField if config.nerf.conditioning == "concat" else FilmField
     return field(config.nerf, config.z_dist, depth, width)
+
+
+def without_learning(network: nn.Module) -> nn.Module:
+    """The network with the same weights, which get no gradient; what goes through it passes its own on."""
+    shared = itertools.chain(network.parameters(), network.buffers())
+    return copy.deepcopy(network, {id(x): x.detach() for x in shared})
 
 
 def evaluate_all(

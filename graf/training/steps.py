@@ -34,6 +34,7 @@ from graf.training.state import TrainState
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,8 +199,15 @@ def _generator_loss(
             loss = loss + generator_loss(_scores(state, coarse, labels).logits, gan_type, real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
-        if rendering.drift is not None:
-            stats["ccsr_drift"] = rendering.drift.mean()
+        drift = rendering.drift
+        if config.restores_photographs:
+            photographs, _ = _patches(images, draws.grid)
+            cameras = image_labels.with_cameras(labels)
+            restored, drift = state.generator.restoration(photographs, draws.latents, cameras, draws.grid)
+            stats["loss_restore"] = F.l1_loss(restored, photographs)
+            loss = loss + stats["loss_restore"]
+        if drift is not None:
+            stats["ccsr_drift"] = drift.mean()
             loss = loss + config.ccsr.drift_weight * stats["ccsr_drift"]
         if config.ccsr.mode == "consistency":
             ccsr = config.ccsr

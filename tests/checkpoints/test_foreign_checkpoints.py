@@ -317,7 +317,7 @@ def test_a_table_names_the_keys_that_differ_and_the_tensors_that_tell(smoke, tmp
     table = {row.split()[0]: row.split(maxsplit=3)[1:] for row in rows}
     assert table == {
         "nerf.netdepth": ["2", "3", "field.layers.2.weight (12, 12)"],
-        "nerf.netwidth": ["16", "12", "field.layers.0.weight (12, 27)"],
+        "nerf.netwidth": ["16", "12", "field.layers.0.weight (12, 39)"],
     }
 
 

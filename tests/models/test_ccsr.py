@@ -362,3 +362,43 @@ def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels)
 
     assert learned(0).abs().max() < 1e-6
     torch.testing.assert_close(learned(2).sum(), torch.tensor(2 * 2 * 0.5), atol=0.2, rtol=0)  # d/db of the mean of (r + b)^2
+
+
+def assert_near(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        assert (x - y).norm() <= 1e-3 * y.norm()
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), PATCH, ("nerf.importance_samples_per_ray=4",), RRDB], ids=("frame", "patch", "fine", "rrdb")
+)
+def test_ccsr_learns_from_photographs_alone_and_the_field_through_it(refine, labels, overrides):
+    """Its gradient is the restoration's; the field's is that of a CCSR which the discriminator teaches."""
+
+    def gradients(source):
+        state = state_of(refine(f"ccsr.learns_from={source}", "ccsr.drift_weight=0", "nerf.conditioning=film", *overrides))
+        with torch.no_grad():  # a discriminator's first logits hardly depend on the image
+            state.discriminator.main[-1].weight.mul_(30)
+        images = photographs(4, state.config.data.imsize)
+        loss, stats = _generator_loss(state, draw(state, labels), images, labels)
+        of_field, of_ccsr = (list(getattr(state.generator, name).parameters()) for name in ("field", "refinement"))
+        if source == "photographs":
+            own = stats["loss_restore"]
+            found, expected = (torch.autograd.grad(x, of_ccsr, retain_graph=True) for x in (loss, own))
+            assert_near(found, expected)
+            assert any(x.any() for x in expected)
+            assert not any(x is not None for x in torch.autograd.grad(own, of_field, retain_graph=True, allow_unused=True))
+        return torch.autograd.grad(loss, of_field)
+
+    assert_near(gradients("photographs"), gradients("discriminator"))
+
+
+def test_what_photographs_teach_sharpens_photographs(refine, labels):
+    """After some steps restored photographs are nearer to themselves than interpolated ones: stripes, which repeat."""
+    state = state_of(refine("ccsr.learns_from=photographs"))
+    stripes = (torch.arange(16) // 3 % 2 * 2.0 - 1).expand(4, 3, 16, 16).contiguous()
+    errors = []
+    for _ in range(40):
+        errors.append(float(generator_step(state, labels, stripes, labels)["loss_restore"]))
+        state.advance()
+    assert errors[-1] < 0.5 * errors[0]
