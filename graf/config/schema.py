@@ -232,7 +232,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(4000, "train until this step", 0)
+    max_steps: int = key(4300, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(

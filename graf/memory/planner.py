@@ -139,6 +139,7 @@ def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
     """Bytes that rendering holds for the backward pass, and the most while that pass is in the field.
 
     It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
+    Where density is a ReLU's, samples without it keep nothing; as their number is not known, all are taken to have some.
     """
     nerf, rays = config.nerf, batch * config.ray_sampler.rays_per_patch
     others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
