@@ -69,14 +69,16 @@ def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
     return path
 
 
-def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, last_s: float = 2.0) -> Path:
-    """Pictures in files as an endless gif, each shown for so many seconds; those of another size than the last are left out."""
-    size = imageio.imread(pictures[-1]).shape
-    kept = [picture for picture in pictures if imageio.imread(picture).shape == size]
-    durations = [1000 * seconds] * (len(kept) - 1) + [1000 * last_s]
-    with whole_file(path) as temporary, imageio.get_writer(temporary, duration=durations, loop=0) as writer:
-        for picture in kept:
-            writer.append_data(imageio.imread(picture))
+def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, times_of_last: int = 5) -> Path:
+    """Pictures in files as an endless gif, each shown for so many seconds and the last one so many times as long; those of
+    another size than the last are left out."""
+    last = imageio.imread(pictures[-1])
+    with whole_file(path) as temporary, imageio.get_writer(temporary, duration=1000 * seconds, loop=0) as writer:
+        for picture in map(imageio.imread, pictures[:-1]):
+            if picture.shape == last.shape:
+                writer.append_data(picture)
+        for _ in range(times_of_last):  # equal frames become one, with the sum of their times
+            writer.append_data(last)
     return path
 
 
