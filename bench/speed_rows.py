@@ -246,7 +246,7 @@ def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:
 
     cpu = time.process_time()
     seconds = seconds_of(render, device) / n_frames
-    training = replace(generator.config.training, use_amp=row["name"] == "fast")
+    training = replace(generator.config.training, use_amp=False)
     return described(replace(generator.config, training=training), device) | {
         "work": f"frame of {generator.config.expname}, {pixels} x {pixels}, one of {n_frames}; {available_cores()} cores",
         "seconds": seconds,

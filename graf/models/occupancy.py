@@ -11,10 +11,9 @@ import math
 from typing import Any
 
 from graf.camera import Labels
-from graf.config import Config, DataConfig, NerfConfig, TrainingConfig
+from graf.config import Config, DataConfig, NerfConfig
 from graf.models.generator import Generator, Rendering
 from graf.rendering import FAR_AWAY
-from graf.runtime.precision import AmpSettings
 
 import torch
 from torch import Tensor, nn
@@ -30,19 +29,17 @@ class ObjectRenderer:
     """Renders one object, of latents (1, Z) and class_index (1,), from many cameras.
 
     The images are those of `Generator.render`. With `fast` they are within 2 / 255 of these: samples that cannot be seen are
-    left out, and products are in 16 bits where the device is fast in them.
+    left out. Products stay in 32 bits: in bfloat16 edges move by up to 7 / 255 with fine position encodings.
     """
 
     def __init__(self, generator: Generator, latents: Tensor, class_index: Tensor, fast: bool):
         self.latents, self.class_index = latents, class_index
         self.generator = only_what_is_seen(generator, latents, class_index) if fast else generator
-        self.amp = AmpSettings.choose(TrainingConfig(use_amp=fast), generator.background.device)
 
     def render(self, pose_c2w: Tensor, resolution: int | None = None) -> Rendering:
         """The object from cameras (V, 3, 4), as Generator.render; on the latents' device."""
         n = len(pose_c2w)
-        with self.amp.autocast():
-            return self.generator.render(self.latents.expand(n, -1), pose_c2w, resolution, self.class_index.expand(n))
+        return self.generator.render(self.latents.expand(n, -1), pose_c2w, resolution, self.class_index.expand(n))
 
 
 def pays(config: Config, n_views: int, resolution: int | None = None) -> bool:

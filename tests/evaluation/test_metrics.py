@@ -447,7 +447,7 @@ def test_the_result_of_a_running_run_has_its_own_protocol(smoke, tmp_path, caplo
 @pytest.mark.parametrize("name", ["default", "safe_training"])
 def test_runs_by_default_measure_themselves_twice_on_the_way_or_more_and_at_their_end(name):
     training = load_config(CONFIG_DIR / f"{name}.yaml").training
-    assert training.max_steps % training.fid_every == 0 and training.max_steps // training.fid_every >= 3
+    assert training.fid_every > 0 and training.max_steps // training.fid_every >= 3  # another follows the last step
     assert 0 < training.fid_images <= 250
 
 
