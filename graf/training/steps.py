@@ -125,7 +125,8 @@ def generator_step(
     """Train the generator with B cameras, and update its moving average. Returns and raises as discriminator_step.
 
     Every process of a run is given the labels of all of them. images (B, data.channels, W, W) and image_labels: the photographs
-    of the discriminator's step, of which each process has its own, for the losses that compare fakes with them.
+    of the discriminator's step, of which each process has its own, for CCSR to restore and the losses that compare fakes with
+    them.
     """
 
     def drawn_loss() -> LossOfRows:
