@@ -1,6 +1,7 @@
 """What is said on the terminal, and a terminal that cannot be written."""
 
 import os
+import select
 import struct
 import subprocess
 import sys
@@ -47,6 +48,14 @@ def test_a_terminal_that_cannot_be_written_changes_neither_the_run_nor_its_exit_
     assert run(tmp_path, redirection, "fail")[:2] == (2, "done, 0")
 
 
+def read_until(terminal, wanted, seconds=60):
+    """What a pseudo terminal shows, which may arrive in pieces, until it holds `wanted` or nothing more comes."""
+    shown = b""
+    while wanted not in shown and select.select([terminal], [], [], seconds)[0]:
+        shown += os.read(terminal, 10_000)
+    return shown
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo terminal")
 @pytest.mark.parametrize("size", [(0, 0), (0, 150), (24, 0), (40, 150)])  # rows and columns; 0 where nobody has told
 def test_a_bar_is_seen_on_a_terminal_of_any_size(size, monkeypatch):
@@ -59,7 +68,7 @@ def test_a_bar_is_seen_on_a_terminal_of_any_size(size, monkeypatch):
             bar.update(2)
             bar.refresh()
         terminal.flush()
-        assert b"training 2 of 2" in os.read(leader, 10_000)
+        assert b"training 2 of 2" in read_until(leader, b"2 of 2")
     os.close(leader)
 
 
