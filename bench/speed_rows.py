@@ -19,6 +19,7 @@ from unittest import mock
 from graf.camera import rotation_poses
 from graf.config import Config
 from graf.models import generator as rendering
+from graf.models.ccsr import Refinement
 from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
@@ -152,7 +153,7 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("planes", generator.field, "styles"),
         ("field", generator.field, "forward"),
         ("compositing", rendering, "composite"),
-        ("CCSR", generator.refinement, "forward"),
+        ("CCSR", Refinement, "forward"),  # of its copies too, by which the field learns
         ("discriminator", state.discriminator, "forward"),
         ("R1", steps, "r1_penalty"),
         ("optimizers", steps, "optimize"),

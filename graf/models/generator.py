@@ -6,7 +6,6 @@ Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 import copy
 import dataclasses
 import hashlib
-import itertools
 from typing import Any
 
 from graf.camera import Labels
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
-TOGETHER = 64  # rays or samples of an image, of whose number those that are computed have a multiple
+TOGETHER = 64  # rays or samples of an image are computed in multiples of this number
 EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
@@ -127,7 +126,8 @@ class Generator(nn.Module):
         grid (B or 1, h, w, 2): positions in the frame, in pixels; the full frame of `resolution` (default data.imsize)
         pixels a side without it. With `noise`, which `draw_noise` makes, samples lie as training has them; without it, the
         picture is free of grain. Activations are held of rays_at_once rays at a time and computed again for the others in the
-        backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all.
+        backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all. Where CCSR learns from
+        photographs, its weights get no gradient from here, but from `restoration`.
         """
         width = resolution or self.config.data.imsize
         grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
@@ -339,9 +339,12 @@ def build_field(config: Config, depth: int, width: int) -> nn.Module:
 
 
 def without_learning(network: nn.Module) -> nn.Module:
-    """The network with the same weights, which get no gradient; what goes through it passes its own on."""
-    shared = itertools.chain(network.parameters(), network.buffers())
-    return copy.deepcopy(network, {id(x): x.detach() for x in shared})
+    """The network with the same weights, which get no gradient, while its inputs do. The network itself stays as it is, for
+    other threads use it."""
+    twin = copy.copy(network)  # a deep copy of CCSR took a hundredth of a step
+    twin._parameters = {name: p if p is None else p.detach() for name, p in network._parameters.items()}
+    twin._modules = {name: without_learning(module) for name, module in network._modules.items()}
+    return twin
 
 
 def evaluate_all(
@@ -357,7 +360,9 @@ def evaluate_dense(
 ) -> tuple[Tensor, Tensor]:
     """evaluate_all for a density that is a ReLU's: samples where that is 0 cannot be seen and pass no gradient on, so that
     activations are kept, and gradients computed, of the others alone."""
-    with torch.no_grad():
+    device = points.device.type
+    # Weights that autocast converts here are not kept: older versions of PyTorch would use them below, without gradients
+    with torch.no_grad(), torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
         density, colour = evaluate_all(field, points, directions, styles, disturbance)
         index = indices_of((density > 0).flatten(1))  # (B, N)
 

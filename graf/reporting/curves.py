@@ -42,7 +42,7 @@ PANELS = {  # of what training logs: title, what the axis counts, and the curves
     "gradients": ("norm", {"grad_norm_d": "discriminator", "grad_norm_g": "generator"}),
     "opacity": ("share of the frame", {"opacity": "in training", "mean_opacity": "of samples"}),
     "photographs that CCSR restores": ("mean absolute difference", {"loss_restore": "from the photograph"}),
-    "CCSR away from the field": ("mean squared difference", {"ccsr_drift": "drift"}),
+    "CCSR away from what it refines": ("mean squared difference", {"ccsr_drift": "drift"}),
     "depth within a sample": ("scene units", {"depth_spread": "spread", "depth_range": "far - near"}),
     "degenerate samples": ("share of samples", {"empty_share": "empty", "full_share": "opaque everywhere"}),
     "learning rates": ("learning rate", {"lr_d": "discriminator", "lr_g": "generator"}),

@@ -52,11 +52,6 @@ class AmpSettings:
         """The format's name, such as bfloat16."""
         return str(self.dtype).removeprefix("torch.")
 
-    @property
-    def suits_discriminator(self) -> bool:
-        """False on the CPU, where the backward pass of convolutions of small maps is far slower in bfloat16."""
-        return self.device_type != "cpu"
-
     def autocast(self, enabled: bool = True) -> torch.autocast:
         """The context in which networks run; `enabled=False` for what needs float32 inside it.
 

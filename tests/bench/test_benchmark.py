@@ -182,6 +182,18 @@ def test_the_parts_of_a_step_make_up_its_operations(smoke):
     assert rows["step"]["seconds"] == pytest.approx(sum(row["seconds"] for name, row in rows.items() if name != "step"))
 
 
+def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
+    """Of fakes without gradient, of the field's fakes, whose gradient passes through it, and of photographs, which teach it."""
+    state = TrainState(refine("ccsr.learns_from=photographs"), torch.device("cpu"))
+    calls = speed_rows.calls_of_a_step(state)["CCSR"]
+    learning = [any(p.requires_grad for p in call.args[0].parameters()) for call in calls]
+    assert [(call.learns, found) for call, found in zip(calls, learning, strict=True)] == [
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+
+
 def test_a_straight_line_has_a_fixed_part_and_one_that_grows():
     assert speed_rows.straight_line([1, 2, 8], [5.0, 7.0, 19.0]) == pytest.approx((3.0, 2.0, 0.0))
     assert speed_rows.straight_line([1, 2, 4, 8], [1.0, 4.0, 16.0, 64.0])[2] > 0.1  # a parabola

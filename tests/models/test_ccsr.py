@@ -6,8 +6,8 @@ import math
 
 from graf.camera import Labels, poses_at
 from graf.errors import CheckpointError, GrafError
-from graf.models.ccsr import LightBackbone, ViewCodes, prime_factors
-from graf.models.generator import Generator
+from graf.models.ccsr import LightBackbone, Refinement, ViewCodes, conv3x3, prime_factors
+from graf.models.generator import Generator, without_learning
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
 from graf.training.losses import consistency_loss, consistency_weight
@@ -16,6 +16,7 @@ from graf.training.steps import _generator_loss, discriminator_step, draw, gener
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 SCALES = (2, 3, 4, 8)
@@ -175,6 +176,28 @@ def test_light_runs_under_autocast():
     torch.testing.assert_close(found.float(), backbone(low, codes, latents), rtol=0, atol=0.03)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_edges_are_repeated_in_the_number_format_of_the_image(dtype, monkeypatch):
+    plain, conv = nn.Conv2d(3, 8, 3, padding=1, padding_mode="replicate"), conv3x3(3, 8)
+    conv.load_state_dict(plain.state_dict())
+    image = torch.randn(2, 3, 5, 6).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        expected = plain(image)
+        padded, pad = [], F.pad
+        monkeypatch.setattr(F, "pad", lambda *args, **kwargs: padded.append(pad(*args, **kwargs)) or padded[-1])
+        assert torch.equal(conv(image), expected)
+    assert [x.dtype for x in padded] == [dtype]
+
+
+@pytest.mark.parametrize("overrides", [(), RRDB])
+def test_a_twin_without_learning_has_the_networks_own_weights(refine, overrides):
+    network = Refinement(refine(*overrides))
+    twin = without_learning(network)
+    for (name, own), (found, shared) in zip(network.named_parameters(), twin.named_parameters(), strict=True):
+        assert name == found and own.data_ptr() == shared.data_ptr()
+        assert own.requires_grad and not shared.requires_grad
+
+
 def test_prime_factors_multiply_to_the_number():
     assert [prime_factors(n) for n in (1, 2, 3, 6, 8)] == [[], [2], [3], [2, 3], [2, 2, 2]]
 
@@ -212,16 +235,16 @@ def test_rays_of_a_rendering_pass_the_centres_of_its_pixels():
 
 
 @pytest.mark.parametrize("overrides", [(), ("discriminator.dual=true",), PATCH, ("nerf.importance_samples_per_ray=4",)])
-@pytest.mark.parametrize("mode", ["refine", "consistency"])
+@pytest.mark.parametrize("mode", ["refine", "photographs", "consistency"])
 def test_gradients_reach_field_backbone_and_codes(refine, labels, mode, overrides):
     if mode == "consistency":
         if "discriminator.dual=true" in overrides:
             pytest.skip("no low-resolution rendering to show")
         overrides = (*overrides, "ray_sampler.rays_per_patch=256")
-    config = refine(f"ccsr.mode={mode}", *overrides)
-    state = state_of(config)
-    discriminator_step(state, photographs(4, config.data.imsize), labels, labels)
-    generator_step(state, labels)
+    config = refine("ccsr.learns_from=photographs" if mode == "photographs" else f"ccsr.mode={mode}", *overrides)
+    state, images = state_of(config), photographs(4, config.data.imsize)
+    discriminator_step(state, images, labels, labels)
+    generator_step(state, labels, images, labels)
     silent = [name for name, p in state.generator.named_parameters() if p.grad is None or not p.grad.any()]
     assert silent == []
 
@@ -234,14 +257,15 @@ def test_only_the_codes_beside_the_views_learn(refine):
     assert learnt.nonzero().flatten().tolist() == [2, 3]
 
 
-def test_frozen_stays_frozen_and_the_rest_learns(refine, labels):
-    state = state_of(refine(*RRDB, *FROZEN))
+@pytest.mark.parametrize("source", ["discriminator", "photographs"])
+def test_frozen_stays_frozen_and_the_rest_learns(refine, labels, source):
+    state, images = state_of(refine(*RRDB, *FROZEN, f"ccsr.learns_from={source}")), photographs(4, 16)
     network = state.generator.refinement.backbone.network
     frozen = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     codes = state.generator.refinement.view_codes.maps.detach().clone()
     for _ in range(3):
-        discriminator_step(state, photographs(4, 16), labels, labels)
-        generator_step(state, labels)
+        discriminator_step(state, images, labels, labels)
+        generator_step(state, labels, images, labels)
         state.advance()
     assert all(torch.equal(tensor, frozen[name]) for name, tensor in network.state_dict().items())
     assert not torch.equal(state.generator.refinement.view_codes.maps, codes)
@@ -402,3 +426,18 @@ def test_what_photographs_teach_sharpens_photographs(refine, labels):
         errors.append(float(generator_step(state, labels, stripes, labels)["loss_restore"]))
         state.advance()
     assert errors[-1] < 0.5 * errors[0]
+
+
+def test_a_photograph_is_restored_with_its_own_class_and_camera_or_a_drawn_one(refine, labels):
+    """The one of the fake in its row, where its own is not known; latents, which hold the class, and view codes tell."""
+
+    def loss(own):
+        state = state_of(refine("ccsr.learns_from=photographs", "discriminator.condition=class"))
+        with torch.no_grad():
+            state.generator.refinement.backbone.last.weight.mul_(10)
+        return float(generator_step(state, labels, photographs(4, 16), own)["loss_restore"])
+
+    known = loss(labels)
+    assert loss(dataclasses.replace(labels, pose_c2w=None)) == known
+    assert abs(loss(dataclasses.replace(labels, pose_c2w=labels.pose_c2w.roll(1, 0))) - known) > 1e-4
+    assert abs(loss(dataclasses.replace(labels, class_index=1 - labels.class_index)) - known) > 1e-4

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from graf.camera import Labels, poses_at
-from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, indices_of
+from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, evaluate_dense, indices_of
 from graf.rays import box_depths, camera_rays, depth_bounds, full_grid
 
 import pytest
@@ -427,3 +427,41 @@ def test_samples_without_density_are_left_out_of_gradients_and_nothing_changes(
         torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-5)
     assert learned[0] < 0.8 * learned[1]
     noting.remove()
+
+
+@pytest.mark.parametrize("bias", [-100.0, 100.0], ids=("no sample", "all samples"))
+@pytest.mark.parametrize("settings", [(), ("nerf.use_viewdirs=true", "data.box=[-1, -1, -1, 1, 1, 1]")], ids=("rays", "box"))
+def test_each_weight_has_its_gradient_however_many_samples_have_density(
+    film, build, labels, latents, monkeypatch, bias, settings
+):
+    """Processes exchange gradients of the same weights, so that none may be missing in one of them; and in each piece of rays
+    that is computed again other samples may have density."""
+    settings += "nerf.density_activation=relu", "nerf.importance_samples_per_ray=4"
+    generator = build(film(*settings))
+    with torch.no_grad():
+        generator.field.density.bias.fill_(bias)
+
+    def gradients():
+        rendering = generator(latents, labels, noise=noise_of(generator), rays_at_once=100)
+        loss = rendering.images.square().mean() + rendering.coarse_images.square().mean()
+        return torch.autograd.grad(loss, list(generator.parameters()))
+
+    found = gradients()
+    monkeypatch.setattr("graf.models.generator.evaluate_dense", evaluate_all)
+    for x, expected in zip(found, gradients(), strict=True):
+        torch.testing.assert_close(x, expected, atol=1e-7, rtol=1e-5)
+
+
+def test_converted_weights_are_not_kept_without_gradients(concat, build, labels):
+    """Older versions of PyTorch take weights that autocast has converted under no_grad for those of the pass that learns."""
+    field = build(concat()).field
+    points, directions = torch.zeros(4, 2, 3, 3), torch.ones(4, 2, 3)
+    seen = []
+    hook = field.register_forward_pre_hook(
+        lambda *_: seen.append((torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), torch.is_autocast_enabled("cpu")))
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        evaluate_dense(field, points, directions, torch.zeros(4, 8), None)
+        assert torch.is_autocast_cache_enabled()
+    hook.remove()
+    assert seen == [(False, False, True), (True, True, True)]

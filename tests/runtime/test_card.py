@@ -50,6 +50,13 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
     assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
 
 
+def test_each_weight_of_grafs_field_has_a_gradient_in_float16(concat, photographs, labels):
+    """A pass without gradients, which finds the samples with density, converts the same weights before."""
+    state = TrainState(concat(*FLOAT16), CARD, n_classes=2, n_elevations=3)
+    take_steps(state, photographs.to(CARD), labels.to(CARD), 1)
+    assert [name for name, p in state.generator.field.named_parameters() if p.grad is None] == []
+
+
 def test_batches_lie_in_pinned_memory(smoke, labels):
     pictures = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
     with closing(build_loader(ToyCars(pictures, Labels.of_poses(labels.pose_c2w), "grey"), smoke(), CARD)) as batches:
