@@ -22,6 +22,7 @@ from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models import generator as rendering
 from graf.models.generator import Generator
+from graf.models.projected import frozen_network
 from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
@@ -322,12 +323,14 @@ def counted_peak(
     Where `shapes_only`, nothing is computed, and all samples are taken to have density; `plain` takes the step with
     bench/plain_step.py; another counter may count along.
     """
-    stay = mock.patch.object(nn.Module, "to", lambda self, *_: self)  # fake parameters cannot be moved
+    stay = mock.patch.object(nn.Module, "to", lambda self, *_, **__: self)  # fake parameters cannot be moved
     mode = contextlib.ExitStack()
     if shapes_only:
         mode.enter_context(mock.patch.object(rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)))
         mode.enter_context(ShapesOnly())
-    projection_operators.cache_clear()
+    caches = projection_operators, frozen_network  # of tensors that may have no content
+    for cache in caches:
+        cache.cache_clear()
     with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter, counted_too or contextlib.nullcontext():
         state = TrainState(config, torch.device("cpu"))
         state.leave_out_coarse_steps()
@@ -343,5 +346,6 @@ def counted_peak(
         counter.peak = counter.live
         discriminator_step(state, images, labels, labels)
         generator_step(state, labels, images, labels)
-    projection_operators.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     return counter.peak

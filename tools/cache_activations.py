@@ -27,8 +27,9 @@ from graf.data import Views, build_dataset, colours_only, fit_to_data, sample_la
 from graf.data.views import generator_of as numbered_generator
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
-from graf.models.discriminator import Discriminator
+from graf.models.discriminator import ConditionedDiscriminator
 from graf.models.generator import Generator
+from graf.models.projected import build_discriminator
 from graf.rays import cut_patch, sample_patch_grid
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
@@ -200,7 +201,7 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
     return Subject(discriminator, Photographs(dataset, order[: args.num_samples].tolist()), forward)
 
 
-def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) -> Discriminator:
+def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) -> ConditionedDiscriminator:
     """The checkpoint's discriminator in eval mode. Raises CheckpointError where it does not fit config or data."""
     found = recognise(content, path)
     weights, n_classes = found.part("discriminator", path), content.get("n_classes", found.n_classes)
@@ -208,8 +209,7 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
     if config.discriminator.condition == "class_and_pose" and not dataset.posed:
         raise CheckpointError(f"{path}: its discriminator judges by cameras too, and the data has none (data.labels)")
-    known = n_classes, content.get("n_elevations", 1), config.data.channels
-    network = Discriminator(config.discriminator, config.patch_size, *known)
+    network = build_discriminator(config, n_classes, content.get("n_elevations", 1))
     require_fit({"discriminator": network}, found.parts, config, path)
     network.load_state_dict(weights)
     return network.eval().requires_grad_(False)

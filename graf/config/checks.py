@@ -166,10 +166,24 @@ def _network_faults(config: Config) -> Iterator[str]:
         yield (
             "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none"
         )
+    if discriminator.architecture == "projected":
+        yield from _projected_faults(config)
     if latents.dim_appearance >= latents.dim:
         yield (
             f"z_dist.dim_appearance: must leave room for the shape code in dim = {latents.dim}, found {latents.dim_appearance}"
         )
+
+
+def _projected_faults(config: Config) -> Iterator[str]:
+    discriminator, training, projected = config.discriminator, config.training, "discriminator.architecture: projected"
+    if training.gan_type in ("wgan", "relativistic"):
+        yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}"
+    if training.reg_type in ("r1_r2", "wgan_gp"):
+        yield f"training.reg_type: {projected} takes r1, of photographs' features, or none, found {training.reg_type}"
+    if discriminator.dual:
+        yield f"discriminator.dual: {projected} judges three colours and opacity; set it to false"
+    if discriminator.label_loss == "MCE":
+        yield f"discriminator.label_loss: {projected} has no label heads; set it to none, or architecture to graf"
 
 
 def _triplane_faults(nerf: NerfConfig) -> Iterator[str]:

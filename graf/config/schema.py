@@ -102,7 +102,7 @@ class NerfConfig:
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
     density_activation: Literal["relu", "softplus"] = key("softplus", "raw network output to density (GRAF: relu)")
     use_viewdirs: bool = key(False, "colour depends on the view direction")
-    samples_per_ray: int = key(16, "stratified samples per ray", 2, 4096)
+    samples_per_ray: int = key(12, "stratified samples per ray", 2, 4096)
     render_samples_per_ray: int = key(
         32, "the same for samples, videos and metrics, which are not jittered; 0 for samples_per_ray", 0, 4096
     )
@@ -202,26 +202,31 @@ class RaySamplerConfig:
 
 @dataclass(frozen=True)
 class DiscriminatorConfig:
-    ndf: int = key(32, "base width", 2, 1024)
-    norm: Literal["instance", "none"] = key("none", "normalisation between layers (GRAF: instance)")
-    spectral_norm: bool = key(False, "spectral normalisation of every layer (GRAF: true)")
+    architecture: Literal["graf", "projected"] = key(
+        "graf",
+        "`graf`: convolutions that learn from these images alone; `projected`: heads on the features of a frozen "
+        "EfficientNet-Lite0 (Projected GAN), which learn in fewer steps of twice the time",
+    )
+    ndf: int = key(32, "graf: base width", 2, 1024)
+    norm: Literal["instance", "none"] = key("none", "graf: normalisation between layers (GRAF: instance)")
+    spectral_norm: bool = key(False, "graf: spectral normalisation of every layer (GRAF: true), which projected always has")
     hflip: bool = key(False, "mirror what the discriminator sees at random")
     condition: Literal["none", "class", "class_and_pose"] = key(
         "class_and_pose",
         "what it knows of an image, by projection; data without cameras makes it class, or none where there is one class",
     )
-    dual: bool = key(False, "refine: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
+    dual: bool = key(False, "refine, graf: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
     blur_sigma: float = key(
         2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
     blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
     coarse_steps: int = key(
-        1400,
+        1500,
         "steps that are taken first, with half as many pixels along each side: faster, and bodies vary more; 0 for none",
         0,
     )
     label_loss: Literal["none", "MCE"] = key(
-        "none", "auxiliary label head: cross-entropy of class and of elevation bin, where the data has several of either"
+        "none", "graf: auxiliary label head, cross-entropy of class and of elevation bin, where the data has several of either"
     )
     label_weight: float = key(1.0, "weight of that loss", 0)
 
@@ -232,7 +237,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(4300, "train until this step", 0)
+    max_steps: int = key(4500, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(1, "parts of a step's batch, whose gradients are summed to the whole batch's", 1)
     micro_batch: Literal["auto"] | int = key(
@@ -273,7 +278,9 @@ class TrainingConfig(RunTrainingConfig):
         "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph (R3GAN)",
     )
     reg_type: Literal["r1", "r1_r2", "wgan_gp", "none"] = key(
-        "r1", "gradient penalty of the discriminator: r1 at photographs, r1_r2 at photographs and fakes, wgan_gp between them"
+        "r1",
+        "gradient penalty of the discriminator: r1 at photographs (projected: at their features), r1_r2 at photographs and "
+        "fakes, wgan_gp between them",
     )
     reg_param: float = key(0.5, "its weight, per image", 0)
     reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)

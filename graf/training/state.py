@@ -19,9 +19,9 @@ from graf.config import Config, RunConfig, TrainingConfig
 from graf.errors import CheckpointError, GrafError
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
-from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
+from graf.models.projected import build_discriminator
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
@@ -188,8 +188,7 @@ class TrainState(RunState):
         self.n_classes, self.n_elevations = n_classes, n_elevations
         # Networks and optimizers
         self.generator = Generator(config, n_classes).to(device)
-        known = n_classes, n_elevations, config.data.channels
-        self.discriminator = Discriminator(config.discriminator, config.patch_size, *known).to(device)
+        self.discriminator = build_discriminator(config, n_classes, n_elevations).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         if config.training.compile:
             compile_fields(self.generator)
@@ -317,5 +316,5 @@ def _optimizer(network: nn.Module, training: TrainingConfig, ccsr_rate: float = 
     shares = {"refinement": ccsr_rate}
     groups = [{"params": part.parameters(), "share": shares.get(name, 1.0)} for name, part in network.named_children()]
     if training.optimizer == "adam":
-        return torch.optim.Adam(groups, betas=(0.0, 0.99), eps=1e-8)
+        return torch.optim.Adam(groups, betas=(0.0, 0.99), eps=1e-8, fused=True)  # many small tensors
     return torch.optim.RMSprop(groups, alpha=0.99, eps=1e-8)

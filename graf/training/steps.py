@@ -13,7 +13,7 @@ from functools import partial
 
 from graf.camera import Labels
 from graf.data import Views, sample_labels
-from graf.models.discriminator import COARSE, Scores
+from graf.models.discriminator import COARSE
 from graf.models.generator import Rendering
 from graf.rays import cut_patch, low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
@@ -24,6 +24,7 @@ from graf.training.losses import (
     consistency_loss,
     consistency_weight,
     discriminator_loss,
+    feature_penalty,
     generator_loss,
     judged_images,
     label_loss,
@@ -164,7 +165,7 @@ def _discriminator_loss(
         fake_labels = fake_draws.labels[torch.arange(len(fake)) % len(images)]
     # Its loss
     with state.amp.autocast():
-        real_scores, fake_scores = _scores(state, real, labels), _scores(state, fake, fake_labels)
+        real_scores, fake_scores = state.discriminator(real, labels), state.discriminator(fake, fake_labels)
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
         stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
         if training.gan_type != "wgan":  # whose logits have no zero
@@ -193,19 +194,19 @@ def _generator_loss(
         restored = _restore(state, fake, draws) if config.judges_restored else None
         seen = fake if restored is None else restored
         judged = _judged(state, seen, draws, 2 * rendering.opacity - 1, rendering.low_images)
-        scores = _scores(state, judged, labels)
+        scores = state.discriminator(judged, labels)
         loss = generator_loss(scores.logits, gan_type, real_logits)
         if rendering.coarse_images is not None:
             coarse = _shown(state, rendering.coarse_images.float(), draws, 2 * rendering.coarse_opacity - 1)
-            loss = loss + generator_loss(_scores(state, coarse, labels).logits, gan_type, real_logits)
+            loss = loss + generator_loss(state.discriminator(coarse, labels).logits, gan_type, real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
         drift = rendering.drift
         if config.restores_photographs:
             photographs, _ = _patches(images, draws.grid)
-            cameras = image_labels.with_cameras(labels)
-            restored, drift = state.generator.restoration(photographs, draws.latents, cameras, draws.grid)
-            stats["loss_restore"] = F.l1_loss(restored, photographs)
+            of_photographs = image_labels.with_cameras(labels)
+            sharpened, drift = state.generator.restoration(photographs, draws.latents, of_photographs, draws.grid)
+            stats["loss_restore"] = F.l1_loss(sharpened, photographs)
             loss = loss + stats["loss_restore"]
         if drift is not None:
             stats["ccsr_drift"] = drift.mean()
@@ -263,18 +264,13 @@ def _judged(state: TrainState, images: Tensor, draws: Draws, alpha: Tensor, low:
     return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 
-def _scores(state: TrainState, images: Tensor, labels: Labels) -> Scores:
-    with state.amp.autocast(enabled=state.amp.suits_discriminator):
-        return state.discriminator(images, labels)
-
-
 @torch.no_grad()
 def _logits_of_photographs(state: TrainState, images: Tensor, labels: Labels, draws: Draws) -> Tensor:
     """Logits (B,) of photographs, cut and mirrored as the fakes of these draws are."""
     with state.amp.autocast():
         patches, alpha = _patches(images, draws.grid)
         draws = dataclasses.replace(draws, labels=labels.with_cameras(draws.labels))
-        return _scores(state, _shown(state, patches, draws, alpha), labels).logits
+        return state.discriminator(_shown(state, patches, draws, alpha), labels).logits
 
 
 def _gradient_penalty(
@@ -282,6 +278,8 @@ def _gradient_penalty(
 ) -> Tensor:
     reg_type = state.config.training.reg_type
     with state.amp.autocast(enabled=False):
+        if state.config.discriminator.architecture == "projected":
+            return feature_penalty(state.discriminator, real, labels)
         if reg_type == "wgan_gp":
             return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)
         penalty = r1_penalty(state.discriminator, real, labels)

@@ -80,10 +80,23 @@ EVERY_KIND_OF_RANDOMNESS = (
 )  # fmt: skip
 
 
+RESTORING = (
+    "ccsr.mode=refine",
+    "ray_sampler.rays_per_patch=64",
+    "ccsr.learns_from=photographs",
+    "nerf.density_activation=relu",
+)
+
+
+PROJECTED = ("discriminator.architecture=projected", "training.reg_type=r1", "discriminator.label_loss=none")
+
+
 @pytest.mark.parametrize("use_amp", ["true", "false"])
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, optimizer):
-    config = smoke(*EVERY_KIND_OF_RANDOMNESS, f"training.use_amp={use_amp}", f"training.optimizer={optimizer}")
+@pytest.mark.parametrize(
+    "settings", [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED], ids=lambda x: x[0]
+)
+def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, settings):
+    config = smoke(*EVERY_KIND_OF_RANDOMNESS, f"training.use_amp={use_amp}", *settings)
     straight = new_state(config)
     train(straight, 3)
     save_checkpoint(tmp_path / NEWEST, straight.checkpoint())

@@ -467,6 +467,26 @@ def test_ccsr_keys_that_do_not_fit(overrides, message):
         load_config(None, overrides)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "training.gan_type=wgan",
+            "architecture: projected takes standard or hinge, found wgan",
+        ),
+        ("training.gan_type=relativistic", "takes standard or hinge, found relativistic"),
+        ("training.reg_type=r1_r2", "takes r1, of photographs' features, or none, found r1_r2"),
+        ("training.reg_type=wgan_gp", "training.reg_type: discriminator.architecture: projected takes r1"),
+        ("discriminator.dual=true", "judges three colours and opacity; set it to false"),
+        ("discriminator.label_loss=MCE", "has no label heads; set it to none, or architecture to graf"),
+    ],
+)
+def test_what_a_projected_discriminator_does_not_take(override, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(None, ["discriminator.architecture=projected", override])
+    assert load_config(None, [override])
+
+
 @pytest.mark.parametrize(("enabled", "mode"), [("true", "consistency"), ("false", "none")])
 def test_older_ccsr_sections_load(tmp_path, enabled, mode):
     (tmp_path / "old.yaml").write_text(

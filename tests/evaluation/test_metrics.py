@@ -255,12 +255,21 @@ def test_the_second_extractor_is_another_network(tmp_path):
     assert second["values"][f"kid_{LITE_2}"] != first["values"][f"kid_{LITE}"]
 
 
+PERCEPTUAL = ("ccsr.mode=consistency", "ccsr.perceptual_weight=0.1")
+PROJECTED = ("discriminator.architecture=projected",)
+
+
 @pytest.mark.parametrize(
-    ("extractor", "weight", "trained_with", "warned"),
-    [(LITE, 0.1, [LITE], True), (LITE_2, 0.1, [LITE], False), (LITE, 0.0, [], False)],
+    ("extractor", "settings", "trained_with", "warned"),
+    [
+        (LITE, PERCEPTUAL, [LITE], True),
+        (LITE_2, PERCEPTUAL, [LITE], False),
+        (LITE, PROJECTED, [LITE], True),
+        (LITE, (), [], False),
+    ],
 )
-def test_a_network_of_the_training_that_measures_is_told(smoke, tmp_path, caplog, extractor, weight, trained_with, warned):
-    config = smoke(*FEW, f"metrics.extractor={extractor}", "ccsr.mode=consistency", f"ccsr.perceptual_weight={weight}")
+def test_a_network_of_the_training_that_measures_is_told(smoke, tmp_path, caplog, extractor, settings, trained_with, warned):
+    config = smoke(*FEW, f"metrics.extractor={extractor}", *settings)
     reals = build_dataset(smoke(f"data.datadir={tmp_path}", "data.n_images=8"))
     result = measure_generator(Generator(config), reals, KID, tmp_path)
     assert result["networks_of_training"] == trained_with

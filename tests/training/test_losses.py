@@ -6,9 +6,11 @@ from graf.models.discriminator import Scores
 from graf.models.perception import feature_distance, feature_network, features_of
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.losses import (
+    FEATURE_PENALTY,
     consistency_loss,
     discriminator_loss,
     faded_blur,
+    feature_penalty,
     generator_loss,
     judged_images,
     label_loss,
@@ -134,6 +136,31 @@ def test_r1_is_the_mean_over_images():
     x = images(6)
     expected = x.square().sum(dim=(1, 2, 3)).mean().item()
     assert r1_penalty(Half(), x, None).item() == pytest.approx(expected, rel=1e-5)
+
+
+class LinearHeads(nn.Module):
+    """Two heads of one and of three positions, whose mean logits are the inner products of features with `first`, `second`."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = nn.Parameter(first), nn.Parameter(second)
+
+    def features(self, images):
+        return [10 * images, 20 * images]  # which the penalty does not look behind
+
+    def logits(self, features, labels):
+        one, other = ((x * w).sum(dim=(1, 2, 3)) for x, w in zip(features, (self.first, self.second), strict=True))
+        return [one[:, None], other[:, None] * torch.tensor([0.5, 1.0, 1.5])]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_penalty_at_features_is_the_sum_of_the_heads_squared_norms_whatever_the_batch(n):
+    heads, images = LinearHeads(torch.full((1, 2, 2), 3.0), torch.full((1, 2, 2), 0.5)), torch.rand(n, 1, 2, 2)
+    penalty = feature_penalty(heads, images, None)
+    assert penalty.item() == pytest.approx(FEATURE_PENALTY * (4 * 9 + 4 * 0.25))
+    penalty.backward()
+    torch.testing.assert_close(heads.second.grad, FEATURE_PENALTY * 2 * heads.second.detach())
+    assert images.grad is None
 
 
 def test_wgan_gp_looks_between_each_pair_of_real_and_fake():

@@ -36,6 +36,7 @@ def without_gradient(network):
 
 
 FILM = "nerf.conditioning=film"
+PROJECTED = "discriminator.architecture=projected"
 CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netdepth=6")
 
 
@@ -53,6 +54,8 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
         ("data.alpha=judge", "training.reg_type=r1_r2"),
+        (PROJECTED, "data.alpha=judge"),
+        (PROJECTED, "discriminator.condition=none", "training.gan_type=hinge", "training.reg_type=none"),
     ],
     ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
 )
@@ -60,7 +63,7 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
 def test_every_parameter_learns(build, cut_outs, labels, overrides, use_amp):
     state = build(*overrides, f"training.use_amp={use_amp}")
     before, photographs = (bytes_of(state.generator), bytes_of(state.discriminator)), cut_outs[:, : state.config.data.channels]
-    for _ in range(2):  # the first step's logits are all 0, and in bfloat16 real and fake cancel in the last bias
+    for _ in range(4):  # the first steps' logits are near 0, and in bfloat16 real and fake cancel in the last bias
         discriminator_step(state, photographs, labels, labels)
     generator_step(state, labels, photographs, labels)
     assert without_gradient(state.discriminator) == []
@@ -116,8 +119,9 @@ def three_threads():
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
         (*CONCAT, "nerf.importance_samples_per_ray=4", "nerf.checkpoint_rays=100"),
+        (PROJECTED,),
     ],
-    ids=("default", "spectral norm", "concat"),
+    ids=("default", "spectral norm", "concat", "projected"),
 )
 def test_threads_add_up_the_gradients_of_their_rows(build, photographs, labels, three_threads, overrides, use_amp):
     """Of four images two threads of three take two each: to the last bit as two parts, one after another, of half the rays."""
@@ -396,10 +400,19 @@ def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photograph
     assert torch.equal(seen[2][0], seen[0][0]) and torch.equal(seen[3][0], seen[1][0])
 
 
-@pytest.mark.parametrize(("reg_type", "name"), [("r1", "r1_penalty"), ("wgan_gp", "wgan_gp_penalty"), ("none", None)])
-def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photographs, labels, monkeypatch, reg_type, name):
-    state, called = build(f"training.reg_type={reg_type}", "training.use_amp=true"), []
-    for penalty in ("r1_penalty", "wgan_gp_penalty"):
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (("training.reg_type=r1",), "r1_penalty"),
+        (("training.reg_type=wgan_gp",), "wgan_gp_penalty"),
+        (("training.reg_type=none",), None),
+        ((PROJECTED, "training.reg_type=r1"), "feature_penalty"),
+        ((PROJECTED, "training.reg_type=none"), None),
+    ],
+)
+def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photographs, labels, monkeypatch, overrides, name):
+    state, called = build(*overrides, "training.use_amp=true"), []
+    for penalty in ("r1_penalty", "wgan_gp_penalty", "feature_penalty"):
         real = getattr(steps, penalty)
 
         def spy(*args, penalty=penalty, real=real):
@@ -499,18 +512,17 @@ def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_s
 
 
 @pytest.mark.parametrize("name", ["smoke", "refine"])
-def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, monkeypatch, name):
+def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, name):
     overrides = "discriminator.coarse_steps=3", "data.alpha=judge", "nerf.perturb=true"
     state = TrainState(request.getfixturevalue(name)(*overrides), torch.device("cpu"), 2, 3)
     seen = []
-    score = steps._scores
-    monkeypatch.setattr(steps, "_scores", lambda state, images, labels: seen.append(images) or score(state, images, labels))
+    state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()))
     for _ in range(4):
         discriminator_step(state, cut_outs, labels, labels)
         generator_step(state, labels)
         state.advance()
     sides = [images.shape[-1] for images in seen]
-    assert sides == 9 * [8] + 3 * [16]
+    assert sides == 3 * 4 * [8] + 4 * [16]  # photographs, fakes, photographs with R1, and fakes of the generator's step
     averaged = torch.nn.functional.avg_pool2d(cut_outs[:, :3], 2)
     torch.testing.assert_close(seen[0][:, :3], averaged, atol=1e-5, rtol=0)
     assert all(torch.isfinite(value).all() for value in state.discriminator.state_dict().values())
@@ -523,8 +535,9 @@ def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs
         ("ccsr.scale_factor=4", "ray_sampler.rays_per_patch=16", "discriminator.dual=true"),  # of 2 x 2 rays
         ("nerf.importance_samples_per_ray=4", "training.gan_type=wgan", "training.reg_type=wgan_gp"),
         ("ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5", "discriminator.label_loss=MCE"),
+        (PROJECTED,),
     ],
-    ids=("consistency", "16 rays", "fine", "patches"),
+    ids=("consistency", "16 rays", "fine", "patches", "projected"),
 )
 def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
     state = TrainState(refine("discriminator.coarse_steps=1", "data.alpha=judge", *overrides), torch.device("cpu"), 2, 3)

@@ -263,7 +263,12 @@ def _light_backbone(generator: Weights, backbone: str, prior: Config) -> Finding
 
 
 def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findings:
-    """What a patch discriminator tells; of the rays of its patches nothing certain where they may be refined."""
+    """What a discriminator tells; of the rays of a patch discriminator's patches nothing certain where they may be refined."""
+    embedding, pose, projected = "class_embedding.weight", "pose_embedding.0.weight", "heads.0.mixing"
+    condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
+    conditioned = {"discriminator.condition": Finding(condition, pose if pose in weights else embedding)}
+    if projected in weights:
+        return {"discriminator.architecture": Finding("projected", projected)} | conditioned
     convs = _numbered(weights, "main.", 4, ".weight") or _numbered(weights, "main.", 4, ".weight_orig")
     if len(convs) - 3 not in range(len(PATCH_SIZES)):
         return {}
@@ -274,16 +279,15 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
     mode = "refine" if dual else mode
     scale = findings["ccsr.scale_factor"].value if "ccsr.scale_factor" in findings else prior.ccsr.scale_factor
     side = PATCH_SIZES[len(convs) - 3] // (scale if mode == "refine" else 1)  # rays
-    embedding, pose, label_head = "class_embedding.weight", "pose_embedding.0.weight", "class_head.weight"
-    condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
+    label_head = "class_head.weight"
     coarse = next((name for name in weights if name.startswith("coarse_entry.")), "")
     n_coarse = prior.discriminator.coarse_steps or Config().discriminator.coarse_steps
-    told = {
+    told = conditioned | {
+        "discriminator.architecture": Finding("graf", first),
         "data.alpha": Finding("judge" if channels in (4, 7) else "ignore", first),
         "discriminator.ndf": Finding(weights[last].shape[1] // 8, last),
         "discriminator.norm": Finding("none" if first.rsplit(".", 1)[0] + ".bias" in weights else "instance", first),
         "discriminator.spectral_norm": Finding(first.endswith("_orig"), first),
-        "discriminator.condition": Finding(condition, pose if pose in weights else embedding),
         "discriminator.dual": Finding(dual, first),
         "discriminator.coarse_steps": Finding(n_coarse, coarse, certain=False) if coarse else Finding(0, "no coarse_entry"),
         "discriminator.label_loss": Finding("MCE" if label_head in weights else "none", label_head),

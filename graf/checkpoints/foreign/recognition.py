@@ -27,7 +27,7 @@ NETWORKS = (
     "generator", "generator_test", "generator_ema", "generator_fine", "generator_fine_test", "discriminator", "ccsr",
 )  # fmt: skip
 AVERAGES = ("_ema", "_test")  # of a network's name, ours and GRAF's
-OWN_GENERATOR, GRAF_FIELD, DISCRIMINATOR = ("field.", "refinement."), ("pts_linears.",), ("main.",)
+OWN_GENERATOR, GRAF_FIELD, DISCRIMINATOR = ("field.", "refinement."), ("pts_linears.",), ("main.", "heads.")
 CONVOLUTION = re.compile(r"main\.(\d+)\.")
 
 DESCRIPTIONS = {

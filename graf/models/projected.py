@@ -1,0 +1,131 @@
+"""The projected discriminator: it judges an image by what a network that has seen the world makes of it (Sauer et al. 2021).
+
+Legend: B images, K their side in pixels; a stage is a depth of the frozen network, with features (B, C, s, s).
+"""
+
+import functools
+from typing import NamedTuple
+
+from graf.camera import Labels
+from graf.config import Config, DiscriminatorConfig
+from graf.models.discriminator import (
+    EMBEDDING_WIDTH,
+    POWER_ITERATIONS,
+    ConditionedDiscriminator,
+    Discriminator,
+    Scores,
+    SpectralConv,
+)
+from graf.models.perception import feature_network, outputs_of, without_norms
+
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Stage(NamedTuple):
+    """Where the frozen network is looked at, of what shape and standard deviation its features are there for photographs of
+    toy cars, and how many channels they are mixed into."""
+
+    block: int
+    channels: int
+    side: int
+    deviation: float
+    mixed: int
+
+
+STAGES = (
+    Stage(block=2, channels=24, side=32, deviation=8.4, mixed=32),
+    Stage(block=4, channels=40, side=16, deviation=8.5, mixed=64),
+    Stage(block=10, channels=112, side=8, deviation=6.8, mixed=96),
+    Stage(block=15, channels=320, side=4, deviation=2.9, mixed=128),
+)
+HALVED_TO = {16: 64, 8: 128, 4: 128}  # a head's channels, by the side of their maps
+POSITIONS = 4  # along each side, in which a head judges an image
+MIXING_SEED = 5
+
+
+@functools.cache
+def frozen_network(device: torch.device) -> EfficientNet:
+    """The network whose features are judged. It is no part of the discriminator, which would train it, average and save it."""
+    with torch.inference_mode(False):  # whoever asks first: others may want gradients
+        return without_norms(feature_network()).to(device, memory_format=torch.channels_last)
+
+
+class ProjectedDiscriminator(ConditionedDiscriminator):
+    """A head for each stage of a frozen EfficientNet-Lite0, whose features a fixed random projection mixes before (Projected
+    GANs Converge Faster, Sauer et al. 2021; here without their mixing across stages).
+
+    channels: of an image, as data.channels; a fourth is its opacity, which the frozen network does not know and each head sees
+    beside the features. A condition enters by projection, as in Discriminator.
+    """
+
+    def __init__(self, config: DiscriminatorConfig, n_classes: int = 1, channels: int = 3):
+        super().__init__(config)
+        random = torch.Generator().manual_seed(MIXING_SEED)
+        self.heads = nn.ModuleList(Head(stage, channels, config.condition != "none", random) for stage in STAGES)
+        self._build_embedding(n_classes)
+        self.update_spectral_norms(POWER_ITERATIONS)
+
+    def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
+        """Scores of `judged_images` (B, C, K, K) in [-1, 1], of any side, with a logit for each position of each head; labels
+        where there is a condition."""
+        return Scores(torch.cat(self.logits(self.features(images), labels), dim=1).float())
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """What each head judges of images (B, C, K, K) in [-1, 1]: (B, mixed, s, s) of its stage, then its opacity (B, 4, s, s)
+        where images have one."""
+        colours, opacity = images.float().tensor_split([3], dim=1)
+        colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
+        outputs = outputs_of(frozen_network(images.device), colours, [stage.block for stage in STAGES])
+        return [head.mix(output, opacity) for head, output in zip(self.heads, outputs, strict=True)]
+
+    def logits(self, features: list[Tensor], labels: Labels | None = None) -> list[Tensor]:
+        """Logits (B, positions) of each head for its features, above 0 for what looks real."""
+        known = None if self.config.condition == "none" else F.normalize(self._embed(labels), dim=-1)
+        return [head(x, known) for head, x in zip(self.heads, features, strict=True)]
+
+
+class Head(nn.Module):
+    """Judges the features of a stage: convolutions that halve their side down to POSITIONS, each spectrally normalised."""
+
+    def __init__(self, stage: Stage, channels: int, conditioned: bool, random: torch.Generator):
+        super().__init__()
+        # Of standardised features about standardised mixtures, the same in all runs
+        mixing = torch.randn(stage.mixed, stage.channels, 1, 1, generator=random, device="cpu")
+        self.register_buffer("mixing", mixing / (stage.deviation * stage.channels**0.5))
+        width, layers = stage.mixed + 4 * (channels - 3), []
+        for side, halved in HALVED_TO.items():
+            if side < stage.side:
+                layers += [SpectralConv(width, halved, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+                width = halved
+        if stage.side == POSITIONS:  # nothing to halve
+            layers += [SpectralConv(width, HALVED_TO[POSITIONS], 3, padding=1), nn.LeakyReLU(0.2)]
+            width = HALVED_TO[POSITIONS]
+        self.main = nn.Sequential(*layers)
+        self.last = SpectralConv(width, 1, 1)
+        self.projection = SpectralConv(width, EMBEDDING_WIDTH, POSITIONS) if conditioned else None
+
+    def mix(self, output: Tensor, opacity: Tensor) -> Tensor:
+        """Features (B, mixed + 4 or 0, s, s) of the frozen network's (B, C, s, s) and of opacity (B, 1 or 0, K, K)."""
+        x = F.conv2d(output, self.mixing)
+        if opacity.shape[1]:  # at twice the resolution, four numbers a position
+            opacity = F.pixel_unshuffle(F.adaptive_avg_pool2d(opacity, 2 * x.shape[-1]), 2)
+            x = torch.cat([x, opacity], dim=1)
+        return x
+
+    def forward(self, features: Tensor, known: Tensor | None) -> Tensor:
+        """Logits (B, positions) of features (B, mixed + 4 or 0, s, s); known: the embedding (B, EMBEDDING_WIDTH) of labels."""
+        x = self.main(features)
+        logits = self.last(x).flatten(1)
+        if self.projection is not None:
+            logits = logits + (self.projection(x).flatten(1) * known).sum(-1, keepdim=True)
+        return logits
+
+
+def build_discriminator(config: Config, n_classes: int = 1, n_elevations: int = 1) -> Discriminator | ProjectedDiscriminator:
+    """The discriminator that the config names; data.alpha has to be decided before."""
+    if config.discriminator.architecture == "projected":
+        return ProjectedDiscriminator(config.discriminator, n_classes, config.data.channels)
+    return Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations, config.data.channels)

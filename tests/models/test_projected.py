@@ -1,0 +1,134 @@
+"""The projected discriminator: what its heads judge and know, and that the network before them stays as it is."""
+
+import copy
+import dataclasses
+
+from graf.checkpoints.foreign.architecture import read_architecture
+from graf.data import build_dataset
+from graf.models.perception import SIZE, feature_network, outputs_of
+from graf.models.projected import STAGES, build_discriminator, frozen_network
+
+import pytest
+import torch
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def build(smoke):
+    def build(*overrides, seed=0):
+        torch.manual_seed(seed)
+        return build_discriminator(smoke("discriminator.architecture=projected", *overrides), n_classes=2)
+
+    return build
+
+
+@pytest.mark.parametrize("side", [16, 32])
+def test_each_head_has_sixteen_logits_of_an_image_of_any_side(build, labels, side):
+    discriminator, images, two = build(), torch.rand(2, 3, side, side) * 2 - 1, labels[:2]
+    logits = discriminator(images, two).logits
+    assert logits.shape == (2, 4 * 16) and logits.dtype == torch.float32 and logits.std() > 0
+    alone = torch.cat([discriminator(images[i : i + 1], two[i : i + 1]).logits for i in range(2)])
+    torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)  # no image knows of another
+
+
+@pytest.mark.parametrize(("condition", "knows"), [("none", ""), ("class", "class"), ("class_and_pose", "class, pose")])
+def test_it_knows_its_condition_and_each_of_its_parameters_has_a_gradient(build, labels, photographs, condition, knows):
+    discriminator = build(f"discriminator.condition={condition}")
+    given = labels if knows else None
+    logits = discriminator(photographs, given).logits
+    other_class = dataclasses.replace(labels, class_index=1 - labels.class_index)
+    turned = dataclasses.replace(labels, pose_c2w=labels.pose_c2w.roll(1, dims=0))
+    assert torch.equal(discriminator(photographs, other_class).logits, logits) != ("class" in knows)
+    assert torch.equal(discriminator(photographs, turned).logits, logits) != ("pose" in knows)
+    logits.square().mean().backward()
+    assert [name for name, p in discriminator.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_gradients_reach_colours_and_opacity(build, labels, cut_outs):
+    discriminator, images = build("data.alpha=judge"), cut_outs[:2].requires_grad_()
+    discriminator(images, labels[:2]).logits.mean().backward()
+    assert all(channel.any() for channel in images.grad.unbind(1))
+
+
+def test_the_network_before_the_heads_never_learns_and_is_in_no_checkpoint(build, photographs, labels):
+    discriminator = build()
+    frozen = frozen_network(CPU)
+    before = copy.deepcopy(frozen.state_dict())
+    discriminator.requires_grad_(False)
+    discriminator.requires_grad_(True).train()
+    discriminator(photographs[:1], labels[:1]).logits.mean().backward()
+    assert not any(p.requires_grad for p in frozen.parameters()) and not frozen.training
+    assert all(torch.equal(value, before[name]) for name, value in frozen.state_dict().items())
+    assert {name.split(".")[0] for name in discriminator.state_dict()} == {"heads", "class_embedding", "pose_embedding"}
+
+
+def test_its_normalisations_are_in_its_convolutions(photographs):
+    blocks = [stage.block for stage in STAGES]
+    with torch.no_grad():
+        found, expected = (outputs_of(network, photographs[:1], blocks) for network in (frozen_network(CPU), feature_network()))
+    for stage, x, y in zip(STAGES, found, expected, strict=True):
+        assert x.shape == (1, stage.channels, stage.side, stage.side)
+        torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
+
+
+def test_of_toy_cars_features_are_about_standardised_before_and_after_they_are_mixed(build, smoke, tmp_path):
+    cars = build_dataset(smoke(f"data.datadir={tmp_path}", "data.n_images=8", "data.imsize=64"))
+    images = torch.stack([cars[i]["image"] for i in range(8)])[:, :3]
+    with torch.no_grad():
+        outputs = outputs_of(frozen_network(CPU), images, [stage.block for stage in STAGES])
+        mixed = build().features(images)
+    for stage, x, y in zip(STAGES, outputs, mixed, strict=True):
+        assert x.std().item() == pytest.approx(stage.deviation, rel=0.1)
+        assert y.std().item() == pytest.approx(1, rel=0.3)
+
+
+def test_opacity_comes_beside_the_features_at_twice_their_resolution(build):
+    images = torch.zeros(1, 4, 2 * STAGES[0].side, 2 * STAGES[0].side)
+    images[0, 3, 0, :4] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    features = build("data.alpha=judge").features(images)
+    assert [x.shape[1] for x in features] == [stage.mixed + 4 for stage in STAGES]
+    torch.testing.assert_close(features[0][0, -4:, 0, 0], torch.tensor([0.1, 0.2, 0.0, 0.0]))
+    torch.testing.assert_close(features[1][0, -4:, 0, 0], torch.tensor([0.15, 0.35, 0.0, 0.0]) / 2)  # means of 2 x 2
+    assert [x.shape[1] for x in build().features(images[:, :3])] == [stage.mixed for stage in STAGES]
+
+
+def test_the_mixing_is_the_same_in_all_runs_and_is_saved(build, labels, photographs):
+    one, other = build(seed=0), build(seed=1)
+    assert all(torch.equal(a.mixing, b.mixing) for a, b in zip(one.heads, other.heads, strict=True))
+    for head in one.heads:
+        head.mixing.mul_(2)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other(photographs[:1], labels[:1]).logits, one(photographs[:1], labels[:1]).logits)
+
+
+def test_the_frozen_network_is_loaded_once_and_draws_nothing(build, photographs, labels):
+    frozen_network.cache_clear()
+    discriminator, before = build(), torch.get_rng_state()
+    with torch.inference_mode():  # whose tensors could not be learned through
+        discriminator(photographs[:1], labels[:1])
+    assert torch.equal(torch.get_rng_state(), before)
+    images = photographs[:1].requires_grad_()
+    discriminator(images, labels[:1]).logits.mean().backward()
+    assert images.grad.any() and frozen_network.cache_info().misses == 1
+
+
+def test_shapes_are_had_without_the_frozen_network(build):
+    before = frozen_network.cache_info()
+    with torch.device("meta"):
+        discriminator = build("data.alpha=judge")
+    assert all(p.is_meta for p in discriminator.parameters())
+    assert frozen_network.cache_info() == before
+
+
+def test_checkpoints_tell_it_from_the_other(build, smoke):
+    weights = build("discriminator.condition=class").state_dict()
+    found = read_architecture({"discriminator": weights}, smoke())
+    told = {"discriminator.architecture": "projected", "discriminator.condition": "class"}
+    assert {name: finding.value for name, finding in found.items()} == told
+    weights = build_discriminator(smoke()).state_dict()
+    assert read_architecture({"discriminator": weights}, smoke())["discriminator.architecture"].value == "graf"
+
+
+def test_images_are_seen_at_the_size_that_stages_are_of(build):
+    assert [SIZE // stage.side for stage in STAGES] == [4, 8, 16, 32]
