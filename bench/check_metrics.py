@@ -42,7 +42,7 @@ def main() -> int:
     keep_freed_memory()
     config = load_config(args.config, args.set)
     reference, held_out = halves(build_dataset(config), args.n)
-    values = distances(damages(held_out), reference, settled(config.metrics))
+    values = distances(damages(held_out.images), reference, settled(config.metrics))
     log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[len(reference)] * 2)
     for name, found in values.items():
         log.info("| %s | %.1f | %.1f |", name, found["fid"], 1000 * found["kid"])
@@ -76,8 +76,8 @@ def misranked(values: dict[str, dict[str, float]]) -> list[str]:
     return wrong
 
 
-def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
-    """Reference images, and as many others (n, 3, H, W): n of each, or half of the data set if that is less.
+def halves(dataset: Views, n: int) -> tuple["Part", "Part"]:
+    """Reference images, and as many others: n of each, or half of the data set if that is less.
 
     Raises GrafError for halves of under 4.
     """
@@ -87,8 +87,7 @@ def halves(dataset: Views, n: int) -> tuple["Part", Tensor]:
         raise GrafError(f"{len(dataset)} images: two halves of at least {FEWEST} are needed")
     n = min(n, len(dataset) // 2)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-    held_out = Part(dataset, order[n : 2 * n])
-    return Part(dataset, order[:n]), torch.stack([held_out[i]["image"] for i in range(n)])
+    return Part(dataset, order[:n]), Part(dataset, order[n : 2 * n])
 
 
 def settled(config: MetricsConfig) -> MetricsConfig:
@@ -116,6 +115,11 @@ class Part(Subset):
     @property
     def fingerprint(self) -> str:
         return f"{self.dataset.fingerprint} {self.indices}"
+
+    @property
+    def images(self) -> Tensor:
+        """All of them (N, 3, H, W), in [-1, 1]."""
+        return torch.stack([self[i]["image"] for i in range(len(self))])
 
 
 if __name__ == "__main__":

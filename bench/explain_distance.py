@@ -8,13 +8,14 @@ variety; those near 1 and far away look wrong.
 from pathlib import Path
 
 import graf
-from check_metrics import distances, halves, settled
+from check_metrics import Part, distances, halves, settled
 from graf.config import MetricsConfig
-from graf.data import Views, build_dataset, colours_only
+from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.evaluation.extractors import choose_extractor, extractor_network, features
 from graf.evaluation.outputs import as_uint8
 from graf.evaluation.sampling import fresh_renderings, labels_of
 from graf.models.generator import Generator, Rendering
+from graf.rays import full_grid
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
@@ -39,7 +40,7 @@ def main() -> None:
     dataset = build_dataset(colours_only(generator.config))
     reference, others = halves(dataset, args.n)
     metrics = settled(generator.config.metrics)
-    sets = {OTHERS: others} | stages(generator, dataset, others, args.seed)
+    sets = {OTHERS: others.images} | stages(generator, dataset, others, args.seed)
     cuda = generator.background.device.type == "cuda"
     values = distances(sets.items(), reference, metrics, cuda)
     spreads = spread(sets, metrics, generator.background.device)
@@ -49,9 +50,10 @@ def main() -> None:
         log.info("| %s | %d | %d | %.2f |", name, kid, fid, spreads[name] / spreads[OTHERS])
 
 
-def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int) -> dict[str, Tensor]:
-    """Named sets, each of as many images (N, 3, H, W) in [-1, 1] as there are photographs: those with one fault, generated
-    ones, and these without one."""
+def stages(generator: Generator, dataset: Views, others: Part, seed: int) -> dict[str, Tensor]:
+    """Named sets, each of as many images (N, 3, H, W) in [-1, 1] as there are other photographs: these with a fault, generated
+    ones, and those without a fault."""
+    photographs = others.images
     rendering, background = draw(generator, dataset, len(photographs), seed), generator.background.cpu()
     images, width = rendering.images, rendering.images.shape[-1]
     found = {
@@ -62,6 +64,7 @@ def stages(generator: Generator, dataset: Views, photographs: Tensor, seed: int)
     if rendering.low_images is not None:
         low_photographs = generator.refinement.projection.downsample(photographs)
         found["photographs at the field's resolution"] = enlarged(low_photographs, width)
+        found["the same, restored by CCSR"] = restored(generator, dataset, others, seed)
         found["generated, before refinement"] = enlarged(rendering.low_images, width)
     return found
 
@@ -71,6 +74,18 @@ def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
     config = generator.config
     batches = fresh_renderings(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed)
     return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
+
+
+@torch.inference_mode()
+def restored(generator: Generator, dataset: Views, others: Part, seed: int) -> Tensor:
+    """The photographs (N, 3, H, W) in [-1, 1], downsampled and restored with their own cameras, if they have any, and drawn
+    latents."""
+    data, device, rng = generator.config.data, generator.background.device, torch.Generator().manual_seed(seed)
+    labels = sample_labels(dataset, len(others), data, rng) if dataset.labels is None else dataset.labels[others.indices]
+    latents, grid, images = generator.sample_latents(len(others), rng), full_grid(data.imsize, device), others.images
+    rows = torch.arange(len(others)).split(generator.config.metrics.batch_size)
+    parts = [(images[i].to(device), latents[i].to(device), labels[i].to(device), grid) for i in rows]
+    return torch.cat([generator.restore(*part).cpu() for part in parts])
 
 
 def enlarged(images: Tensor, width: int) -> Tensor:

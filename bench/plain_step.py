@@ -8,7 +8,7 @@ Legend: B images, R rays per image, S samples per ray, N = B * R * S, C channels
 
 from graf.camera import Labels
 from graf.models.generator import Generator, Rendering
-from graf.models.radiance_field import ConcatField, positional_encoding
+from graf.models.radiance_field import ConcatField
 from graf.rays import camera_rays, depth_bounds
 from graf.rendering import RayNoise, interval_lengths, stratified_depths
 
@@ -58,8 +58,8 @@ def plain_field(field: ConcatField, points: Tensor, view_directions: Tensor, lat
     """As ConcatField.forward, with view directions."""
     b, r, s, _ = points.shape
     shape, appearance = latents[:, None, None].expand(b, r, s, -1).tensor_split([field.shape_width], dim=-1)
-    directions = positional_encoding(view_directions, field.config.multires_views)[:, :, None].expand(b, r, s, -1)
-    points = torch.cat([positional_encoding(points, field.config.multires), shape], dim=-1).flatten(0, 2)  # (N, C)
+    directions = plain_encoding(view_directions, field.config.multires_views)[:, :, None].expand(b, r, s, -1)
+    points = torch.cat([plain_encoding(points, field.config.multires), shape], dim=-1).flatten(0, 2)  # (N, C)
     views = torch.cat([directions, appearance], dim=-1).flatten(0, 2)  # (N, C)
     h = points
     for i, layer in enumerate(field.pts_linears):
@@ -70,3 +70,9 @@ def plain_field(field: ConcatField, points: Tensor, view_directions: Tensor, lat
     h = torch.cat([field.feature_linear(h), views], dim=-1)
     h = F.relu(field.views_linears[0](h))
     return density.view(b, r, s), field.rgb_linear(h).view(b, r, s, 3)
+
+
+def plain_encoding(x: Tensor, n_frequencies: int) -> Tensor:
+    """As graf.models.radiance_field.positional_encoding."""
+    waves = [wave(2.0**k * x) for k in range(n_frequencies) for wave in (torch.sin, torch.cos)]
+    return torch.cat([x, *waves], dim=-1)

@@ -193,7 +193,7 @@ class TrainState(RunState):
         if config.training.compile:
             compile_fields(self.generator)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate)
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate, config.restores_photographs)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
@@ -311,10 +311,21 @@ def _is_adam(optimizer_state: dict) -> bool:
     return "betas" in optimizer_state["param_groups"][0]
 
 
-def _optimizer(network: nn.Module, training: TrainingConfig, ccsr_rate: float = 1.0) -> torch.optim.Optimizer:
-    """Of all parameters, in their order, with a group per part of the network and its share of the learning rate."""
-    shares = {"refinement": ccsr_rate}
-    groups = [{"params": part.parameters(), "share": shares.get(name, 1.0)} for name, part in network.named_children()]
-    if training.optimizer == "adam":
-        return torch.optim.Adam(groups, betas=(0.0, 0.99), eps=1e-8, fused=True)  # many small tensors
+def _optimizer(
+    network: nn.Module, training: TrainingConfig, ccsr_rate: float = 1.0, restores: bool = False
+) -> torch.optim.Optimizer:
+    """Of all parameters, in their order, with a group per part of the network and its share of the learning rate.
+
+    Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
+    photographs, which stay what they are, it has its usual one.
+    """
+    adam, groups = training.optimizer == "adam", []
+    for name, part in network.named_children():
+        is_ccsr = name == "refinement"
+        group = {"params": part.parameters(), "share": ccsr_rate if is_ccsr else 1.0}
+        if adam:
+            group["betas"] = (0.9 if is_ccsr and restores else 0.0, 0.99)
+        groups.append(group)
+    if adam:
+        return torch.optim.Adam(groups, eps=1e-8, fused=True)  # many small tensors
     return torch.optim.RMSprop(groups, alpha=0.99, eps=1e-8)

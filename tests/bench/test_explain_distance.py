@@ -17,12 +17,15 @@ import torch
 def test_the_sets_of_a_refined_model(smoke, tmp_path):
     config = smoke("data.n_images=16", f"data.datadir={tmp_path}", "ccsr.mode=refine", "metrics.batch_size=3")
     dataset = build_dataset(config)
-    _, photographs = halves(dataset, 8)
-    generator = Generator(config).eval()
-    found = stages(generator, dataset, photographs, seed=0)
-    assert [images.shape for images in found.values()] == [photographs.shape] * 5
+    _, others = halves(dataset, 8)
+    generator, photographs = Generator(config).eval(), others.images
+    found = stages(generator, dataset, others, seed=0)
+    assert [images.shape for images in found.values()] == [photographs.shape] * 6
     coarse = found["photographs at the field's resolution"]
+    restored = found["the same, restored by CCSR"]
     assert 0 < (coarse - photographs).abs().mean() < 0.2
+    down = generator.projection.downsample
+    torch.testing.assert_close(down(restored), down(photographs), atol=1e-5, rtol=0)
     assert (found["generated"] - found["generated, before refinement"]).abs().max() > 0
 
     def draw_labels(n, rng):
