@@ -274,7 +274,9 @@ class TrainingConfig(RunTrainingConfig):
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
-    lr_anneal_every: tuple[int, ...] = key((50000, 100000, 200000), "milestones, steps", 1)
+    lr_anneal_every: tuple[int, ...] = key(
+        (3500,), "milestones, steps; move them with max_steps, of which the default's stands at three quarters", 1
+    )
     gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
         "standard",
         "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph (R3GAN)",
