@@ -72,6 +72,7 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
     },
     "training": {
         "max_steps": 300000,
+        "lr_anneal_every": [50000, 100000, 200000],
         "batch_size": 8,
         "nworkers": 4,
         "optimizer": "rmsprop",
