@@ -5,6 +5,7 @@ relieved of one. "Spread" is the variance of the features, as a share of other p
 variety; those near 1 and far away look wrong.
 """
 
+import dataclasses
 from pathlib import Path
 
 import graf
@@ -78,10 +79,14 @@ def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
 
 @torch.inference_mode()
 def restored(generator: Generator, dataset: Views, others: Part, seed: int) -> Tensor:
-    """The photographs (N, 3, H, W) in [-1, 1], downsampled and restored with their own cameras, if they have any, and drawn
-    latents."""
+    """The photographs (N, 3, H, W) in [-1, 1], downsampled and restored with their own classes and cameras, drawn where the
+    data is unposed, and with drawn latents."""
     data, device, rng = generator.config.data, generator.background.device, torch.Generator().manual_seed(seed)
-    labels = sample_labels(dataset, len(others), data, rng) if dataset.labels is None else dataset.labels[others.indices]
+    index = torch.tensor(others.indices)
+    if dataset.labels is None:
+        labels = dataclasses.replace(sample_labels(dataset, len(others), data, rng), class_index=dataset.class_index[index])
+    else:
+        labels = dataset.labels[index]
     latents, grid, images = generator.sample_latents(len(others), rng), full_grid(data.imsize, device), others.images
     rows = torch.arange(len(others)).split(generator.config.metrics.batch_size)
     parts = [(images[i].to(device), latents[i].to(device), labels[i].to(device), grid) for i in rows]

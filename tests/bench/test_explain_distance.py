@@ -4,7 +4,7 @@ import sys
 
 import explain_distance
 from check_metrics import halves
-from explain_distance import HAZE, spread, stages, without_haze
+from explain_distance import HAZE, restored, spread, stages, without_haze
 from graf.checkpoints.export import write_export
 from graf.data import build_dataset
 from graf.data.views import sample_labels
@@ -22,10 +22,9 @@ def test_the_sets_of_a_refined_model(smoke, tmp_path):
     found = stages(generator, dataset, others, seed=0)
     assert [images.shape for images in found.values()] == [photographs.shape] * 6
     coarse = found["photographs at the field's resolution"]
-    restored = found["the same, restored by CCSR"]
     assert 0 < (coarse - photographs).abs().mean() < 0.2
     down = generator.projection.downsample
-    torch.testing.assert_close(down(restored), down(photographs), atol=1e-5, rtol=0)
+    torch.testing.assert_close(down(found["the same, restored by CCSR"]), down(photographs), atol=1e-5, rtol=0)
     assert (found["generated"] - found["generated, before refinement"]).abs().max() > 0
 
     def draw_labels(n, rng):
@@ -33,6 +32,22 @@ def test_the_sets_of_a_refined_model(smoke, tmp_path):
 
     measured = torch.cat(list(fresh_samples(generator, draw_labels, 8, batch_size=8, seed=0)))
     torch.testing.assert_close(found["generated"], measured)
+
+
+def test_photographs_are_restored_with_their_own_classes_and_cameras(smoke, tmp_path, monkeypatch):
+    config = smoke("data.n_images=16", f"data.datadir={tmp_path}", "ccsr.mode=refine", "metrics.batch_size=3")
+    dataset, seen = build_dataset(config), []
+    dataset.class_index = torch.arange(16)
+    _, others = halves(dataset, 8)
+    index, generator = torch.tensor(others.indices), Generator(config).eval()
+    restore = generator.restore
+    monkeypatch.setattr(generator, "restore", lambda *args: (seen.append(args[2]), restore(*args))[1])
+    restored(generator, dataset, others, seed=0)
+    assert torch.equal(torch.cat([labels.pose_c2w for labels in seen]), dataset.labels.pose_c2w[index])
+    seen.clear()
+    dataset.labels = None
+    restored(generator, dataset, others, seed=0)
+    assert torch.equal(torch.cat([labels.class_index for labels in seen]), index)
 
 
 def test_without_ccsr_there_is_no_refinement_to_look_before(smoke, tmp_path):
