@@ -218,16 +218,17 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
         found["bytes"] += work.n_bytes
 
     def take_time(direction: str, call: Callable) -> None:
-        seconds[direction] += seconds_of(call, state.device) / n_threads
+        turns[-1][direction].append(seconds_of(call, state.device))  # a sum would lose what other threads add to it meanwhile
 
     for call in calls:
         call.again(state, count)
     turns, n_threads = [], torch.get_num_threads() if any(call.in_thread for call in calls) else 1
     for _ in range(repeats):
-        turns.append(seconds := dict.fromkeys(costs, 0.0))
+        turns.append({direction: [] for direction in costs})
         for _ in map_in_threads(lambda call: call.again(state, take_time), calls, n_threads):
             pass
-    return {direction: cost | {"seconds": median(turn[direction] for turn in turns)} for direction, cost in costs.items()}
+    seconds = {direction: median(sum(turn[direction]) for turn in turns) / n_threads for direction in costs}
+    return {direction: cost | {"seconds": seconds[direction]} for direction, cost in costs.items()}
 
 
 def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:

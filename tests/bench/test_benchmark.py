@@ -1,5 +1,9 @@
 """The benchmark's plain step is the package's in other words, its memory bars hold, and its tables compare like with like."""
 
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import benchmark
 import loader_rows
 import speed_rows
@@ -180,6 +184,27 @@ def test_the_parts_of_a_step_make_up_its_operations(smoke):
     layers = 3 * 4 * width + width + width * width + 3 * width
     assert rows["field, forward"]["flops"] == 2 * n_samples * layers
     assert rows["step"]["seconds"] == pytest.approx(sum(row["seconds"] for name, row in rows.items() if name != "step"))
+
+
+def test_a_part_takes_the_seconds_of_all_threads(monkeypatch):
+    """Two threads whose calls overlap: four calls of a second, forward and backward."""
+    meet = threading.Barrier(2, timeout=60)
+
+    def one_second(call, device):
+        call()
+        meet.wait()
+        return 1.0
+
+    monkeypatch.setattr(speed_rows, "seconds_of", one_second)
+    torch.set_num_threads(2)
+    weight = torch.ones(3, 3, requires_grad=True)
+    call = speed_rows.Call(torch.mm, (torch.ones(2, 3), weight), {}, True, [], autocast=False, in_thread=True)
+    state = SimpleNamespace(device=torch.device("cpu"), amp=SimpleNamespace(autocast=lambda wanted: nullcontext()))
+    try:
+        costs = speed_rows.costs_of(4 * [call], state, 1)
+    finally:
+        torch.set_num_threads(1)
+    assert {direction: cost["seconds"] for direction, cost in costs.items()} == {"forward": 2.0, "backward": 2.0}
 
 
 def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
