@@ -128,7 +128,8 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
     if args.what == "start":
         return row | start_row(args, row["name"])
     if row["name"] == PARTS:
-        return speed.part_rows(speed_config(args, default=CONFIG_DIR / "default.yaml"), device, args.steps or 10)
+        config = speed_config(args, *SPEED[row["of"]], default=CONFIG_DIR / "default.yaml")
+        return speed.part_rows(config, device, args.steps or 10)
     config, plain = speed_config(args, *SPEED[row["name"]]), row["name"] == "plain"
     found = memory.measure_steps(config, row["name"] in ("float32", "amp"), args.steps or 10, device, plain)
     return row | speed.utilised(found, config, plain, device)
@@ -147,7 +148,8 @@ def speed_rows(args: argparse.Namespace) -> list[dict]:
     names = [name for name in SPEED if name != "plain"] if args.config else list(SPEED)
     rows = in_turns(names, args.rounds)
     speed_verdicts(rows)
-    return rows + parts_table()
+    formats = [row["name"] for row in rows if row["name"] == "float32" or row["dtype"] != "float32"]
+    return rows + [part for name in formats for part in parts_table(name)]
 
 
 def speed_verdicts(rows: list[dict]) -> None:
@@ -194,8 +196,9 @@ def in_turns(names: Sequence[str], rounds: int, **of_all: int | str) -> list[dic
     return rows
 
 
-def parts_table() -> list[dict]:
-    rows = in_own_process({"name": PARTS})
+def parts_table(name: str) -> list[dict]:
+    """The parts of a step of that row of SPEED."""
+    rows = in_own_process({"name": PARTS, "of": name})
     first = rows[0]
     rates = first["instructions"], first["dtype"], first["product_rate"] / 1e9, first["copy_rate"] / 1e9
     log.info("\n%s\n%s: a product of %s takes %.0f GFLOP/s, a copy %.1f GB/s", first["work"], *rates)
@@ -205,6 +208,10 @@ def parts_table() -> list[dict]:
     for row in rows:
         figures = row["flops"] / 1e9, row["bytes"] / 1e9, row["seconds"], row["flop_utilisation"], row["copy_utilisation"]
         log.info("| %s | %.2f | %.3f | %.4f | %.2f | %.2f |", row["name"], *figures)
+    step = rows[-1]
+    least = step["flops"] / step["product_rate"], step["bytes"] / step["copy_rate"]
+    share = sum(least) / step["seconds"]
+    log.info("at these rates products take %.3f s and bytes %.3f s, together %.2f of the step", *least, share)
     return rows
 
 

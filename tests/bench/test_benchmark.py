@@ -133,7 +133,7 @@ def measured(monkeypatch):
             return row | found | {"seconds": taken, "cpu_seconds": 2 * taken, "peak_bytes": share, "flop_utilisation": 0.5}
 
         monkeypatch.setattr(benchmark, "in_own_process", row)
-        monkeypatch.setattr(benchmark, "parts_table", list)
+        monkeypatch.setattr(benchmark, "parts_table", lambda name: [{"name": "step", "of": name}])
         return turns
 
     return install
@@ -156,7 +156,8 @@ def test_a_step_is_judged_against_the_plain_one(measured, caplog):
     measured({"plain": [3.0, 5.0], "float32": 2.0, "amp": 1.0, "system allocator": 2.5})
     with caplog.at_level("INFO", "graf"):
         rows = speed_table()
-    assert [row["speedup_over_plain"] for row in rows] == [1.0, 2.0, 1.6, 4.0]
+    assert [row["speedup_over_plain"] for row in rows[:4]] == [1.0, 2.0, 1.6, 4.0]
+    assert [row["of"] for row in rows[4:]] == ["float32", "amp"]
     assert [(rows[0][key]) for key in ("least", "seconds", "most")] == [3.0, 4.0, 5.0]
     for said in (
         "float32: 2.00 x plain; at least 1.6: met",
@@ -205,6 +206,26 @@ def test_a_part_takes_the_seconds_of_all_threads(monkeypatch):
     finally:
         torch.set_num_threads(1)
     assert {direction: cost["seconds"] for direction, cost in costs.items()} == {"forward": 2.0, "backward": 2.0}
+
+
+def test_a_step_by_part_is_of_the_row_it_names_and_compared_with_the_rates(monkeypatch, caplog):
+    seen = []
+    monkeypatch.setattr(speed_rows, "part_rows", lambda config, *_: seen.append(config.training.use_amp) or [step])
+    about = {"work": "step", "instructions": "all", "dtype": "bfloat16", "product_rate": 4e9, "copy_rate": 1e9}
+    step = about | {
+        "name": "step",
+        "flops": 2e9,
+        "bytes": 1e9,
+        "seconds": 2.0,
+        "flop_utilisation": 0.25,
+        "copy_utilisation": 0.5,
+    }
+    args = benchmark.parser().parse_args(["speed", "--config", "smoke", "--device", "cpu"])
+    monkeypatch.setattr(benchmark, "in_own_process", lambda row: benchmark.measured_row(args, row))
+    with caplog.at_level("INFO", "graf"):
+        assert [benchmark.parts_table(name) for name in ("float32", "amp")] == 2 * [[step]]
+    assert seen == [False, True]
+    assert "products take 0.500 s and bytes 1.000 s, together 0.75 of the step" in caplog.text
 
 
 def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
