@@ -282,8 +282,9 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
     )
+    milestones = ", ".join(map(str, training.milestones)) or "none"
     log.info(
-        "schedule: %d steps, learning rates times %g at %s", training.max_steps, training.lr_anneal, training.lr_anneal_every
+        "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
     if coarse:
         log.info("coarse_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)

@@ -274,8 +274,11 @@ class TrainingConfig(RunTrainingConfig):
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
-    lr_anneal_every: tuple[int, ...] = key(
-        (3500,), "milestones, steps; move them with max_steps, of which the default's stands at three quarters", 1
+    lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
+        "auto",
+        "milestones, steps; `auto`: one, after seven ninths of max_steps; [] has none",
+        1,
+        wanted="auto or steps such as [3000, 4000]",
     )
     gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
         "standard",
@@ -298,6 +301,11 @@ class TrainingConfig(RunTrainingConfig):
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
     video_every: int = key(10000, "steps between rotation videos", 0)
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """The steps before which the learning rates fall."""
+        return (self.max_steps * 7 // 9,) if self.lr_anneal_every == "auto" else self.lr_anneal_every
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ class TrainState(RunState):
         """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the
         generator's."""
         training = self.config.training
-        factor = training.lr_anneal ** bisect.bisect_right(training.lr_anneal_every, self.step)
+        factor = training.lr_anneal ** bisect.bisect_right(training.milestones, self.step)
         for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor * group["share"]

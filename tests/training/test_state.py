@@ -60,6 +60,16 @@ def test_learning_rates_fall_at_their_milestones(build):
     assert rates == [(0, 0.01, 0.004), (1, 0.01, 0.004), (2, 0.005, 0.002), (3, 0.0025, 0.001)]
 
 
+def test_by_default_learning_rates_fall_once_near_the_end(build):
+    state = build("training.max_steps=9", "training.lr_anneal_every=auto", "training.lr_g=0.01")
+    rates = []
+    for _ in range(9):
+        rates.append(state.learning_rates()["lr_g"])
+        state.optimizer_g.step()
+        state.advance()
+    assert rates == 7 * [0.01] + 2 * [0.005]
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "expected"),
     [("adam", torch.optim.Adam, {"betas": (0.0, 0.99)}), ("rmsprop", torch.optim.RMSprop, {"alpha": 0.99})],
