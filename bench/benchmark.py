@@ -41,8 +41,8 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AMP = "training.use_amp=true"
-SPEED = {"plain": (), "float32": (), "system allocator": (), "amp": (AMP,)}
+FLOAT32, AMP = "training.use_amp=false", "training.use_amp=true"
+SPEED = {"plain": (FLOAT32,), "float32": (FLOAT32,), "system allocator": (FLOAT32,), "amp": (AMP,)}
 QUICK_RAYS = 256
 MEDIANS = ("seconds", "cpu_seconds", "flop_utilisation", "share_of_step", "images_per_second")
 LEAST_SPEEDUP = {"float32": 1.6, "amp": 4.5}  # over plain
@@ -61,7 +61,7 @@ GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
 MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
-SAMPLES = (20, 64)  # per ray: the default's, and GRAF's
+SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
 
 

@@ -6,6 +6,7 @@ One half of the data set is compared with the other half as it is, blurred, nois
 """
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -116,7 +117,7 @@ class Part(Subset):
     def fingerprint(self) -> str:
         return f"{self.dataset.fingerprint} {self.indices}"
 
-    @property
+    @functools.cached_property
     def images(self) -> Tensor:
         """All of them (N, 3, H, W), in [-1, 1]."""
         return torch.stack([self[i]["image"] for i in range(len(self))])

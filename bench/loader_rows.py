@@ -40,7 +40,7 @@ def loader_row(config: Config, cache: Path, steps: int, device: torch.device) ->
     dataset = build_dataset(config, cache)
     config = settled(fit_to_data(config, dataset.knowledge), dataset)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
-    state.leave_out_coarse_steps()
+    state.go_to_a_whole_step()
     batches = build_loader(dataset, config, device)
     waits, wholes = [], []
     for step in range(WARM_UP_STEPS + steps):

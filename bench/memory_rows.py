@@ -144,7 +144,7 @@ def idle_bytes(device: torch.device) -> int:
 def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """Train on random photographs for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
     stats."""
-    state.leave_out_coarse_steps()
+    state.go_to_a_whole_step()
     config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
     images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.draws).to(device) * 2 - 1
@@ -333,7 +333,7 @@ def counted_peak(
         cache.cache_clear()
     with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter, counted_too or contextlib.nullcontext():
         state = TrainState(config, torch.device("cpu"))
-        state.leave_out_coarse_steps()
+        state.go_to_a_whole_step()
         if plain:
             state.generator = PlainGenerator(state.generator)
         batch, width = config.training.batch_size, config.data.imsize

@@ -6,12 +6,13 @@ from pathlib import Path
 from explain_distance import draw, enlarged
 from graf.config import Config, load_config
 from graf.data import Views
-from graf.errors import GrafError
+from graf.errors import ConfigError, GrafError
 from graf.evaluation.consistency import sanity
 from graf.evaluation.haze import haze
 from graf.evaluation.metrics import measure
 from graf.evaluation.shapes import Subject, silhouette_variety
 from graf.models.generator import Generator
+from graf.runtime.console import log
 
 from torch import Tensor
 
@@ -52,12 +53,21 @@ VARIETY_OBJECTS = 64
 
 
 def part_configs(file: Path | None, settings: Sequence[str], only: Sequence[str] | None = None) -> dict[str, Config]:
-    """The file's config with the settings, and what each of PARTS makes of it, where that differs."""
+    """The file's config with the settings, and what each of PARTS makes of it, or only those, where it can be and differs."""
     settings = [FEWER_FAKES, *settings]
     default = load_config(file, settings)
     found = {DEFAULT: default}
     for name, overrides in PARTS.items():
-        if (config := load_config(file, [*settings, *overrides])) != default:
+        if only and name not in only:
+            continue
+        try:
+            config = load_config(file, [*settings, *overrides])
+        except ConfigError as error:
+            if only:
+                raise
+            log.info("%s: left out: %s", name, error)
+            continue
+        if config != default:
             found[name] = config
     for name in only or ():
         if name not in found:

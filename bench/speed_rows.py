@@ -155,7 +155,7 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("compositing", rendering, "composite"),
         ("CCSR", Refinement, "forward"),  # of its copies too, by which the field learns
         ("discriminator", state.discriminator, "forward"),
-        ("R1", steps, "r1_penalty"),
+        ("penalty", steps, "_gradient_penalty"),
         ("optimizers", steps, "optimize"),
         ("EMA", state, "update_average"),
     ]

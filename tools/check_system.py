@@ -207,7 +207,7 @@ def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[
     one's seconds, for the first finds nothing prepared."""
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
-    state.leave_out_coarse_steps()
+    state.go_to_a_whole_step()
     batch, width = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, config.data.channels, width, width, generator=state.draws).to(device) * 2 - 1
     for _ in range(STEPS):

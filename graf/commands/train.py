@@ -269,7 +269,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     training = state.config.training
     processes = state.processes
     images, labels = next(build_loader(dataset, state.config, state.device, 0, processes.rank, processes.world_size))
-    state.leave_out_coarse_steps()
+    state.go_to_a_whole_step()
     stats = train_step(state, dataset, images, labels)
     sample = state.generator_ema.render(state.generator_ema.sample_latents(1), rotation_poses(1, state.config.data))
     log.info("a sample: images %s, depth %s", tuple(sample.images.shape), tuple(sample.depth.shape))

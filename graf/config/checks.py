@@ -34,6 +34,11 @@ def advice(config: RunConfig) -> list[str]:
             "ccsr.detach: ccsr leaves CCSR nothing to learn from, for the discriminator judges renderings; "
             "set ccsr.judge=restored, or ccsr.detach=none"
         )
+    if config.ccsr.mode == "refine" and config.ccsr.learns_from == "discriminator" and config.ccsr.rate > 1:
+        found.append(
+            f"ccsr.rate: {config.ccsr.rate:g} is for a CCSR that learns from photographs; one that learns from the "
+            "discriminator paints stripes with more than 0.1: set ccsr.rate=0.1"
+        )
     coarse_steps, max_steps = config.discriminator.coarse_steps, config.training.max_steps
     if 0 < max_steps <= coarse_steps:
         found.append(

@@ -52,7 +52,7 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
         "raw_noise_std": 1,
         "decrease_noise": True,
     },
-    "ccsr": {"mode": "none"},
+    "ccsr": {"mode": "none", "rate": 1.0},
     "z_dist": {"dim": 256, "dim_appearance": 128},
     "ray_sampler": {
         "rays_per_patch": 1024,

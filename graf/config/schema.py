@@ -305,7 +305,7 @@ class TrainingConfig(RunTrainingConfig):
     @property
     def milestones(self) -> tuple[int, ...]:
         """The steps before which the learning rates fall."""
-        return (self.max_steps * 7 // 9,) if self.lr_anneal_every == "auto" else self.lr_anneal_every
+        return (max(1, self.max_steps * 7 // 9),) if self.lr_anneal_every == "auto" else self.lr_anneal_every
 
 
 @dataclass(frozen=True)

@@ -380,4 +380,5 @@ def _doublings(first: int, last: int) -> list[int]:
 
 
 def _halvings(value: int, last: int) -> list[int]:
-    return [value // 2**i for i in range(1, value.bit_length()) if value // 2**i >= last]
+    """Smaller values down to the last, each about half of the one before."""
+    return [max(value // 2**i, last) for i in range(1, value.bit_length()) if value // 2 ** (i - 1) > last]

@@ -136,7 +136,7 @@ class SpectralConv(nn.Conv2d):
         del self.weight  # the undivided one is weight_orig
 
     def divided_weight(self) -> Tensor:
-        """(C_out, C_in, 4, 4) whose largest singular value, as a matrix (C_out, 16 C_in), is about 1."""
+        """(C_out, C_in, k, k) whose largest singular value, as a matrix (C_out, k k C_in), is about 1."""
         return self.norm.compute_weight(self, do_power_iteration=False)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -220,9 +220,16 @@ class TrainState(RunState):
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
-    def leave_out_coarse_steps(self) -> None:
-        """Go on with whole images, for what measures a step: those take the most time and memory of a run."""
+    def go_to_a_whole_step(self) -> None:
+        """Go on with whole images and the gradient penalty, for what measures a step: that takes the most time and memory."""
         self.step = max(self.step, self.config.discriminator.coarse_steps)
+        self.step += -(self.step + 1) % self.config.training.reg_every
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the step has a gradient penalty: those that are multiples, as those of which metrics.jsonl has rows."""
+        training = self.config.training
+        return training.reg_type != "none" and (self.step + 1) % training.reg_every == 0
 
     def set_learning_rates(self) -> None:
         """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the

@@ -173,8 +173,8 @@ def _discriminator_loss(
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
-    # The gradient penalty, in steps that are a multiple, as those of which metrics.jsonl has rows
-    if training.reg_type != "none" and (state.step + 1) % training.reg_every == 0:
+    # The gradient penalty
+    if state.penalises:
         stats["penalty"] = _gradient_penalty(state, real, fake, labels, fake_labels, fake_draws.share)
         loss = loss + training.reg_param * training.reg_every * stats["penalty"]
     return loss, stats

@@ -220,7 +220,7 @@ def test_a_step_by_part_is_of_the_row_it_names_and_compared_with_the_rates(monke
         "flop_utilisation": 0.25,
         "copy_utilisation": 0.5,
     }
-    args = benchmark.parser().parse_args(["speed", "--config", "smoke", "--device", "cpu"])
+    args = benchmark.parser().parse_args(["speed", "--config", "cars_128", "--device", "cpu"])
     monkeypatch.setattr(benchmark, "in_own_process", lambda row: benchmark.measured_row(args, row))
     with caplog.at_level("INFO", "graf"):
         assert [benchmark.parts_table(name) for name in ("float32", "amp")] == 2 * [[step]]
@@ -238,6 +238,12 @@ def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
         (True, False),
         (True, True),
     ]
+
+
+@pytest.mark.parametrize("overrides", [["training.reg_every=2"], ["discriminator.architecture=projected"]])
+def test_the_penalty_is_noted_whatever_it_is_and_however_rare(refine, overrides):
+    calls = speed_rows.calls_of_a_step(TrainState(refine(*overrides), torch.device("cpu")))
+    assert len(calls["penalty"]) == 1 and calls["penalty"][0].learns
 
 
 def test_a_straight_line_has_a_fixed_part_and_one_that_grows():

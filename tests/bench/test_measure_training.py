@@ -124,6 +124,16 @@ def test_each_part_changes_the_recipe_and_what_it_is_already_is_left_out():
     assert ("film" in configs) + ("triplane" in configs) == 1
 
 
+def test_what_cannot_be_of_a_config_is_left_out_of_it_but_not_where_it_is_asked_for(caplog):
+    projected = ["discriminator.architecture=projected"]
+    with caplog.at_level("INFO", "graf"):
+        assert "relativistic" not in part_configs(None, projected)
+    assert "relativistic: left out: " in caplog.text
+    assert [*part_configs(None, projected, ["triplane"])] == ["triplane"]
+    with pytest.raises(GrafError, match="reg_type"):
+        part_configs(None, projected, ["relativistic"])
+
+
 def test_a_variant_that_the_config_is_already_is_said_before_anything_is_done(monkeypatch):
     monkeypatch.setattr(measure_training, "in_own_process", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(sys, "argv", ["measure_training.py", "recipe", "--set", "data.box=none", "--only", "no box"])

@@ -415,3 +415,12 @@ def test_the_tool_exits_with_2_and_the_list_or_draws_the_sheet(tmp_path):
     run(*validate(), cwd=tmp_path)
     assert (tmp_path / "out/contact_sheet.png").stat().st_size > 10_000
     assert "data.hflip" in call(*validate("data.hflip=true"), cwd=tmp_path, status=2)
+
+
+@pytest.mark.parametrize(("rate", "warned_of"), [(0.1, False), (2, True)])
+def test_a_rate_for_photographs_is_warned_of_where_ccsr_learns_from_the_discriminator(tmp_path, caplog, rate, warned_of):
+    put(tmp_path / "0_0000.png", size=(64, 64))
+    ccsr = {"ccsr.mode": "refine", "ccsr.learns_from": "discriminator", "ccsr.rate": rate}
+    with caplog.at_level(logging.WARNING, logger="graf"):
+        build_dataset(config(tmp_path, **{"data.v": "[0.5]"} | ccsr))
+    assert ("set ccsr.rate=0.1" in caplog.text) == warned_of

@@ -221,6 +221,12 @@ def test_fewer_rays_at_a_time_than_those_advised_stay_so():
     assert smallest_edits(config, budget) == ("nerf.samples_per_ray=32",)
 
 
+def test_the_fewest_samples_are_advised_where_they_are_more_than_half():
+    config = load_config(None, [*WIDE, "nerf.samples_per_ray=12", "nerf.checkpoint_rays=128"])
+    budget = estimate_step(override(config, ["nerf.samples_per_ray=8"])).total_bytes
+    assert smallest_edits(config, budget) == ("nerf.samples_per_ray=8",)
+
+
 def test_rays_are_advised_where_all_are_held():
     config = load_config(None, [*WIDE, "nerf.checkpoint_rays=0"])
     budget = estimate_step(override(config, ["nerf.checkpoint_rays=1024"])).total_bytes

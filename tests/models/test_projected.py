@@ -5,7 +5,7 @@ import dataclasses
 
 from graf.checkpoints.foreign.architecture import read_architecture
 from graf.data import build_dataset
-from graf.models.perception import SIZE, feature_network, outputs_of
+from graf.models.perception import feature_network, outputs_of
 from graf.models.projected import STAGES, build_discriminator, frozen_network
 
 import pytest
@@ -122,13 +122,10 @@ def test_shapes_are_had_without_the_frozen_network(build):
 
 
 def test_checkpoints_tell_it_from_the_other(build, smoke):
-    weights = build("discriminator.condition=class").state_dict()
-    found = read_architecture({"discriminator": weights}, smoke())
-    told = {"discriminator.architecture": "projected", "discriminator.condition": "class"}
-    assert {name: finding.value for name, finding in found.items()} == told
+    for alpha in ("ignore", "judge"):
+        weights = build("discriminator.condition=class", f"data.alpha={alpha}").state_dict()
+        found = read_architecture({"discriminator": weights}, smoke())
+        told = {"discriminator.architecture": "projected", "discriminator.condition": "class", "data.alpha": alpha}
+        assert {name: finding.value for name, finding in found.items()} == told
     weights = build_discriminator(smoke()).state_dict()
     assert read_architecture({"discriminator": weights}, smoke())["discriminator.architecture"].value == "graf"
-
-
-def test_images_are_seen_at_the_size_that_stages_are_of(build):
-    assert [SIZE // stage.side for stage in STAGES] == [4, 8, 16, 32]

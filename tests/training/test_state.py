@@ -70,6 +70,19 @@ def test_by_default_learning_rates_fall_once_near_the_end(build):
     assert rates == 7 * [0.01] + 2 * [0.005]
 
 
+def test_a_run_of_one_step_has_the_rates_of_its_config(build):
+    assert build("training.max_steps=1", "training.lr_anneal_every=auto").config.training.milestones == (1,)
+
+
+@pytest.mark.parametrize(("reg_every", "coarse_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
+def test_what_measures_a_step_takes_a_whole_one(build, reg_every, coarse_steps, step):
+    state = build(f"training.reg_every={reg_every}", f"discriminator.coarse_steps={coarse_steps}", "training.max_steps=20")
+    state.go_to_a_whole_step()
+    assert (state.step, state.penalises) == (step, True)
+    state.go_to_a_whole_step()
+    assert state.step == step
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "expected"),
     [("adam", torch.optim.Adam, {"betas": (0.0, 0.99)}), ("rmsprop", torch.optim.RMSprop, {"alpha": 0.99})],
@@ -198,12 +211,3 @@ def test_devices_that_are_here(monkeypatch):
     assert current == [torch.device("cuda:1")]  # or the CUDA functions that are given no device would ask another card
     with pytest.raises(GrafError, match="sees 2 CUDA"):
         choose_device("cuda:2")
-
-
-def test_what_measures_a_step_leaves_out_the_coarse_ones(build):
-    state = build("discriminator.coarse_steps=5")
-    state.leave_out_coarse_steps()
-    assert state.step == 5
-    state.step = 7
-    state.leave_out_coarse_steps()
-    assert state.step == 7

@@ -425,6 +425,17 @@ def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photo
     assert called == ([(name, False, torch.float32)] if name else [])
 
 
+def test_mixed_precision_is_the_discriminators_too_but_for_its_penalty(build, photographs, labels):
+    state, seen = build("training.use_amp=true", "training.amp_dtype=bfloat16"), []
+    first = next(m for m in state.discriminator.modules() if isinstance(m, torch.nn.Conv2d))
+    first.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    discriminator_step(state, photographs, labels, labels)
+    assert seen == [torch.bfloat16, torch.bfloat16, torch.float32]  # photographs, fakes, and photographs for R1
+    seen.clear()
+    generator_step(state, labels)
+    assert seen == [torch.bfloat16]
+
+
 @pytest.mark.parametrize("limit", [0.01, 0])
 def test_gradients_are_clipped_to_their_norm(build, photographs, labels, limit):
     state = build(f"training.grad_clip={limit}")

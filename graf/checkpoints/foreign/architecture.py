@@ -268,7 +268,10 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
     conditioned = {"discriminator.condition": Finding(condition, pose if pose in weights else embedding)}
     if projected in weights:
-        return {"discriminator.architecture": Finding("projected", projected)} | conditioned
+        first = "heads.0.main.0.weight_orig"
+        judges = first in weights and weights[first].shape[1] > len(weights[projected])
+        alpha = Finding("judge" if judges else "ignore", first)
+        return {"discriminator.architecture": Finding("projected", projected), "data.alpha": alpha} | conditioned
     convs = _numbered(weights, "main.", 4, ".weight") or _numbered(weights, "main.", 4, ".weight_orig")
     if len(convs) - 3 not in range(len(PATCH_SIZES)):
         return {}
