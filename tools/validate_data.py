@@ -13,6 +13,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v, sample_poses
 from graf.config import Config, DataConfig, load_config
+from graf.config.checks import advice
 from graf.config.strict import one_line
 from graf.data import Views, build_dataset, fit_to_data, settled
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
@@ -43,6 +44,8 @@ def main() -> None:
     config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
     sheet.unlink(missing_ok=True)  # of a set as it was before, or of another one
+    for message in advice(config):
+        log.warning("%s", message)
     dataset = build_dataset(config)
     draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"

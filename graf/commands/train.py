@@ -12,9 +12,11 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
+from graf.checkpoints.foreign.recognition import recognise, stored_config
 from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, RunConfig, config_to_dict
+from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.errors import CheckpointError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
@@ -166,7 +168,9 @@ def generator_run(
     args: argparse.Namespace, config: Config, checkpoint: Path | None, device: torch.device, processes: Processes
 ) -> Run:
     """The run of train.py: photographs, and a generator that learns from them."""
-    config = continued(config, None if args.partial else checkpoint)
+    for message in advice(config):
+        log.warning("%s", message)
+    config = continued(config, None if args.partial else checkpoint, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
     dataset = processes.in_turn(lambda: build_dataset(config, cache))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
@@ -192,11 +196,21 @@ def generator_run(
     return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
 
 
-def continued(config: Config, checkpoint: Path | None) -> Config:
-    """The config with what the data decided when the run began, where it continues."""
-    if checkpoint is None or "auto" not in (config.data.alpha, config.data.box):
+def continued(config: Config, checkpoint: Path | None, named: bool) -> Config:
+    """The config with what the data decided when the run began, where it continues.
+
+    Raises CheckpointError where toy cars would go on as photographs, or the other way round, and nobody `named` the checkpoint.
+    """
+    if checkpoint is None:
         return config
-    return as_trained(config, read_checkpoint(checkpoint), checkpoint)
+    content = read_checkpoint(checkpoint)
+    stored = stored_config(recognise(content, checkpoint), checkpoint)
+    if not named and stored is not None and stored.data.type != config.data.type:
+        raise CheckpointError(
+            f"{checkpoint}: of a run on {stored.data.type}, where data.type is {config.data.type} now; --set expname=NAME "
+            f"begins another run, --resume {shlex.quote(str(checkpoint))} has this one go on with other images"
+        )
+    return as_trained(config, content, checkpoint)
 
 
 def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:

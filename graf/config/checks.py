@@ -24,10 +24,8 @@ def check_config(config: RunConfig, where: str) -> None:
         raise faults_as_error(where, faults)
 
 
-def advice(config: RunConfig) -> list[str]:
+def advice(config: Config) -> list[str]:
     """Warnings about a config that can be trained, but probably not as its user intends."""
-    if isinstance(config, PoseConfig):
-        return []
     found = [warning] if (warning := _patch_advice(config)) else []
     if config.ccsr.mode == "consistency" and config.ccsr.detach == "ccsr" and not config.judges_restored:
         found.append(

@@ -110,13 +110,22 @@ def read_yaml(path: Path) -> dict:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, of which a few lines can stand for more than any memory holds; configs have inherit_from."""
+    """YAML without aliases, of which a few lines can stand for more than any memory holds (configs have inherit_from), and
+    without a key that is there twice, of which the last would count."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, "aliases such as *name are not taken; write the value out", mark)
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice", key.start_mark)
+            keys.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
 
 
 def merge(base: dict, layer: dict, where: str) -> dict:

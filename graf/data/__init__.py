@@ -1,11 +1,9 @@
 """Data sets: posed or unposed images, checked before training, and endless batches of them."""
 
 import dataclasses
-import logging
 from pathlib import Path
 
 from graf.config import Config
-from graf.config.checks import advice
 from graf.data.hull import with_hull_box
 from graf.data.images import load_images
 from graf.data.knowledge import fit_to_data
@@ -16,14 +14,10 @@ from graf.data.views import Views, sample_labels
 
 __all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", "fit_to_data", "sample_labels", "settled"]
 
-log = logging.getLogger("graf")
-
 
 def build_dataset(config: Config, cache: Path | None = None) -> Views:
     """The config's data set, found or generated, and checked; photographs are kept decoded where a folder `cache` is named.
     Raises DataError with every fault at once."""
-    for message in advice(config):
-        log.warning("%s", message)
     if config.data.type == "images":
         return load_images(config, cache)
     raise_or_skip(check_fit(config, config.data.n_images, posed=config.data.labels != "none"), config.data)

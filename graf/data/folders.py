@@ -164,12 +164,20 @@ def object_of(file: str) -> str:
 
 
 def label_source(data: DataConfig, folders: list[Folder]) -> str:
-    """`transforms`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the folders offer."""
+    """`transforms`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the folders offer.
+
+    Names such as 20240714_150107, of which none tells an angle, are those that cameras give by the clock.
+    """
     if data.labels != "auto":
         return data.labels
     if any(folder.has_transforms for folder in folders):
         return "transforms"
-    return "filename" if any(LABEL.fullmatch(file.stem) for folder in folders for file in folder.images) else "none"
+    matches = (LABEL.fullmatch(file.stem) for folder in folders for file in folder.images)
+    return "filename" if any(match and _is_azimuth(match[2]) for match in matches) else "none"
+
+
+def _is_azimuth(text: str) -> bool:
+    return 0 <= float(text) < 360
 
 
 def elevation_prefixes(folders: list[Folder]) -> list[float]:
@@ -206,8 +214,11 @@ def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConf
             "no label in the name; expected <elevation>_<azimuth>, as in 0.5_0090.png "
             "(or set data.labels: none to train without cameras)"
         )
-    if not 0 <= float(match[2]) < 360:
-        return f"the azimuth {match[2]} is outside [0, 360) degrees; name the file for the angle {float(match[2]) % 360:g}"
+    if not _is_azimuth(match[2]):
+        return (
+            f"the azimuth {match[2]} is outside [0, 360) degrees; name the file for the angle {float(match[2]) % 360:g} "
+            "(or set data.labels: none, if it is no angle)"
+        )
     rank = prefixes.index(float(match[1]))
     if rank >= len(data.v):
         found = ", ".join(f"{prefix:g}" for prefix in prefixes[:8]) + (", ..." if len(prefixes) > 8 else "")

@@ -29,7 +29,7 @@ log = logging.getLogger("graf")
 def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
     """Log the polar position given to each elevation of the file names, and warn where data.v has further values."""
     pairs = ", ".join(f"{prefix:g} -> v {value:g}" for prefix, value in zip(prefixes, v, strict=False))
-    log.info("elevations: %s", pairs)
+    log.info("cameras from file names, elevations: %s; if the names are no angles, set data.labels: none", pairs)
     if len(prefixes) < len(v):  # more are faults of those images
         log.warning(
             "the names tell %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",

@@ -113,10 +113,11 @@ def train(
                 rows.speed(state.step)
                 state.note_losses(numbers)
                 method.look(numbers)
-                line.set_postfix_str(_told(state, numbers, method.SHOWN, quality, monitor), refresh=False)
             # What is measured and written between steps
             measured = method.measure(guard, rows)
             quality = method.quality(measured) or quality
+            if due(state.step, training.print_every):
+                line.set_postfix_str(_told(state, numbers, method.SHOWN, quality, monitor), refresh=False)
             if due(state.step, MEMORY_LINE_EVERY):
                 log.info("step %d: %s", state.step, monitor.line())
             if due(state.step, training.save_every) or guard.owes_checkpoint:

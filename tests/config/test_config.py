@@ -18,6 +18,7 @@ from graf.config import (
     parse_override,
     read_yaml,
 )
+from graf.config.checks import advice
 from graf.config.foreign import OTHER_SUITES
 from graf.errors import ConfigError
 
@@ -524,3 +525,33 @@ def test_configs_cannot_be_changed_after_they_were_checked():
     config = load_config()
     with pytest.raises(AttributeError):
         config.training.batch_size = 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.imsize=32", "ray_sampler.rays_per_patch=256"], None),
+        (["data.imsize=64", "ray_sampler.rays_per_patch=256"], "details out; set ray_sampler.rays_per_patch=1024, or "),
+        (["data.imsize=16", "ray_sampler.rays_per_patch=256"], "set ray_sampler.rays_per_patch=64, or data.imsize=32"),
+        (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
+        (["data.imsize=64", "ray_sampler.rays_per_patch=256", "ray_sampler.min_scale=0.5"], None),
+        (["discriminator.coarse_steps=300", "training.max_steps=0"], None),
+        (["discriminator.coarse_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
+        (["discriminator.coarse_steps=300", "training.max_steps=301"], None),
+        (["ccsr.learns_from=discriminator", "ccsr.rate=0.1"], None),
+        (["ccsr.learns_from=discriminator"], "set ccsr.rate=0.1"),
+    ],
+)
+def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, said):
+    found = advice(load_config(None, overrides))
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+def test_a_key_that_is_there_twice_is_told_with_its_line(tmp_path):
+    (tmp_path / "twice.yaml").write_text("data:\n  fov: 32\n  near: 2\n  fov: 40\n")
+    with pytest.raises(ConfigError, match=r"twice\.yaml, line 4: not valid YAML \(the key fov is there twice\)"):
+        load_config(tmp_path / "twice.yaml")
+    (tmp_path / "other.yaml").write_text("data:\n  fov: 32\nnerf:\n  fov: 40\n")
+    with pytest.raises(ConfigError, match="unknown key"):
+        load_config(tmp_path / "other.yaml")

@@ -303,7 +303,7 @@ def test_elevations_are_told_and_warned_of_where_they_are_fewer(tmp_path, caplog
         put(tmp_path / name, size=(64, 64))
     with caplog.at_level(logging.INFO, logger="graf"):
         build_dataset(config(tmp_path, **{"data.v": v}))
-    assert "elevations: 0.3 -> v 0.5, 0.5 -> v 0.4" in caplog.messages
+    assert "cameras from file names, elevations: 0.3 -> v 0.5, 0.5 -> v 0.4; if the" in caplog.text
     assert ('--set "data.v=[0.5,0.4]"' in caplog.text) == warned
 
 
@@ -348,37 +348,15 @@ def test_enlarged_images_are_counted_and_named(tmp_path, caplog):
     assert "enlarged" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"data.imsize": 32, "ray_sampler.rays_per_patch": 256}, None),
-        (
-            {"data.imsize": 64, "ray_sampler.rays_per_patch": 256},
-            "leaves details out; set ray_sampler.rays_per_patch=1024, or ",
-        ),
-        (
-            {"data.imsize": 16, "ray_sampler.rays_per_patch": 256},
-            "have no more; set ray_sampler.rays_per_patch=64, or data.imsize=32",
-        ),
-        ({"data.imsize": 256, "ray_sampler.rays_per_patch": 1024}, "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
-        ({"data.imsize": 64, "ray_sampler.rays_per_patch": 256, "ray_sampler.min_scale": 0.5}, None),
-    ],
-)  # fmt: skip
-def test_a_patch_of_other_pixels_than_the_image_is_warned_of(tmp_path, caplog, settings, said):
-    put(tmp_path / "0_0000.png", size=(64, 64))
-    with caplog.at_level(logging.WARNING, logger="graf"):
-        build_dataset(config(tmp_path, **{"data.v": "[0.5]", "ray_sampler.min_scale": 1} | settings))
-    assert (said in caplog.text) if said else not caplog.records
-
-
-@pytest.mark.parametrize(("max_steps", "warned_of"), [(0, False), (300, True), (301, False)])
-def test_a_run_of_coarse_steps_alone_is_warned_of(tmp_path, caplog, max_steps, warned_of):
-    put(tmp_path / "0_0000.png", size=(64, 64))
-    steps = {"discriminator.coarse_steps": 300, "training.max_steps": max_steps}
-    with caplog.at_level(logging.WARNING, logger="graf"):
-        build_dataset(config(tmp_path, **{"data.v": "[0.5]"} | steps))
-    assert ("leaves none of training.max_steps 300" in caplog.text) == warned_of
-    assert caplog.text.endswith("set it to 100\n") == warned_of
+@pytest.mark.parametrize(("names", "posed"), [(["20240714_150107", "20240714_150233"], False), (["1_150", "1_361"], None)])
+def test_names_by_the_clock_tell_no_cameras(tmp_path, names, posed):
+    for name in names:
+        put(tmp_path / f"{name}.png", size=(64, 64))
+    settings = config(tmp_path, **{"data.v": "[0.5]"})
+    if posed is None:  # some are angles, so that all have to be
+        assert "or set data.labels: none" in line_about(faults_of(settings), "1_361.png")
+    else:
+        assert build_dataset(settings).posed == posed
 
 
 def test_skipping_forgives_no_empty_set_and_no_missing_folder(tmp_path):
@@ -415,12 +393,3 @@ def test_the_tool_exits_with_2_and_the_list_or_draws_the_sheet(tmp_path):
     run(*validate(), cwd=tmp_path)
     assert (tmp_path / "out/contact_sheet.png").stat().st_size > 10_000
     assert "data.hflip" in call(*validate("data.hflip=true"), cwd=tmp_path, status=2)
-
-
-@pytest.mark.parametrize(("rate", "warned_of"), [(0.1, False), (2, True)])
-def test_a_rate_for_photographs_is_warned_of_where_ccsr_learns_from_the_discriminator(tmp_path, caplog, rate, warned_of):
-    put(tmp_path / "0_0000.png", size=(64, 64))
-    ccsr = {"ccsr.mode": "refine", "ccsr.learns_from": "discriminator", "ccsr.rate": rate}
-    with caplog.at_level(logging.WARNING, logger="graf"):
-        build_dataset(config(tmp_path, **{"data.v": "[0.5]"} | ccsr))
-    assert ("set ccsr.rate=0.1" in caplog.text) == warned_of
