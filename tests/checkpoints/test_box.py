@@ -40,13 +40,13 @@ def test_a_run_finds_its_box_and_keeps_it_when_it_continues(smoke, saved, older,
     new = settled(config, build_dataset(config)).data
     assert new.alpha == "judge" and len(new.box) == 6 and new.box != BOX
     for file, known in ((saved, ("judge", BOX)), (older, ("ignore", "none"))):
-        again = train.continued(config, file)
+        again = train.continued(config, file, named=False)
         data = settled(again, dataset := build_dataset(again)).data
         assert (data.alpha, data.box) == (dataset.alpha, data.box) == known
         assert len(dataset.read(0)) == data.channels
-    assert train.continued(config, None) is config
+    assert train.continued(config, None, named=False) is config
     said = smoke("data.box=none", "data.alpha=ignore")
-    assert train.continued(said, saved) is said
+    assert train.continued(said, saved, named=False) is said
 
 
 @pytest.mark.parametrize("name, box, alpha", [("model.pt", BOX, "judge"), ("older.pt", "none", "ignore")])
