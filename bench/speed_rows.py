@@ -29,6 +29,7 @@ from graf.runtime.threads import map_in_threads
 from graf.training import steps
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, OneThread, counted_peak, idle_bytes, timed_steps, wait_for
+from plain_step import PlainGenerator
 
 import torch
 from torch import Tensor, nn
@@ -232,22 +233,28 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
 
 
 def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:
-    """Seconds of a frame of `pixels` a side of one object that turns once in n_frames, by the way of the row's name."""
-    device, pixels = generator.background.device, row["pixels"]
-    keep_freed_memory()
+    """Seconds of a frame of `pixels` a side of one object that turns once in n_frames, by the way of the row's name: of
+    bench/plain_step.py, with the system's allocator; of Generator.render; with the object's styles computed once; or fast."""
+    device, pixels, name = generator.background.device, row["pixels"], row["name"]
+    if name != "plain":
+        keep_freed_memory()
     idle = idle_bytes(device)
     latents = generator.sample_latents(1, torch.Generator().manual_seed(0))
     poses, a_class = rotation_poses(n_frames, generator.config.data), torch.zeros(1, dtype=torch.long)
 
-    def render() -> None:
-        if row["name"] == "plain":
+    def render(poses: Tensor) -> None:
+        if name == "plain":
+            for pose in poses.to(device):
+                PlainGenerator(generator).render(latents.to(device), pose[None], pixels)
+        elif name == "exact":
             for pose in poses:
                 generator.render(latents, pose[None], pixels, a_class)
         else:
-            ObjectRenderer(generator, latents, a_class, fast=row["name"] == "fast").render(poses, pixels)
+            ObjectRenderer(generator, latents, a_class, fast=name == "fast").render(poses, pixels)
 
+    render(poses[:1])  # a first frame waits for kernels and memory
     cpu = time.process_time()
-    seconds = seconds_of(render, device) / n_frames
+    seconds = seconds_of(lambda: render(poses), device) / n_frames
     training = replace(generator.config.training, use_amp=False)
     return described(replace(generator.config, training=training), device) | {
         "work": f"frame of {generator.config.expname}, {pixels} x {pixels}, one of {n_frames}; {available_cores()} cores",

@@ -35,6 +35,14 @@ def pytest_unconfigure():
 
 
 @pytest.fixture
+def two_threads():
+    """Operations take two threads, as in a program on two cores."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
 def smoke():
     """The smoke config, not refined, with `section.key=value` overrides: smoke("nerf.importance_samples_per_ray=4")."""
     return lambda *overrides: load_config(CONFIG_DIR / "smoke.yaml", (*UNREFINED, *overrides))

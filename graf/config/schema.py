@@ -118,7 +118,7 @@ class NerfConfig:
         "as many as fit into memory",
         0,
     )
-    chunk: int = key(16384, "most rays rendered at a time outside training; a CPU takes fewer, which stay in its cache", 1)
+    chunk: int = key(16384, "most rays rendered at a time outside training; a core takes fewer, which stay in its cache", 1)
 
 
 @dataclass(frozen=True)

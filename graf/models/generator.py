@@ -18,6 +18,7 @@ from graf.models.triplane import TriplaneField
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
+from graf.runtime.threads import map_in_threads
 
 import torch
 from torch import Tensor, nn
@@ -159,12 +160,17 @@ class Generator(nn.Module):
 
         def render_images(chunk: int) -> Rendering:
             at_once = max(1, chunk // grid[..., 0].numel())  # images
-            images = []
-            for start in range(0, len(latents), at_once):
+
+            @torch.inference_mode()  # which each thread has of its own
+            def render_some(start: int) -> Rendering:
                 some = slice(start, start + at_once)
-                rendering = self._render_grid(latents[some].to(device), labels[some], grid, width, piece=chunk)
-                images.append(rendering.at(width).to(latents.device))
-            return Rendering.cat(images)
+                return (
+                    self._render_grid(latents[some].to(device), labels[some], grid, width, chunk).at(width).to(latents.device)
+                )
+
+            starts = range(0, len(latents), at_once)
+            n_threads = torch.get_num_threads() if device.type == "cpu" else 1
+            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads if n_threads <= len(starts) else 1)))
 
         chunk = self.config.nerf.chunk
         if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them

@@ -17,6 +17,7 @@ from plain_step import PlainGenerator
 
 import pytest
 import torch
+from torch import nn
 
 
 def test_the_plain_step_renders_the_same_pictures_with_the_same_gradients(concat, labels):
@@ -274,8 +275,57 @@ def test_each_point_of_growth_is_a_step_of_its_config(smoke):
     assert all(row["seconds"] > 0 and f"{row['value']} images" in row["work"] for row in rows)
 
 
-def test_each_way_to_render_is_timed_per_frame(smoke):
-    generator = Generator(smoke("nerf.render_samples_per_ray=4")).eval()
+@pytest.mark.parametrize("box", ["none", "[-0.9,-0.5,-0.4,0.9,0.5,0.4]"])
+def test_plain_frames_are_those_of_the_package(refine, film, concat, labels, box):
+    torch.manual_seed(0)
+    overrides = f"data.box={box}", "nerf.render_samples_per_ray=12"
+    for config in (
+        refine("nerf.conditioning=film", *overrides),
+        film("nerf.use_viewdirs=true", *overrides),
+        concat(*overrides),
+    ):
+        learned = Generator(config).eval()
+        nn.init.ones_(getattr(learned.field, "alpha_linear" if config.nerf.conditioning == "concat" else "density").bias)
+        latents, pose_c2w = torch.randn(4, 8), labels.pose_c2w
+        expected, found = learned.render(latents, pose_c2w, 32), PlainGenerator(learned).render(latents, pose_c2w, 32)
+        assert PlainGenerator.knows(config.nerf) and expected.images.std() > 0.01
+        torch.testing.assert_close(found.images, expected.images, atol=1e-5, rtol=0)
+
+
+def test_fields_without_a_plain_one_are_known(smoke, concat):
+    for config in (
+        smoke("nerf.conditioning=triplane"),
+        smoke("nerf.importance_samples_per_ray=4"),
+        concat("nerf.use_viewdirs=false"),
+    ):
+        assert not PlainGenerator.knows(config.nerf)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.1, "10.0 x plain; at least 10: met"), (0.11, "9.1 x plain; at least 10: MISSED")]
+)
+def test_the_fast_way_is_judged_at_its_bar(measured, monkeypatch, caplog, film, seconds, said):
+    turns = measured({"plain": 1.0, "exact": 0.5, "object": 0.5, "fast": seconds})
+    monkeypatch.setattr(benchmark, "load_generator", lambda path: Generator(film()))
+    args = benchmark.parser().parse_args(
+        ["render", "--checkpoint", "cars.safetensors", "--pixels", "64", "128", "--rounds", "1"]
+    )
+    with caplog.at_level("INFO", "graf"):
+        rows = benchmark.render_rows(args)
+    assert len(rows) == 8 and turns == 2 * list(benchmark.FRAMES)
+    assert [message for message in caplog.messages if message.startswith("fast: ")] == [f"fast: {said}"]
+
+
+def test_a_triplane_is_rendered_without_a_plain_row(measured, monkeypatch, smoke):
+    turns = measured({"exact": 0.5, "object": 0.5, "fast": 0.1})
+    monkeypatch.setattr(benchmark, "load_generator", lambda path: Generator(smoke("nerf.conditioning=triplane")))
+    args = benchmark.parser().parse_args(["render", "--checkpoint", "cars.safetensors", "--pixels", "128", "--rounds", "1"])
+    benchmark.render_rows(args)
+    assert turns == ["exact", "object", "fast"]
+
+
+def test_each_way_to_render_is_timed_per_frame(film):
+    generator = Generator(film("nerf.render_samples_per_ray=4")).eval()
     rows = [speed_rows.frame_row(generator, {"name": name, "pixels": 16}, 2) for name in benchmark.FRAMES]
     assert all(row["seconds"] > 0 and "16 x 16, one of 2" in row["work"] for row in rows)
     assert [row["dtype"] for row in rows[:2]] == ["float32", "float32"]

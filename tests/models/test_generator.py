@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 
 from graf.camera import Labels, poses_at
 from graf.models.generator import EMPTY_DISPARITY, Generator, Rendering, evaluate_all, evaluate_dense, indices_of
@@ -138,6 +139,18 @@ def test_each_image_is_rendered_from_its_own_latents_and_camera(concat, build, l
         alone = generator.render(latents[i : i + 1], labels.pose_c2w[i : i + 1])
         torch.testing.assert_close(together.images[i], alone.images[0], atol=1e-5, rtol=0)
     assert not torch.allclose(together.images[0], generator.render(latents[1:2], labels.pose_c2w[:1]).images[0])
+
+
+@pytest.mark.parametrize("n_images", [2, 4], ids=["one image a thread", "two images a thread"])
+def test_threads_render_the_images_that_one_thread_does(film, build, labels, latents, two_threads, monkeypatch, n_images):
+    generator, threads = build(film("nerf.chunk=256")), set()  # an image has as many rays
+    render_rays = generator.render_rays
+    monkeypatch.setattr(generator, "render_rays", lambda *args: threads.add(threading.get_ident()) or render_rays(*args))
+    found = generator.render(latents[:n_images], labels.pose_c2w[:n_images])
+    assert len(threads - {threading.get_ident()}) == len(threads) <= 2
+    alone = [generator.render(latents[i : i + 1], labels.pose_c2w[i : i + 1]) for i in range(n_images)]
+    assert threading.get_ident() in threads  # one image is computed with all cores
+    assert_same_pictures(found, Rendering.cat(alone), atol=1e-5, rtol=1e-5)
 
 
 def test_a_patch_is_a_part_of_the_frame(concat, build, labels, latents):

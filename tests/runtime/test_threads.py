@@ -9,13 +9,6 @@ import pytest
 import torch
 
 
-@pytest.fixture
-def two_threads():
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
-
-
 def test_items_are_taken_at_the_same_time_by_threads_of_one_core_and_answered_in_order(two_threads):
     together, seen = threading.Barrier(3, timeout=30), []
 
