@@ -140,7 +140,8 @@ class Generator(nn.Module):
     def render(
         self, latents: Tensor, pose_c2w: Tensor, resolution: int | None = None, class_index: Tensor | None = None
     ) -> Rendering:
-        """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time.
+        """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time;
+        threads of a CPU render some images each.
 
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
         latents' device. Out of memory it takes half as many rays at a time; raises OutOfMemory where a hundred are too many.
@@ -164,13 +165,13 @@ class Generator(nn.Module):
             @torch.inference_mode()  # which each thread has of its own
             def render_some(start: int) -> Rendering:
                 some = slice(start, start + at_once)
-                return (
-                    self._render_grid(latents[some].to(device), labels[some], grid, width, chunk).at(width).to(latents.device)
-                )
+                rendering = self._render_grid(latents[some].to(device), labels[some], grid, width, piece=chunk)
+                return rendering.at(width).to(latents.device)
 
             starts = range(0, len(latents), at_once)
             n_threads = torch.get_num_threads() if device.type == "cpu" else 1
-            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads if n_threads <= len(starts) else 1)))
+            n_threads = n_threads if n_threads <= len(starts) else 1  # with which operations take all cores
+            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads)))
 
         chunk = self.config.nerf.chunk
         if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
