@@ -170,8 +170,9 @@ class Generator(nn.Module):
 
             starts = range(0, len(latents), at_once)
             n_threads = torch.get_num_threads() if device.type == "cpu" else 1
-            n_threads = n_threads if n_threads <= len(starts) else 1  # with which operations take all cores
-            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads)))
+            if 2 * len(starts) < n_threads:  # too few for threads: operations take all cores
+                n_threads = 1
+            return Rendering.cat(list(map_in_threads(render_some, starts, min(n_threads, len(starts)))))
 
         chunk = self.config.nerf.chunk
         if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
