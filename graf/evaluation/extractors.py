@@ -16,6 +16,7 @@ from graf.config import Config, MetricsConfig
 from graf.errors import GrafError
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_WEIGHTS, load_efficientnet, standardised
 from graf.runtime.files import file_sha256
+from graf.runtime.threads import map_in_threads, threads_for
 
 import torch
 import torch.nn.functional as F
@@ -64,11 +65,20 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
         return EfficientNetLite0.LAYER
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
-        """Features (B, 1280) of uint8 images (B, 3, H, W)."""
+        """Features (B, 1280) of uint8 images (B, 3, H, W), without gradients.
+
+        On a CPU each image is taken by itself, by a thread: the allocator keeps no pages for activations of several.
+        """
+        if images.device.type != "cpu":
+            return (self._features(images),)
+        return (torch.cat([*map_in_threads(self._features, images.split(1), threads_for(len(images)))]),)
+
+    @torch.no_grad()  # which each thread has of its own
+    def _features(self, images: Tensor) -> Tensor:
         size = (self.RESOLUTION, self.RESOLUTION)
         x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224), or 260
         x = self.network.extract_features(standardised(x))  # (B, 1280, 7, 7), or 9
-        return (x.mean(dim=(2, 3)),)
+        return x.mean(dim=(2, 3))
 
 
 class EfficientNetLite2(EfficientNetLite0):

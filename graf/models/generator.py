@@ -18,7 +18,7 @@ from graf.models.triplane import TriplaneField
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
-from graf.runtime.threads import map_in_threads
+from graf.runtime.threads import map_in_threads, threads_for
 
 import torch
 from torch import Tensor, nn
@@ -169,10 +169,8 @@ class Generator(nn.Module):
                 return rendering.at(width).to(latents.device)
 
             starts = range(0, len(latents), at_once)
-            n_threads = torch.get_num_threads() if device.type == "cpu" else 1
-            if 2 * len(starts) < n_threads:  # too few for threads: operations take all cores
-                n_threads = 1
-            return Rendering.cat(list(map_in_threads(render_some, starts, min(n_threads, len(starts)))))
+            n_threads = threads_for(len(starts)) if device.type == "cpu" else 1
+            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads)))
 
         chunk = self.config.nerf.chunk
         if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them

@@ -9,6 +9,12 @@ import torch
 Item, T = TypeVar("Item"), TypeVar("T")
 
 
+def threads_for(n_items: int) -> int:
+    """How many threads are to take n_items; 1, in which operations take all cores, where more would leave most cores idle."""
+    n_threads = torch.get_num_threads()
+    return min(n_threads, n_items) if 2 * n_items >= n_threads else 1
+
+
 def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: int) -> Iterator[T]:
     """work(item) of each item, in their order, of n_threads items at a time; one thread computes with all cores, as ever.
 

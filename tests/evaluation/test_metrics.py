@@ -247,6 +247,15 @@ def test_efficientnet_sees_127_as_zero_and_255_as_one(name, side):
     torch.testing.assert_close(features, maps.mean(dim=(2, 3)), atol=1e-4, rtol=1e-4)
 
 
+def test_features_of_an_image_are_its_own_whatever_is_beside_it(two_threads):
+    extractor = extractors.extractor_network(extractors.choose_extractor(options(8, LITE))).eval()
+    images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    (together,) = extractor(images)
+    assert together.shape == (3, 1280) and not together.requires_grad
+    for image, found in zip(images, together, strict=True):
+        torch.testing.assert_close(extractor(image[None])[0][0], found, atol=1e-4, rtol=1e-4)
+
+
 def test_the_second_extractor_is_another_network(tmp_path):
     reals, fakes = Photographs(checkers(8, seed=1)), [checkers(8, seed=2)]
     first, second = (measure(fakes, reals, options(8, name), tmp_path, names=("kid",)) for name in (LITE, LITE_2))

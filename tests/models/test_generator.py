@@ -153,17 +153,6 @@ def test_threads_render_the_images_that_one_thread_does(film, build, labels, lat
     assert_same_pictures(found, Rendering.cat(alone), atol=1e-5, rtol=1e-5)
 
 
-def test_too_few_images_for_threads_take_all_cores_each(film, build, labels, latents, two_threads, monkeypatch):
-    torch.set_num_threads(6)
-    generator, threads = build(film("nerf.chunk=256")), set()
-    render_rays = generator.render_rays
-    monkeypatch.setattr(generator, "render_rays", lambda *args: threads.add(threading.get_ident()) or render_rays(*args))
-    generator.render(latents[:2], labels.pose_c2w[:2])
-    assert threads == {threading.get_ident()}
-    generator.render(latents[:3], labels.pose_c2w[:3])
-    assert 1 < len(threads) <= 4
-
-
 def test_a_patch_is_a_part_of_the_frame(concat, build, labels, latents):
     generator = build(concat())
     grid = full_grid(16)[:, 3:7, 5:10]

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from graf.runtime.threads import map_in_threads
+from graf.runtime.threads import map_in_threads, threads_for
 
 import pytest
 import torch
@@ -41,3 +41,9 @@ def test_an_error_is_raised_when_the_others_have_ended(two_threads):
         list(map_in_threads(work, range(2), 2))
     assert ended == [1]
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("cores", "items", "threads"), [(1, 5, 1), (2, 1, 1), (2, 3, 2), (6, 2, 1), (6, 3, 3), (6, 9, 6)])
+def test_threads_are_taken_where_they_keep_half_of_the_cores_busy(two_threads, cores, items, threads):
+    torch.set_num_threads(cores)
+    assert threads_for(items) == threads
