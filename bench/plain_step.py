@@ -46,7 +46,9 @@ class PlainGenerator(nn.Module):
     @torch.inference_mode()
     def render(self, latents: Tensor, pose_c2w: Tensor, resolution: int) -> Rendering:
         """As Generator.render, of the first class, with all rays at once."""
-        learned, nerf, labels = self.learned, self.learned.config.nerf, Labels.of_poses(pose_c2w)
+        learned, nerf = self.learned, self.learned.config.nerf
+        latents, pose_c2w = (x.to(learned.background.device) for x in (latents, pose_c2w))
+        labels = Labels.of_poses(pose_c2w)
         grid = low_resolution_grid(full_grid(resolution, pose_c2w.device), learned.config.rendered_scale)
         latents, n_samples = learned.condition(latents, labels), nerf.render_samples_per_ray or nerf.samples_per_ray
         rendering = self._render_grid(latents, labels, grid, resolution, n_samples, RayNoise())

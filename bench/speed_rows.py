@@ -243,14 +243,12 @@ def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:
     poses, a_class = rotation_poses(n_frames, generator.config.data), torch.zeros(1, dtype=torch.long)
 
     def render(poses: Tensor) -> None:
-        if name == "plain":
-            for pose in poses.to(device):
-                PlainGenerator(generator).render(latents.to(device), pose[None], pixels)
-        elif name == "exact":
-            for pose in poses:
-                generator.render(latents, pose[None], pixels, a_class)
-        else:
+        if name in ("object", "fast"):
             ObjectRenderer(generator, latents, a_class, fast=name == "fast").render(poses, pixels)
+        else:
+            frames = PlainGenerator(generator) if name == "plain" else generator
+            for pose in poses:
+                frames.render(latents, pose[None], pixels)
 
     render(poses[:1])  # a first frame waits for kernels and memory
     cpu = time.process_time()

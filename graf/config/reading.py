@@ -119,12 +119,13 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, "aliases such as *name are not taken; write the value out", mark)
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice", key.start_mark)
-            keys.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():  # anything else is told by the reader itself
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice", key.start_mark)
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -548,6 +548,13 @@ def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, s
     assert said is None or said in found[0]
 
 
+@pytest.mark.parametrize("value", ["!!map foo", "!!map [1]"])
+def test_a_tag_that_lies_is_told_with_its_line(tmp_path, value):
+    (tmp_path / "tagged.yaml").write_text(f"data:\n  fov: {value}\n")
+    with pytest.raises(ConfigError, match=r"tagged\.yaml, line 2: not valid YAML \(expected a mapping node, but found"):
+        load_config(tmp_path / "tagged.yaml")
+
+
 def test_a_key_that_is_there_twice_is_told_with_its_line(tmp_path):
     (tmp_path / "twice.yaml").write_text("data:\n  fov: 32\n  near: 2\n  fov: 40\n")
     with pytest.raises(ConfigError, match=r"twice\.yaml, line 4: not valid YAML \(the key fov is there twice\)"):

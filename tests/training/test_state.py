@@ -167,6 +167,7 @@ def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
 def test_a_compiled_field_renders_the_same_and_is_saved_under_the_same_names(smoke, labels, monkeypatch, tmp_path):
     """Both passes; the moving average, which renders samples, and the discriminator are as they were."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # or its threads and processes outlive the test
     plain, compiled = (TrainState(smoke(f"training.compile={c}"), torch.device("cpu"), 2, 3) for c in ("false", "true"))
     latents, found = plain.sample_latents(4), []
     for state in (plain, compiled):
