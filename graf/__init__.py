@@ -1,6 +1,7 @@
 """GRAF + CCSR: 3D-aware generative models in plain PyTorch.
 
-Import it before torch, as every script here does: the OpenMP library reads OMP_WAIT_POLICY once, when torch loads it.
+Import it before torch, as every script here does: the OpenMP library reads OMP_WAIT_POLICY and OMP_NUM_THREADS once, when
+torch loads it.
 """
 
 import importlib
@@ -9,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from graf.runtime.limits import keep_threads_within_quota
 from graf.version import __version__
 
 # Waiting threads sleep instead of spinning. This makes a small training step many times faster beside other busy processes,
 # and no slower alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+keep_threads_within_quota()
 
 HOMES = {  # module of each public name; it is imported, and torch with it, on first access
     "Config": "graf.config",

@@ -1,5 +1,6 @@
 """How much host memory this process may take, the machine's or its container's where that is less, and how many cores."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +9,30 @@ import psutil
 
 MB, GB = 2**20, 2**30  # as cards, containers and ulimit count them
 
-# limit, use, and the part of the use that is file cache which the kernel drops on demand
-CGROUP_V2 = ("memory.max", "memory.current", "inactive_file")
-CGROUP_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# by the version of control groups: limit, use, and the part of the use that is file cache which the kernel drops on demand
+MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def available_cores(root: Path = Path("/")) -> int:
+    """Cores that this process may run on, or whose time its control groups allow where that is less (`docker run --cpus`).
+
+    `root` is where proc/ and sys/ are looked for.
+    """
+    quotas = (_cores_of_quota(group, version) for group, version in _control_groups(root, "cpu"))
+    return min([_cores_to_run_on(), *(math.ceil(quota) for quota in quotas if quota is not None)])
+
+
+def keep_threads_within_quota(root: Path = Path("/")) -> None:
+    """Has OpenMP start no more threads than control groups allow cores, unless OMP_NUM_THREADS says how many.
+
+    PyTorch counts the cores that it may run on, where more threads than there is time for are stopped while others wait for
+    them. It takes effect if PyTorch is imported after it.
+    """
+    if (cores := available_cores(root)) < _cores_to_run_on():
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
 
 
 def local_processes() -> int:
@@ -30,8 +47,8 @@ def memory_limit(root: Path = Path("/")) -> int:
     `root` is where proc/ and sys/ are looked for.
     """
     limits = [psutil.virtual_memory().total]
-    for group, (limit_file, _, _) in _control_groups(root):
-        limit = _number(group / limit_file)
+    for group, version in _control_groups(root, "memory"):
+        limit = _number(group / MEMORY_FILES[version][0])
         if limit is not None:
             limits.append(limit)
     return min(limits + _address_space())
@@ -40,7 +57,8 @@ def memory_limit(root: Path = Path("/")) -> int:
 def memory_available(root: Path = Path("/")) -> int:
     """Bytes that this process can still allocate before it, the machine or one of its control groups runs out."""
     room = [psutil.virtual_memory().available]
-    for group, (limit_file, use_file, cache_name) in _control_groups(root):
+    for group, version in _control_groups(root, "memory"):
+        limit_file, use_file, cache_name = MEMORY_FILES[version]
         limit, used = _number(group / limit_file), _number(group / use_file)
         if limit is not None and used is not None:
             room.append(limit - used + _statistic(group / "memory.stat", cache_name))
@@ -56,8 +74,24 @@ def _address_space() -> list[int]:
     return [] if soft == psutil.RLIM_INFINITY else [soft]
 
 
-def _control_groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Folders of the control groups that this process is in, up to the mount, with the names of their files.
+def _cores_to_run_on() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cores_of_quota(group: Path, version: int) -> float | None:
+    """The time of cores, in cores, that a control group allows; None where it has no limit."""
+    if version == 1:
+        quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+        return quota / period if quota and period and quota > 0 else None  # -1 is no limit
+    try:
+        quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """Folders of the control groups of this process, up to the mount, and the version, 1 or 2, which tells the files' names.
 
     Inside a container the path may be the host's, and only the mount itself exist; what does not exist reads as no limit.
     """
@@ -67,16 +101,16 @@ def _control_groups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mount, files = root / "sys/fs/cgroup", CGROUP_V2
+        mount, version = root / "sys/fs/cgroup", 2
         if controllers:
-            mount, files = mount / "memory", CGROUP_V1
+            mount, version = mount / controller, 1
         group = mount / path.lstrip("/")
         while group != mount:
-            yield group, files
+            yield group, version
             group = group.parent
-        yield mount, files
+        yield mount, version
 
 
 def _number(path: Path) -> int | None:

@@ -12,7 +12,7 @@ from graf.memory import readings
 from graf.memory.monitor import MemoryMonitor, end_cut_line, pause
 from graf.memory.process_tree import ProcessTree
 from graf.memory.readings import Card, CpuLoad, read_allocator
-from graf.runtime.limits import GB, MB, memory_available, memory_limit
+from graf.runtime.limits import GB, MB
 
 import pytest
 import torch
@@ -248,46 +248,3 @@ def test_a_card_is_asked_once_for_what_it_cannot_tell(monkeypatch):
     for _ in range(3):
         assert card.read() == {"gpu_used_bytes": 700, "gpu_total_bytes": 1000, "gpu_temperature_c": 61}
     assert len(asked) == 1
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A root folder for /proc and /sys of a machine with 1000 bytes, 800 of them free; machine("sys/x", "text") writes."""
-    memory = SimpleNamespace(total=1000, available=800)
-    monkeypatch.setattr("graf.runtime.limits.psutil.virtual_memory", lambda: memory)
-
-    def write(name: str, text: str):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-        return tmp_path
-
-    return write
-
-
-def test_without_control_groups_the_machine_is_the_limit(machine):
-    root = machine("proc/self/other", "")
-    assert (memory_limit(root), memory_available(root)) == (1000, 800)
-
-
-def test_the_least_of_nested_groups_counts_and_file_cache_is_free(machine):
-    machine("proc/self/cgroup", "0::/user/run\n")
-    machine("sys/fs/cgroup/user/run/memory.max", "max\n")
-    machine("sys/fs/cgroup/user/memory.max", "500\n")
-    machine("sys/fs/cgroup/user/memory.current", "400\n")
-    root = machine("sys/fs/cgroup/user/memory.stat", "anon 300\ninactive_file 60\n")
-    assert (memory_limit(root), memory_available(root)) == (500, 500 - 400 + 60)
-
-
-def test_version_1_of_control_groups_inside_a_container(machine):
-    machine("proc/self/cgroup", "5:cpu:/a\n4:memory:/docker/of/the/host\n0::/\n")
-    machine("sys/fs/cgroup/memory/memory.limit_in_bytes", "600\n")
-    machine("sys/fs/cgroup/memory/memory.usage_in_bytes", "650\n")
-    root = machine("sys/fs/cgroup/memory/memory.stat", "total_inactive_file 10\n")
-    assert (memory_limit(root), memory_available(root)) == (600, 0)
-
-
-def test_ulimit_is_a_limit_on_addresses(machine, monkeypatch):
-    process = SimpleNamespace(rlimit=lambda which: (700, -1), memory_info=lambda: SimpleNamespace(vms=450))
-    monkeypatch.setattr("graf.runtime.limits.psutil.Process", lambda: process)
-    root = machine("proc/self/other", "")
-    assert (memory_limit(root), memory_available(root)) == (700, 250)
