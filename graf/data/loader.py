@@ -111,6 +111,9 @@ class Batches:
             self._open()
         return batch["image"], Labels.of_batch(batch)
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """End the worker processes; the iterator cannot be used afterwards. Deleting it does the same."""
         for worker in self._workers:  # they only read, and one may wait for a lock that a dead one held
@@ -122,6 +125,10 @@ class Batches:
         before = multiprocessing.active_children()
         self._batches = iter(self._open_loader(self._step))
         self._workers = [child for child in multiprocessing.active_children() if child not in before]
+        if self._workers:
+            # The event that tells workers to end has a lock, which one that dies while it looks leaves locked for ever.
+            # They are not told but killed, so torch gets an event of its own to set.
+            self._batches._workers_done_event = threading.Event()
         leave_deaths_to_reader()
 
     def _read(self) -> Read:

@@ -184,6 +184,18 @@ class Slow(Numbered):
         return super().read(index)
 
 
+def kill_soon(loader, ready):
+    """The worker ends while it is waited for, and another is fast."""
+
+    def kill():
+        ready.touch()
+        kill_a_worker(loader)
+
+    timer = threading.Timer(0.3, kill)
+    timer.start()
+    return timer
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     """torch looks for dead workers after 0.2 instead of 5 seconds of waiting for a batch."""
@@ -193,13 +205,7 @@ def impatient(monkeypatch):
 @needs_signals
 def test_a_worker_killed_while_it_is_waited_for_is_replaced(tmp_path, impatient):
     loader = build_loader(Slow(tmp_path / "ready"), config("training.nworkers=1"), "cpu")
-
-    def kill():
-        (tmp_path / "ready").touch()
-        kill_a_worker(loader)
-
-    timer = threading.Timer(0.3, kill)
-    timer.start()
+    timer = kill_soon(loader, tmp_path / "ready")
     expected = take(build_loader(Numbered(False), config(), "cpu"), 2)
     for wanted, _ in expected:
         assert torch.equal(next(loader)[0], wanted)
@@ -216,6 +222,46 @@ def test_a_death_interrupts_nothing_but_the_reading():
     assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
     assert sum(range(100_000)) == 4999950000  # bytecodes in which Python would deliver it
     loader.close()
+
+
+@pytest.fixture
+def locked(monkeypatch):
+    """locked() leaves the event that ends workers as one leaves it that dies while it looks whether it is to end."""
+    events, make = [], torch.multiprocessing.Event
+    monkeypatch.setattr(torch.multiprocessing, "Event", lambda: events.append(make()) or events[-1])
+    return lambda: events[-1]._cond.acquire()
+
+
+@needs_signals
+def test_a_worker_that_dies_with_a_lock_holds_up_neither_the_next_batch_nor_the_end(locked):
+    expected = take(build_loader(Numbered(False), config(), "cpu"), 3)
+    loader = build_loader(Numbered(False), config("training.nworkers=1"), "cpu")
+    for wanted, _ in expected:
+        assert torch.equal(next(loader)[0], wanted)
+        locked()
+        kill_a_worker(loader)
+    loader.close()
+
+
+@needs_signals
+def test_a_worker_that_dies_with_a_lock_while_it_is_waited_for_is_replaced(tmp_path, impatient, locked):
+    (wanted, _), *_ = take(build_loader(Numbered(False), config(), "cpu"), 1)
+    loader = build_loader(Slow(tmp_path / "ready"), config("training.nworkers=1"), "cpu")
+    locked()
+    timer = kill_soon(loader, tmp_path / "ready")
+    assert torch.equal(next(loader)[0], wanted)
+    loader.close()
+    timer.join()
+
+
+@needs_signals
+def test_a_loader_that_is_deleted_ends_its_workers_without_a_word(capfd):
+    loader = build_loader(Numbered(False), config("training.nworkers=2"), "cpu")
+    next(loader)
+    workers = list(loader._workers)
+    del loader
+    assert [how_it_ended(worker) for worker in workers] == ["SIGKILL", "SIGKILL"]
+    assert capfd.readouterr() == ("", "")
 
 
 class Deadly(Numbered):
