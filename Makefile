@@ -25,7 +25,7 @@ weights: train  ## the same, and write its generator and its measurements to wei
 	    --metrics fid,kid,kid_independent,variety,coverage,haze --export weights/toy_cars.safetensors
 
 test: lint  ## install into .venv, look at the code's style, run the tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-gpu: .venv/ready  ## the tests that need a CUDA card, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs

@@ -65,7 +65,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
         return EfficientNetLite0.LAYER
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
-        """Features (B, 1280) of uint8 images (B, 3, H, W), without gradients.
+        """Features (B, 1280) of uint8 images (B, 3, H, W).
 
         On a CPU each image is taken by itself, by a thread: the allocator keeps no pages for activations of several.
         """
@@ -73,7 +73,6 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
             return (self._features(images),)
         return (torch.cat([*map_in_threads(self._features, images.split(1), threads_for(len(images)))]),)
 
-    @torch.no_grad()  # which each thread has of its own
     def _features(self, images: Tensor) -> Tensor:
         size = (self.RESOLUTION, self.RESOLUTION)
         x = F.interpolate(images.float(), size, mode="bicubic", antialias=True)  # (B, 3, 224, 224), or 260

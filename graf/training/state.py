@@ -221,7 +221,7 @@ class TrainState(RunState):
             average.copy_(buffer)
 
     def go_to_a_whole_step(self) -> None:
-        """Go on with whole images and the gradient penalty, for what measures a step: that takes the most time and memory."""
+        """Go on with a step of whole images and with a gradient penalty: no other takes more time or memory."""
         self.step = max(self.step, self.config.discriminator.coarse_steps)
         self.step += -(self.step + 1) % self.config.training.reg_every
 

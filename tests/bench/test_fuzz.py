@@ -4,6 +4,7 @@ import functools
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import fuzz
 from graf.config import CONFIG_DIR, load_config
@@ -15,6 +16,13 @@ import pytest
 @pytest.fixture(autouse=True)
 def toy_cars_here(tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz.tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def pytest_keeps_its_time_limit(monkeypatch):
+    """A process has one, and a dry run's own would take its place and end it."""
+    timer = SimpleNamespace(dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None)
+    monkeypatch.setattr(fuzz, "faulthandler", timer)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,10 @@ def test_sigterm_leaves_a_checkpoint_and_plots(tmp_path):
     command = [sys.executable, str(ROOT / "train_pose.py"), *SMALL, "--max_steps", "100000"]
     with (tmp_path / "log.txt").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 300
     try:
         while "samples collected" not in (tmp_path / "log.txt").read_text():
-            assert process.poll() is None, (tmp_path / "log.txt").read_text()
+            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log.txt").read_text()
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143

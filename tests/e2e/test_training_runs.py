@@ -192,12 +192,16 @@ def test_sigterm_ends_after_the_step_with_a_checkpoint(tmp_path, whole_group):
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
-        rows = tmp_path / "results" / "smoke" / "metrics.jsonl"
-        while not rows.exists():
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.1)
-        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
-        said, _ = process.communicate(timeout=120)
+        rows, deadline = tmp_path / "results" / "smoke" / "metrics.jsonl", time.monotonic() + 300
+        try:
+            while not rows.exists():
+                assert process.poll() is None, process.stdout.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+            said, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()  # or the test would wait for all steps
     assert process.returncode == 143, said
     step = torch.load(tmp_path / "results" / "smoke" / "model.pt", weights_only=True)["state"]["step"]
     assert step == len(rows.read_text().splitlines())

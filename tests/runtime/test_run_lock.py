@@ -203,12 +203,12 @@ def test_of_several_that_start_at_once_one_gets_the_folder(lock_of, tmp_path, st
     if stale:
         lock_of(started=0.0)
     fork, n = multiprocessing.get_context("fork"), 4
-    start, end, won = fork.Barrier(n), fork.Barrier(n), fork.SimpleQueue()
+    start, end, won = fork.Barrier(n, timeout=30), fork.Barrier(n, timeout=30), fork.SimpleQueue()
     processes = [fork.Process(target=contend, args=(tmp_path, start, end, won)) for _ in range(n)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(30)
+        process.join(90)  # longer than both barriers wait
         assert process.exitcode == 0
     won.get()
     assert won.empty()

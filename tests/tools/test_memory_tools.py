@@ -1,5 +1,6 @@
 """Snapshots, cleaning up, watching from outside, and the two programs that do it."""
 
+import contextlib
 import gc
 import json
 import os
@@ -143,15 +144,18 @@ def test_a_clean_up_is_asked_of_who_handles_it_behind_a_shell_and_of_nobody_else
     for code, found in ((handles + wait, True), ("pass" + wait, False)):
         command = ["sh", "-c", '"$@"; exit 0', "sh", *python(code)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
-            assert shell.stdout.readline() == "ready\n"
-            asked = request_clean_up(psutil.Process(shell.pid))
-            if found:
-                assert asked not in (None, shell.pid)
-                assert shell.stdout.readline() == "asked\n"
-            else:
-                assert asked is None
-                assert shell.poll() is None
-                os.killpg(shell.pid, signal.SIGKILL)
+            try:
+                assert shell.stdout.readline() == "ready\n"
+                asked = request_clean_up(psutil.Process(shell.pid))
+                if found:
+                    assert asked not in (None, shell.pid)
+                    assert shell.stdout.readline() == "asked\n"
+                else:
+                    assert asked is None
+                    assert shell.poll() is None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_new_rows_are_read_once_and_whole(tmp_path):
