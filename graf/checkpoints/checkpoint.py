@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.checkpoints import SUFFIX
 from graf.checkpoints.conditions import Conditions
-from graf.checkpoints.export import read_export
+from graf.checkpoints.export import missing, read_export
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import (
     Record,
@@ -111,13 +111,15 @@ def read_checkpoint(path: Path | str) -> dict:
             file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint") from None
-    except (PermissionError, IsADirectoryError) as error:
+        raise missing(path) from None
+    except IsADirectoryError:
+        raise CheckpointError(f"{path}: is a folder; name a checkpoint in it, or take a run's by eval.py --run") from None
+    except PermissionError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     except pickle.UnpicklingError as error:
         wanted = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
         raise DamagedCheckpointError(
-            f"{path}: damaged, or wants more than tensors and plain values ({wanted}); not loaded"
+            f"{path}: no checkpoint, a damaged one, or one that wants more than tensors and plain values ({wanted}); not loaded"
         ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
         if is_not_the_files(error):

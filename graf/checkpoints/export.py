@@ -1,5 +1,6 @@
 """Exported generators: the moving average's weights and the config in one safetensors file, and nothing else."""
 
+import difflib
 import json
 from pathlib import Path
 
@@ -42,6 +43,13 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
     return Path(path)
 
 
+def missing(path: Path) -> CheckpointError:
+    """That there is no such checkpoint, and what in its folder has nearly its name."""
+    names = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.9)
+    return CheckpointError(f"{path}: no such checkpoint" + "".join(f"; did you mean {path.parent / name}?" for name in near))
+
+
 def read_export(path: Path | str) -> dict:
     """The content of an exported file, as of a checkpoint: format, config, n_classes, step, data_fingerprint,
     generator_ema; on the CPU.
@@ -53,7 +61,7 @@ def read_export(path: Path | str) -> dict:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint") from None
+        raise missing(Path(path)) from None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedCheckpointError(f"{path}: not a safetensors file that can be read ({error})") from None
     if metadata.get("format") != FORMAT:

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from graf.checkpoints import SUFFIX
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.foreign.architecture import infer_config
 from graf.checkpoints.foreign.recognition import recognise, stored_config
@@ -81,7 +82,9 @@ def trained_checkpoint(run_dir: Path) -> Path:
     if checkpoint is None:
         runs = sorted(str(file.parent) for file in run_dir.parent.glob(f"*/{NEWEST}") if file.parent != run_dir)
         others = ", ".join(runs[:RUNS_NAMED]) or "another folder"
+        exports = "".join(f"; --checkpoint takes {file}" for file in sorted(run_dir.glob(f"*{SUFFIX}")))
         raise CheckpointError(
-            f"{run_dir}: no trained run here ({NEWEST} is missing); train one with train.py, or name another run: {others}"
+            f"{run_dir}: no trained run here ({NEWEST} is missing){exports}; train one with train.py, or name another run: "
+            f"{others}"
         )
     return checkpoint

@@ -41,7 +41,7 @@ def advice(config: Config) -> list[str]:
     if 0 < max_steps <= coarse_steps:
         found.append(
             f"discriminator.coarse_steps: {coarse_steps} leaves none of training.max_steps {max_steps} to images with all "
-            f"their pixels; set it to {max_steps // 3}"
+            f"their pixels; set discriminator.coarse_steps={max_steps // 3}"
         )
     return found
 

@@ -94,9 +94,12 @@ def read_yaml(path: Path) -> dict:
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
         raise ConfigError(f"{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{one_line(str(path))}: cannot be read ({reason})") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{one_line(str(path))}: is a folder, and a config a YAML file; --data_dir takes a folder") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{one_line(str(path))}: is no text, and a config is a YAML file ({error})") from None
+    except OSError as error:
+        raise ConfigError(f"{one_line(str(path))}: cannot be read ({error.strerror or error})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

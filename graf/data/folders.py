@@ -22,6 +22,7 @@ from torch import Tensor
 
 TRANSFORMS = "transforms.json"
 GRAF = "https://github.com/autonomousvision/graf"
+NAME_YOURS = "set data.datadir to the folder of your images"
 PUBLISHED = {  # where to get the data of the configs' data.datadir
     "data/carla": f"data/download_carla.sh of {GRAF}",
     "data/cats": f"https://www.kaggle.com/crawford/cat-dataset, cut by data/preprocess_cats.py of {GRAF}",
@@ -81,7 +82,7 @@ def find_folders(data: DataConfig) -> Found:
     for pattern, roots in roots_of.items():
         if not roots:
             published = PUBLISHED.get(pattern)
-            cure = f"its images come from {published}" if published else "set data.datadir to the folder of your images"
+            cure = f"its images come from {published}" if published else NAME_YOURS
             faults.append(Fault(pattern, f"no such folder; {cure}"))
         for root in roots:
             if not Path(root).is_dir():
@@ -91,8 +92,8 @@ def find_folders(data: DataConfig) -> Found:
             other: Counter[str] = Counter()
             found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults, other))
             if not found and not taken_before:
-                passed_over = f"; {how_to_convert(other)}" if other else ""
-                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it{passed_over}"))
+                cure = how_to_convert(other) if other else NAME_YOURS
+                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it; {cure}"))
             folders += found
             unread += other
     return Found(folders, faults, unread)

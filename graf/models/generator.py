@@ -34,11 +34,12 @@ SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradi
 class Rendering:
     """The generator's output; h x w is the full frame or a patch.
 
-    images (B, 3, h, w) in [-1, 1]; depth (B, 1, h, w) in scene units, planar, `far` where the ray is empty; disparity
-    (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1]. With a fine network, coarse_images
-    and coarse_opacity are the coarse network's: the loss is on both, or the coarse one would never learn. Where ccsr.mode is
-    refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the images' downsampling equals, drift (B, 1)
-    is how far CCSR's proposals were from it, and depth, disparity and opacity have its size until `at` enlarges them.
+    images (B, 3, h, w) in [-1, 1], or about that where CCSR refines them; depth (B, 1, h, w) in scene units, planar, `far`
+    where the ray is empty; disparity (B, 1, h, w) = 1 / depth, 1e10 where the ray is empty; opacity (B, 1, h, w) in [0, 1].
+    With a fine network, coarse_images and coarse_opacity are the coarse network's: the loss is on both, or the coarse one
+    would never learn. Where ccsr.mode is refine, low_images (B, 3, h / s, w / s) are the field's own rendering, which the
+    images' downsampling equals, drift (B, 1) is how far CCSR's proposals were from it, and depth, disparity and opacity have
+    its size until `at` enlarges them.
     """
 
     images: Tensor

@@ -116,7 +116,8 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
     overrides = []
     if data_dir is not None:
         if not data_dir.is_dir():
-            raise GrafError(f"--data_dir {data_dir}: no such folder; name the folder of your images")
+            what = "a file, not a folder" if data_dir.exists() else "no such folder"
+            raise GrafError(f"--data_dir {data_dir}: {what}; name the folder of your images")
         overrides += ["data.type=images", f"data.datadir={json.dumps(str(data_dir))}"]
     if output_dir is not None:
         overrides.append(f"training.outdir={json.dumps(str(output_dir))}")

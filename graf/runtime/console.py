@@ -117,7 +117,8 @@ def _status_of(main: Callable[[], int | None]) -> int | None:
         status = error.exit_status
     except (OSError, MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
-            said, status = f"out of memory ({first_line(error)}); tools/check_system.py names edits that fit", 2
+            cure = "a smaller result takes less, and tools/check_system.py names edits of a config that fit"
+            said, status = f"out of memory ({first_line(error)}); {cure}", 2
         elif isinstance(error, OSError):
             said, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
         else:

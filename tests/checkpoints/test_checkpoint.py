@@ -417,7 +417,13 @@ def test_a_file_of_something_else_is_an_error_that_says_what(smoke, tmp_path, co
 
 def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
     assert refusal(tmp_path / "nothing.pt") == f"{tmp_path / 'nothing.pt'}: no such checkpoint"
-    assert refusal(tmp_path).startswith(f"{tmp_path}: no trained run here (model.pt is missing)")
+    assert refusal(tmp_path).startswith(f"{tmp_path}: no trained run here (model.pt is missing); train one")
+    (tmp_path / "toy_cars.safetensors").touch()
+    cars = tmp_path / "toy_cars.safetensors"
+    assert refusal(tmp_path).startswith(f"{tmp_path}: no trained run here (model.pt is missing); --checkpoint takes {cars};")
+    assert refusal(tmp_path / "toy_car.safetensors").endswith(f"no such checkpoint; did you mean {cars}?")
+    with pytest.raises(CheckpointError, match="is a folder; name a checkpoint in it"):
+        read_checkpoint(tmp_path)
     (tmp_path / "default").mkdir()
     for run in ("chairs", "cars"):
         (tmp_path / run).mkdir()

@@ -132,6 +132,8 @@ def test_two_folders_make_a_run(tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(GrafError, match="--data_dir .*missing: no such folder"):
         folder_overrides(tmp_path / "missing")
+    with pytest.raises(GrafError, match="test_command_line.py: a file, not a folder; name the folder of your images"):
+        folder_overrides(Path(__file__))
 
 
 @pytest.mark.parametrize("spelled", ["--local-rank=1", "--local_rank=1"])
