@@ -45,7 +45,7 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
 
 def missing(path: Path) -> CheckpointError:
     """That there is no such checkpoint, and what in its folder has nearly its name."""
-    names = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    names = [file.name for file in path.parent.glob("*")]  # none where there is no folder, or none that may be read
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.9)
     return CheckpointError(f"{path}: no such checkpoint" + "".join(f"; did you mean {path.parent / name}?" for name in near))
 
