@@ -251,7 +251,7 @@ def test_features_of_an_image_are_its_own_whatever_is_beside_it(two_threads):
     extractor = extractors.extractor_network(extractors.choose_extractor(options(8, LITE))).eval()
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     (together,) = extractor(images)
-    assert together.shape == (3, 1280)
+    assert together.shape == (3, 1280) and not together.requires_grad
     for image, found in zip(images, together, strict=True):
         torch.testing.assert_close(extractor(image[None])[0][0], found, atol=1e-4, rtol=1e-4)
 
