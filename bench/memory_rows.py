@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,23 +20,25 @@ from unittest import mock
 from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models import generator as rendering
+from graf.models import perception
 from graf.models.generator import Generator
+from graf.models.perception import EFFICIENTNET
 from graf.models.projected import frozen_network
 from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
+from graf.training import state as training_state
 from graf.training import steps
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
+from operations import LiveBytes, OneThread, ShapesOnly
 from plain_step import PlainGenerator
 
 import psutil
 import torch
+from efficientnet_lite_pytorch import EfficientNet
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 WARM_UP_STEPS = 3  # before what is timed
 FRAMES = 8  # of the rules
@@ -262,76 +263,32 @@ def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[fl
     return tuple(medians)
 
 
-class OneThread(TorchDispatchMode):
-    """Sees all operations inside it: of a step, too, whose images else are computed by threads without the mode."""
-
-    def __enter__(self):
-        self._n_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        torch.set_num_threads(self._n_threads)
-        return super().__exit__(*error)
-
-
-class LiveBytes(OneThread):
-    """Counts the bytes of all storages that operations inside it make and that have not been freed: `live`, and their `peak`.
-
-    Fake tensors count as others do; where their values are asked for, they are taken to be finite.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.live = self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.aten._local_scalar_dense.default and getattr(args[0], "fake_mode", None) is not None:
-            return True if args[0].dtype == torch.bool else 1.0
-        result = operation(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key not in self._known:
-            self._known.add(key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._free, key, size)
-
-    def _free(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size
-
-
-class ShapesOnly(FakeTensorMode):
-    """Tensors without content that autocast, unlike those of the meta device, takes for the CPU's; copies stay in the mode."""
-
-    def __deepcopy__(self, memo):
-        return self
-
-
-def counted_peak(
-    config: Config, plain: bool = False, shapes_only: bool = True, counted_too: TorchDispatchMode | None = None
-) -> int:
+def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, counted_too: OneThread | None = None) -> int:
     """Most live bytes of tensors in a training step that is not the first, on the CPU.
 
     Where `shapes_only`, nothing is computed, and all samples are taken to have density; `plain` takes the step with
     bench/plain_step.py; another counter may count along.
     """
-    stay = mock.patch.object(nn.Module, "to", lambda self, *_, **__: self)  # fake parameters cannot be moved
-    mode = contextlib.ExitStack()
+    replaced = [
+        (nn.Module, "to", lambda self, *_, **__: self),  # fake parameters cannot be moved
+        (training_state, "budget_bytes", lambda *_: 0),  # the count is of no machine
+    ]
     if shapes_only:
-        mode.enter_context(mock.patch.object(rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)))
-        mode.enter_context(ShapesOnly())
+        replaced += [
+            (rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)),
+            # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
+            (perception, "load_efficientnet", lambda _: EfficientNet.from_name(EFFICIENTNET)),
+        ]
     caches = projection_operators, frozen_network  # of tensors that may have no content
     for cache in caches:
         cache.cache_clear()
-    with stay, torch.random.fork_rng(devices=[]), mode, LiveBytes() as counter, counted_too or contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        for target in replaced:
+            stack.enter_context(mock.patch.object(*target))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(ShapesOnly() if shapes_only else contextlib.nullcontext())
+        counter = stack.enter_context(LiveBytes())
+        stack.enter_context(counted_too or contextlib.nullcontext())
         state = TrainState(config, torch.device("cpu"))
         state.go_to_a_whole_step()
         if plain:

@@ -28,13 +28,12 @@ from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.runtime.threads import map_in_threads
 from graf.training import steps
 from graf.training.state import TrainState
-from memory_rows import WARM_UP_STEPS, OneThread, counted_peak, idle_bytes, timed_steps, wait_for
+from memory_rows import WARM_UP_STEPS, counted_peak, idle_bytes, timed_steps, wait_for
+from operations import OneThread, flops_of, map_tensors, tensors_in
 from plain_step import PlainGenerator
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import flop_registry
 
 REPEATS = 5
 SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}  # side of the matrices, and float32 numbers that are copied
@@ -108,10 +107,9 @@ class Work(OneThread):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = operation(*args, **kwargs)
-        if operation._overloadpacket in flop_registry:
-            self.flops += flop_registry[operation._overloadpacket](*args, **kwargs, out_val=result)
+        self.flops += flops_of(operation, args, kwargs, result)
         if not operation.is_view:
-            self.n_bytes += sum(x.nbytes for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor))
+            self.n_bytes += sum(x.nbytes for x in tensors_in((args, kwargs, result)))
         return result
 
 
@@ -135,10 +133,10 @@ class Call:
             with torch.set_grad_enabled(self.learns), state.amp.autocast(self.autocast):
                 results.append(self.function(*args, **kwargs))
 
-        args, kwargs = tree_map(lambda x: _leaf(x) if isinstance(x, Tensor) else x, (self.args, self.kwargs))
+        args, kwargs = map_tensors(_leaf, (self.args, self.kwargs))
         cost("forward", forward)
-        ends = [x for x in tree_leaves([getattr(r, "logits", r) for r in results]) if isinstance(x, Tensor) and x.requires_grad]
-        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad] + self.learning
+        ends = [x for x in tensors_in([getattr(r, "logits", r) for r in results]) if x.requires_grad]
+        leaves = [x for x in tensors_in((args, kwargs)) if x.requires_grad] + self.learning
         if ends:
             cost("backward", lambda: torch.autograd.grad(ends, leaves, [torch.ones_like(x) for x in ends], allow_unused=True))
 

@@ -30,11 +30,15 @@ from graf.models.triplane import START
 from graf.runtime.limits import MB
 from graf.runtime.precision import AmpSettings
 
+import psutil
 import torch
 from torch import nn
 
 FLOAT = 4  # bytes
-PROCESS_BYTES = {"cpu": 800 * MB, "cuda": 500 * MB}  # Python with its libraries after a first step; a card's context with its
+LOADED_BYTES = psutil.Process().memory_info().rss  # Python with its libraries: 0.5 to 0.7 GB, by PyTorch's version and build
+FIRST_STEP_BYTES = 64 * MB  # what they load when they are first used
+GRAIN = 64 * MB  # of what was measured: a resumed run is to plan as it did before
+PROCESS_BYTES = {"cpu": math.ceil((LOADED_BYTES + FIRST_STEP_BYTES) / GRAIN) * GRAIN, "cuda": 500 * MB}  # a GPU's context
 GAPS = {"cpu": 0.3, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
 COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
@@ -283,16 +287,17 @@ def _discriminator_step(config: Config, discriminator: nn.Module, batch: int, si
     Layers' weights have copies meanwhile, of each thread: second gradients to be added, and normalised ones for each scoring.
     """
     weights = n_threads * _weights(discriminator)
-    features = _features(config, discriminator, batch)
+    features, has_penalty = _features(config, discriminator, batch), config.training.reg_type != "none"
     scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
-    copies = (1.0 if config.training.reg_type != "none" else 0.5) + (0.5 if size < FLOAT else 0)
-    if _has_spectral_norms(config):
-        copies += 4.5 if config.training.reg_type != "none" else 2.5
-    penalty = 2 * features * FLOAT if config.training.reg_type != "none" else features * size // 2
+    penalty = 2 * features * FLOAT if has_penalty else features * size // 2
     if config.training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
         penalty *= 3 if config.nerf.importance_samples_per_ray > 0 else 2
     if _is_projected(config):
+        copies = 3.0 if has_penalty else 1.5  # of heads, of which one ends before the next begins
         penalty = max(penalty, batch * PROJECTED_AT_ONCE)
+    else:
+        copies = (1.0 if has_penalty else 0.5) + (0.5 if size < FLOAT else 0)
+        copies += 3 * config.discriminator.spectral_norm
     return int(scored + penalty + copies * weights)
 
 

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from graf.runtime.files import whole_file, write_text
+from graf.runtime.files import write_text
 from graf.runtime.limits import MB
+from graf.runtime.private_torch import record_allocations, write_allocations
 
 import torch
 
@@ -72,7 +73,7 @@ def take_census() -> Census:
 def record_history(device: torch.device) -> None:
     """Let PyTorch remember where each block on the card is allocated, for the snapshots to come. Slows a step slightly."""
     if device.type == "cuda":
-        torch.cuda.memory._record_memory_history(max_entries=HISTORY, device=device)
+        record_allocations(device, HISTORY)
 
 
 def write_snapshot(folder: Path, step: int) -> Path:
@@ -92,6 +93,5 @@ def write_snapshot(folder: Path, step: int) -> Path:
     content = {"step": step, "tensor_bytes": by_device, "tensors": tensors, "types": dict(census.types.most_common(TOP))}
     write_text(path, json.dumps(content, indent=1))
     if torch.cuda.is_initialized():
-        with whole_file(path.with_suffix(".pickle")) as temporary:
-            torch.cuda.memory._dump_snapshot(str(temporary))
+        write_allocations(path.with_suffix(".pickle"))
     return path

@@ -10,16 +10,15 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from types import ModuleType
 
 from graf.config import TrainingConfig
+from graf.runtime.private_torch import ARM, multiplies_bfloat16_on_cpu
 
 import torch
 
 log = logging.getLogger("graf")
 
 TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py speed --dtype bfloat16)
-ARM = ("aarch64", "arm64")
 NARROW = ("DEFAULT", "NO AVX", "AVX2")  # of torch.backends.cpu.get_cpu_capability: without AVX-512
 WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of ONEDNN_MAX_CPU_ISA's names that allow them
 
@@ -86,18 +85,10 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether the device has instructions for products of bfloat16 numbers, and PyTorch uses them."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if platform.machine().lower() in ARM:  # elsewhere it also says yes where AVX-512 emulates them
-        return _answer(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
-    instructions = _answer(torch.cpu, "_is_avx512_bf16_supported") or _answer(torch.cpu, "_is_amx_tile_supported")
+    instructions = multiplies_bfloat16_on_cpu()
+    if platform.machine().lower() in ARM:
+        return instructions
     return instructions and torch.backends.mkldnn.is_available() and not _held_back()
-
-
-def _answer(module: ModuleType, name: str) -> bool:
-    """The answer of a private function of torch; False where this version of torch does not have it."""
-    try:
-        return bool(getattr(module, name)())
-    except (AttributeError, RuntimeError):
-        return False
 
 
 def _held_back() -> bool:

@@ -29,6 +29,7 @@ from graf.runtime.processes import ALONE, Processes
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 log = logging.getLogger("graf")
 
@@ -216,7 +217,7 @@ class TrainState(RunState):
         """generator_ema follows the generator; in the first steps faster than model_average_beta, so as to forget its start."""
         beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
         averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
-        torch._foreach_lerp_(averaged, current, 1 - beta)
+        get_ema_multi_avg_fn(beta)(averaged, current, None)
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 

@@ -12,7 +12,8 @@ from graf.data import images, loader
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.training.state import TrainState
-from memory_rows import LiveBytes, compared, count_memory, expected_bytes, network, timed_steps, verdicts
+from memory_rows import compared, count_memory, expected_bytes, network, timed_steps, verdicts
+from operations import LiveBytes
 from plain_step import PlainGenerator
 
 import pytest

@@ -13,7 +13,7 @@ from graf.models.radiance_field import (
     recomputed,
     split_linear,
 )
-from memory_rows import LiveBytes
+from operations import LiveBytes
 
 import pytest
 import torch

@@ -5,7 +5,7 @@ import platform
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.memory.planner import estimate_step
-from graf.runtime import precision
+from graf.runtime import precision, private_torch
 from graf.runtime.precision import AmpSettings, log_number_format, multiplies_bfloat16
 from graf.training.samples import write_samples
 from graf.training.state import TrainState, restore
@@ -90,7 +90,8 @@ def test_products_are_a_matter_of_the_processor_and_what_the_user_lets_it_do(
     monkeypatch, machine, has, variables, aten, expected
 ):
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(precision, "_answer", lambda _, name: name in has)
+    monkeypatch.setattr(private_torch, "_answer", lambda _, name: name in has)
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)  # as before PyTorch 2.14
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: aten)
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
@@ -99,8 +100,19 @@ def test_products_are_a_matter_of_the_processor_and_what_the_user_lets_it_do(
     assert multiplies_bfloat16(CPU) == expected
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"), [({"avx512_bf16": True}, True), ({"amx_tile": True}, True), ({"avx512_f": True}, False), ({}, False)]
+)
+def test_from_pytorch_2_14_on_the_public_function_is_asked(monkeypatch, found, expected):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setattr(private_torch, "_answer", lambda *_: pytest.fail("a private function was asked"))
+    assert private_torch.multiplies_bfloat16_on_cpu() == expected
+
+
 def test_a_version_of_torch_that_does_not_tell_has_no_products(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.delattr(torch.cpu, name, raising=False)
     assert not multiplies_bfloat16(CPU)

@@ -1,0 +1,61 @@
+"""What this package uses of PyTorch's private interface: each behind a name of ours, and nowhere else.
+
+ours                       theirs                                             where it is missing
+multiplies_bfloat16_on_cpu torch.cpu._is_avx512_bf16_supported,               mixed precision on a CPU is float32
+                           torch.cpu._is_amx_tile_supported (before 2.14),
+                           torch.ops.mkldnn._is_mkldnn_bf16_supported (ARM)
+record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
+write_allocations          torch.cuda.memory._dump_snapshot                   snapshots are without the GPU's
+"""
+
+import logging
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from graf.runtime.files import whole_file
+
+import torch
+
+log = logging.getLogger("graf")
+
+ARM = ("aarch64", "arm64")
+
+
+def multiplies_bfloat16_on_cpu() -> bool:
+    """Whether the CPU has instructions for products of bfloat16 numbers; False where this version of PyTorch does not tell."""
+    if platform.machine().lower() in ARM:  # elsewhere it also says yes where AVX-512 emulates them
+        return _answer(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
+    if hasattr(torch.cpu, "get_capabilities"):
+        found = torch.cpu.get_capabilities()
+        return bool(found.get("avx512_bf16") or found.get("amx_tile"))
+    return _answer(torch.cpu, "_is_avx512_bf16_supported") or _answer(torch.cpu, "_is_amx_tile_supported")
+
+
+def record_allocations(device: torch.device, n: int) -> None:
+    """Have PyTorch remember the last n allocations on a GPU, with where each was made."""
+    if record := _of_cuda_memory("_record_memory_history"):
+        record(max_entries=n, device=device)
+
+
+def write_allocations(path: Path) -> None:
+    """Write PyTorch's own snapshot of the GPU's memory, as a whole file."""
+    if dump := _of_cuda_memory("_dump_snapshot"):
+        with whole_file(path) as temporary:
+            dump(str(temporary))
+
+
+def _of_cuda_memory(name: str) -> Callable | None:
+    found = getattr(torch.cuda.memory, name, None)
+    if found is None:
+        log.warning("PyTorch %s has no torch.cuda.memory.%s: memory snapshots are without it", torch.__version__, name)
+    return found
+
+
+def _answer(module: ModuleType, name: str) -> bool:
+    """The answer of a function that this version of PyTorch may not have; False then."""
+    try:
+        return bool(getattr(module, name)())
+    except (AttributeError, RuntimeError):
+        return False
