@@ -27,6 +27,9 @@ weights: train  ## the same, and write its generator and its measurements to wei
 test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in environments of 5 GB each in .versions/
+	$(PYTHON) bench/check_versions.py $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
 test-gpu: .venv/ready  ## the tests that need a CUDA card, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
 
