@@ -41,7 +41,7 @@ def fast_renderers(generator: Generator, objects: Objects, n_views: int, resolut
 
     What is measured comes from `render_views`, which is exact.
     """
-    return _renderers(generator, objects, fast=pays(generator.config, n_views, resolution))
+    return _renderers(generator, objects, fast=pays(generator, n_views, resolution))
 
 
 def render_each(
