@@ -2,13 +2,15 @@
 
 Every photograph may be of another object, and none shows all that there can be. So a point belongs to the hull (Laurentini, The
 Visual Hull Concept for Silhouette-Based Image Understanding, 1994) where from every direction some photograph of those nearest
-to that direction covers it.
+to that direction covers it. Where few objects are large, those nearest may show none of them; the box around the hull is
+therefore enlarged until it holds the silhouette of every photograph.
 
 Legend: P photographs, N points, side x side pixels of a silhouette.
 """
 
 import dataclasses
 import logging
+from collections.abc import Iterator
 
 from graf.camera import focal_length
 from graf.config import Config, DataConfig
@@ -17,14 +19,14 @@ from graf.data.silhouettes import alpha_of
 from graf.data.toy_cars import ToyCars
 from graf.data.views import Views
 from graf.errors import GrafError
-from graf.rays import visible_radius
+from graf.rays import camera_rays, visible_radius
 from graf.runtime.console import progress
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PHOTOGRAPHS = 512  # at most, evenly spread over the data set
+PHOTOGRAPHS = 512  # for the hull, at most, evenly spread over the data set
 NEAREST = 32  # photographs from about one direction, one of which has to cover a point
 SIDE = 48  # pixels of a silhouette, at most
 CELLS = 48  # along each side of the cube that all cameras see
@@ -63,7 +65,8 @@ def car_box(data: DataConfig) -> tuple[float, ...]:
 
 
 def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
-    """The low and the high corner (6 numbers, scene units) of the visual hull, with a margin. Raises NoHull."""
+    """The low and the high corner (6 numbers, scene units) of the box around the visual hull, enlarged until it holds every
+    photograph's silhouette, with a margin. Raises NoHull."""
     if dataset.labels is None:
         raise NoHull("the photographs have no known cameras")
     try:
@@ -71,26 +74,71 @@ def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
     except GrafError as error:
         raise NoHull(str(error)) from error
     index = torch.linspace(0, len(dataset) - 1, min(len(dataset), PHOTOGRAPHS)).round().long()
-    masks = silhouettes(dataset, index, data)
+    masks = torch.stack(list(silhouettes(dataset, index, data, "visual hull")))
     cell = 2 * radius / CELLS
     axis = cell * (torch.arange(CELLS) + 0.5) - radius
     points = visual_hull(torch.cartesian_prod(axis, axis, axis), masks, dataset.labels.pose_c2w[index], data)
     if not len(points):
         raise NoHull("the photographs' silhouettes have no point in common")
-    low, high = points.amin(0) - cell, points.amax(0) + cell
-    margin = MARGIN * (high - low) / 2
-    return tuple(round(x, 4) for x in torch.cat([low - margin, high + margin]).tolist())
+    box = torch.stack([points.amin(0) - cell, points.amax(0) + cell])
+    centre, half_size = box.mean(0), (box[1] - box[0]) / 2
+    half_size = half_size * enlargement(dataset, box, data) * (1 + MARGIN)
+    return tuple(round(x, 4) for x in torch.cat([centre - half_size, centre + half_size]).tolist())
 
 
-def silhouettes(dataset: Views, index: Tensor, data: DataConfig) -> Tensor:
-    """Whether most of a pixel is the object's, of some photographs: (P, side, side) bool. Raises NoHull where one is opaque."""
-    small, masks = dataclasses.replace(data, imsize=min(SIDE, data.imsize)), []
-    for i in progress(index.tolist(), desc="silhouettes", unit="image"):
+def silhouettes(dataset: Views, index: Tensor, data: DataConfig, desc: str) -> Iterator[Tensor]:
+    """Whether most of a pixel is the object's (side, side) bool, of each photograph. Raises NoHull where one is opaque."""
+    small = dataclasses.replace(data, imsize=min(SIDE, data.imsize))
+    for i in progress(index.tolist(), desc=desc, unit="image"):
         alpha = alpha_of(dataset, i, small, supersampling=1)
         if alpha is None:
             raise NoHull(f"{dataset.files[i]} has no transparency that would tell its silhouette")
-        masks.append(alpha > 0.5)
-    return torch.stack(masks)
+        yield alpha > 0.5
+
+
+def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
+    """How many times as large, about its centre, a box (2, 3) must be to hold the silhouettes of all photographs, at least 1.
+
+    The log says how many leave it, and how many are cut off by the frame, beyond which nobody sees them.
+    """
+    n, scales, cut_off = len(dataset), [], 0
+    masks = silhouettes(dataset, torch.arange(n), data, "silhouettes")
+    for mask, pose_c2w in zip(masks, dataset.labels.pose_c2w, strict=True):
+        rays_o, rays_d = camera_rays(pose_c2w[None], outline(mask)[None, None], len(mask), data)
+        scales.append(max(scale_to_meet(box, rays_o[0], rays_d[0]).tolist(), default=0.0))
+        cut_off += bool(mask[[0, -1]].any() or mask[:, [0, -1]].any())
+    largest, outside = max(1.0, *scales), sum(scale > 1 for scale in scales)
+    if outside:
+        log.info(
+            "data.box: %d of %d silhouettes (%.1f %%) leave the visual hull, that of %s the furthest; the box is %.2f times as "
+            "large as the hull and holds them all",
+            *(outside, n, 100 * outside / n, dataset.files[scales.index(largest)], largest),
+        )
+    if cut_off:
+        log.info("data.box: %d of %d silhouettes reach the frame's edge; what lies beyond it may not be in the box", cut_off, n)
+    return largest
+
+
+def outline(mask: Tensor) -> Tensor:
+    """The corners (n, 2) of pixels, as (x, y) in pixels, at which a mask (side, side) bool ends, by the frame's edge too."""
+    covered = F.pad(mask.float(), (1, 1, 1, 1))[None]
+    some, not_all = (F.max_pool2d(values, 2, 1)[0] > 0 for values in (covered, 1 - covered))  # of the four pixels of a corner
+    return (some & not_all).nonzero().flip(1) - 0.5
+
+
+def scale_to_meet(box: Tensor, rays_o: Tensor, rays_d: Tensor) -> Tensor:
+    """How many times as large, about its centre, a box (2, 3) must be for lines (R, 3) to touch it: (R,), below 1 where they
+    cross it.
+
+    In units of half the box's sides a line is a + t b, and its point at t lies on a box that is max_i |a_i + t b_i| times as
+    large. That is convex in t, and least where two of the three are equal.
+    """
+    half_size = (box[1] - box[0]) / 2
+    a, b = (rays_o - box.mean(0)) / half_size, rays_d / half_size
+    i, j = [0, 0, 1], [1, 2, 2]
+    t = torch.cat([(a[:, j] - a[:, i]) / (b[:, i] - b[:, j]), -(a[:, j] + a[:, i]) / (b[:, i] + b[:, j])], dim=1)  # (R, 6)
+    scales = (a[:, None] + t[..., None] * b[:, None]).abs().amax(-1)
+    return scales.nan_to_num(torch.inf, torch.inf).amin(1)  # two that never are equal give no t
 
 
 def visual_hull(points: Tensor, masks: Tensor, pose_c2w: Tensor, data: DataConfig) -> Tensor:

@@ -10,6 +10,7 @@ from graf.data.views import Views, generator_of
 from graf.errors import DataError
 
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def alpha_of(dataset: Views, index: int, data: DataConfig, supersampling: int = SUPERSAMPLING) -> Tensor | None:
@@ -27,6 +28,8 @@ def alpha_of(dataset: Views, index: int, data: DataConfig, supersampling: int = 
         return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data, supersampling).opacity[0]
     if not isinstance(dataset, ImageFolders):
         return None
+    if dataset.alpha == "judge" and data.imsize <= dataset.data.imsize:  # decoded already
+        return F.adaptive_avg_pool2d(dataset.read(index)[3:] / 255, data.imsize)[0]
     try:
         alpha = read_alpha(dataset.files[index], data)
     except ValueError as error:

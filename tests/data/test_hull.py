@@ -4,12 +4,14 @@ import dataclasses
 import logging
 import math
 
-from graf.camera import Labels, poses_at
+from graf.camera import Labels, poses_at, sample_poses
 from graf.data import build_dataset
 from graf.data import hull as module
 from graf.data.car_shapes import make_car
-from graf.data.hull import covers, hull_box, visual_hull, with_hull_box
-from graf.data.views import Views
+from graf.data.hull import covers, hull_box, outline, scale_to_meet, visual_hull, with_hull_box
+from graf.data.toy_cars import render_cars
+from graf.data.views import Views, generator_of
+from graf.rays import box_depths, camera_rays, full_grid
 
 import pytest
 import torch
@@ -79,9 +81,85 @@ def test_the_box_of_toy_cars_is_that_of_their_own_sizes(smoke, monkeypatch, capl
 
 def test_no_car_leaves_the_visual_hull_of_toy_cars(smoke):
     config = smoke("data.n_images=64", "data.vmin=0.21", "data.vmax=0.47")
-    longest = torch.stack([make_car(config.data.seed, i).half_size for i in range(64)]).mean(0)
+    largest = torch.stack([make_car(config.data.seed, i).half_size for i in range(64)]).amax(0)
     low, high = torch.tensor(hull_box(build_dataset(config), config.data)).view(2, 3)
-    assert (high > longest).all() and (low < -longest).all()
+    assert (high > largest).all() and (low < -largest).all()
+
+
+def scaled(car, scale):
+    faces = torch.cat([car.faces[..., :3], car.faces[..., 3:] * scale], dim=-1)
+    return dataclasses.replace(car, faces=faces, discs=car.discs * scale, half_size=car.half_size * scale)
+
+
+def test_the_box_holds_the_few_objects_that_are_larger(smoke, monkeypatch, caplog):
+    """Of 512 cars every 25th (4 %) is 1.3 times as large: from many directions none of the 32 nearest photographs shows one,
+    and the hull has none of them inside. The box has all cars inside, and every ray that sees a car meets it."""
+    n, data = 512, smoke("data.vmin=0.21", "data.vmax=0.47", "data.imsize=48").data
+    cars = [scaled(make_car(0, i), 0.975 if i % 25 == 0 else 0.75) for i in range(n)]
+    poses = sample_poses(n, data, generator_of(0))
+    masks = render_cars(cars, poses, data, supersampling=1).opacity
+    monkeypatch.setattr(module, "alpha_of", lambda _, i, *__, **___: masks[i])
+    with caplog.at_level(logging.INFO, "graf"):
+        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), n), data)).view(2, 3)
+    largest = torch.stack([car.half_size for car in cars]).amax(0)
+    assert (box[1] > largest).all() and (box[0] < -largest).all()
+    rays_o, rays_d = camera_rays(poses, full_grid(48), 48, data)
+    enter, leave = box_depths(box, rays_o, rays_d)
+    assert (enter < leave)[masks.flatten(1) > 0.5].all()
+    assert (box[1] - box[0] < 1.3 * 2 * largest).all()  # and no larger than that takes
+    told = next(line for line in caplog.text.splitlines() if "leave the visual hull" in line)
+    assert "of 512 silhouettes" in told and "photograph " in told and "holds them all" in told
+
+
+def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, monkeypatch, caplog):
+    """Two of 16 make the hull. The disc of one that is not among them is twice as wide, and the box holds it too."""
+    monkeypatch.setattr(module, "PHOTOGRAPHS", 2)
+    x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
+    discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
+    monkeypatch.setattr(module, "alpha_of", lambda _, i, *__, **___: discs[i])
+    data, poses = smoke("data.imsize=48").data, around(16)
+    with caplog.at_level(logging.INFO, "graf"):
+        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), 16), data)).view(2, 3)
+    enter, leave = box_depths(box, *camera_rays(poses, full_grid(48), 48, data))
+    assert (enter < leave)[torch.stack(discs).flatten(1) > 0].all()
+    assert "1 of 16 silhouettes (6.2 %) leave the visual hull, that of photograph 7 the furthest" in caplog.text
+    assert "reach the frame's edge" not in caplog.text
+
+
+def test_the_log_tells_silhouettes_that_the_frame_cuts_off(smoke, monkeypatch, caplog):
+    band = torch.zeros(48, 48)
+    band[20:28] = 1
+    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: band)
+    with caplog.at_level(logging.INFO, "graf"):
+        hull_box(Photographs(Labels.of_poses(around(16)), 16), smoke("data.imsize=48").data)
+    assert "16 of 16 silhouettes reach the frame's edge; what lies beyond it may not be in the box" in caplog.text
+
+
+def test_a_silhouette_ends_at_the_corners_of_its_pixels():
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[1, 2:] = True  # one row, two columns, up to the frame's edge
+    found = {tuple(corner) for corner in outline(mask).tolist()}
+    assert found == {(x, y) for x in (1.5, 2.5, 3.5) for y in (0.5, 1.5)}
+    inner = outline(torch.ones(4, 4, dtype=torch.bool))
+    assert len(inner) == 16 and ((inner == -0.5) | (inner == 3.5)).any(1).all()
+    assert len(outline(torch.zeros(4, 4, dtype=torch.bool))) == 0
+
+
+def test_the_scale_at_which_a_box_meets_a_ray():
+    """By hand, of the box from -1 to (1, 2, 3) shifted; and drawn rays miss the box that is a little smaller, and hit one a
+    little larger."""
+    box = torch.tensor([[-1.0, -2.0, -3.0], [1.0, 2.0, 3.0]]) + torch.tensor([5.0, 0.0, 0.0])
+    rays_o = torch.tensor([[5.0, -9.0, 6.0], [7.0, -9.0, 0.0], [5.5, 0.0, -9.0], [2.0, -6.0, 0.0]])
+    rays_d = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    # above at twice the height; beside at twice the width; through, half way to its side; diagonal, past the corner
+    assert scale_to_meet(box, rays_o, rays_d).tolist() == pytest.approx([2, 2, 0.5, 1])
+    draws = torch.Generator().manual_seed(1)
+    rays_o, rays_d = torch.randn(2, 500, 3, generator=draws) * torch.tensor([4.0, 1.0]).view(2, 1, 1)
+    scales, centre = scale_to_meet(box, rays_o, rays_d), box.mean(0)
+    for scale, origin, direction in zip(scales, rays_o, rays_d, strict=True):
+        for factor, meets in ((0.999, False), (1.001, True)):
+            enter, leave = box_depths(centre + (box - centre) * scale * factor, origin[None], direction[None])
+            assert bool(enter < leave) == meets
 
 
 def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(smoke, monkeypatch, caplog):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from graf.config import Config, load_config
-from graf.data import build_dataset
+from graf.data import build_dataset, silhouettes
 from graf.data.silhouettes import alpha_of
 
 import numpy as np
@@ -58,3 +58,18 @@ def test_a_palette_with_a_clear_entry_has_a_silhouette_and_an_opaque_photograph_
     alpha = alpha_of(dataset, 0, data)
     assert (alpha == 0).nonzero().tolist() == [[2, 5]] and alpha.sum() == 63
     assert alpha_of(dataset, 1, data) is None and alpha_of(dataset, 2, data) is None
+
+
+def test_an_opacity_that_is_decoded_is_not_read_again(tmp_path, monkeypatch):
+    """With data.alpha: judge it comes with its image: of 8 pixels as the file has it, of 4 their means."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "0.png")
+    base = load_config()
+    data = dataclasses.replace(base.data, type="images", datadir=(str(tmp_path),), imsize=8, alpha="judge")
+    training = dataclasses.replace(base.training, batch_size=1)
+    dataset = build_dataset(dataclasses.replace(base, data=data, training=training))
+    monkeypatch.setattr(silhouettes, "read_alpha", None)
+    alpha = torch.tensor(pixels[..., 3]) / 255
+    assert torch.equal(alpha_of(dataset, 0, data), alpha)
+    means = alpha.view(4, 2, 4, 2).mean((1, 3))
+    torch.testing.assert_close(alpha_of(dataset, 0, dataclasses.replace(data, imsize=4)), means)
