@@ -60,6 +60,15 @@ def cut_patch(images: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(images, normalised, mode="bilinear", padding_mode="border", align_corners=True)
 
 
+def mirrored_images(images: Tensor) -> Tensor:
+    """Images (..., W), left and right exchanged about the optical axis: pixel i shows what pixel W - i did.
+
+    The counterpart of pixel 0 lies outside the frame; its neighbour's stands in for it.
+    """
+    width = images.shape[-1]
+    return images[..., torch.arange(width, 0, -1, device=images.device).clamp_max(width - 1)]
+
+
 def camera_rays(pose_c2w: Tensor, grid: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """rays_o and rays_d (B, h * w, 3), in scene units, of cameras (B, 3, 4) through a grid (B or 1, h, w, 2) in pixels.
 

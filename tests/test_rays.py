@@ -11,6 +11,7 @@ from graf.rays import (
     depth_bounds,
     full_grid,
     is_inside,
+    mirrored_images,
     sample_patch_grid,
     smallest_scale,
 )
@@ -215,3 +216,10 @@ def test_bounds_are_those_of_the_box_where_it_is_narrower_and_0_for_a_ray_that_m
         False,
         False,
     ]
+
+
+def test_a_mirrored_row_is_exchanged_about_the_optical_axis():
+    """The axis is at pixel 2 of 4, and at 2.5 of 5."""
+    assert mirrored_images(torch.tensor([[10, 11, 12, 13]])).tolist() == [[13, 13, 12, 11]]
+    assert mirrored_images(torch.tensor([10, 11, 12, 13, 14])).tolist() == [14, 14, 13, 12, 11]
+    assert mirrored_images(torch.tensor([[7]])).tolist() == [[7]]

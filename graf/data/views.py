@@ -9,6 +9,7 @@ from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
 from graf.data.folders import object_of
 from graf.data.knowledge import Knowledge
+from graf.rays import mirrored_images
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class Views(Dataset, abc.ABC):
         index, flip = key if isinstance(key, tuple) else (key, False)
         assert not (flip and self.posed), "a mirrored photograph needs a mirrored camera"
         image = self.read(index)
-        image = (image.flip(-1) if flip else image).to(torch.float32) / 127.5 - 1
+        image = (mirrored_images(image) if flip else image).to(torch.float32) / 127.5 - 1
         item = {"image": image[:3]} | ({"alpha": image[3:]} if len(image) > 3 else {})
         if self.labels is None:
             return item | {"class_index": self.class_index[index], "elevation_index": torch.tensor(0)}

@@ -13,6 +13,7 @@ from graf.camera import Labels
 from graf.data import Views
 from graf.data.splits import Splits, Subset
 from graf.evaluation.pose import accuracy, photographs_of, read_cameras
+from graf.rays import mirrored_images
 from graf.rotations import relative_motion, six_of_freedom
 from graf.runtime.guard import Guard, retry_smaller
 from graf.runtime.out_of_memory import OutOfMemory
@@ -93,7 +94,7 @@ def mirrored(images: Tensor, poses: Tensor, coins: Tensor) -> tuple[Tensor, Tens
     world = poses.new_tensor([1.0, -1.0, 1.0])[:, None]
     camera = poses.new_tensor([-1.0, 1.0, 1.0, 1.0])
     pick = coins[:, None, None]
-    return torch.where(pick[..., None], images.flip(3), images), torch.where(pick, world * poses * camera, poses)
+    return torch.where(pick[..., None], mirrored_images(images), images), torch.where(pick, world * poses * camera, poses)
 
 
 @dataclasses.dataclass(frozen=True)

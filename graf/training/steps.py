@@ -261,6 +261,7 @@ def _judged(state: TrainState, images: Tensor, draws: Draws, alpha: Tensor, low:
     """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: judge, of their opacity in [-1, 1]."""
     config, alpha = state.config.discriminator, alpha if state.config.data.alpha == "judge" else None
     seen = judged_images(images, low, alpha, config, state.generator.projection, state.step)
+    # Patches have no optical axis, and no camera is judged with them: those of both kinds are flipped alike
     return torch.where(draws.mirrored, seen.flip(3), seen) if config.hflip else seen
 
 

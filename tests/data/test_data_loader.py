@@ -23,7 +23,7 @@ needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
 class Numbered(Views):
-    """Image i is i everywhere but at its left edge, where it is 255; class i % 2."""
+    """Image i is i everywhere but in its two columns at the left, where it is 255; class i % 2."""
 
     def __init__(self, posed: bool):
         classes = torch.arange(N) % 2
@@ -33,7 +33,7 @@ class Numbered(Views):
 
     def read(self, index):
         image = torch.full((3, 8, 8), index, dtype=torch.uint8)
-        image[..., 0] = 255
+        image[..., :2] = 255
         return image
 
 

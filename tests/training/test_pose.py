@@ -6,8 +6,10 @@ import math
 from graf.camera import Labels, poses_at
 from graf.checkpoints.checkpoint import NEWEST
 from graf.config import CONFIG_DIR, PoseConfig, load_config
-from graf.data import build_dataset
+from graf.data import build_dataset, raycast
+from graf.data.car_shapes import make_car
 from graf.data.splits import split_by_object
+from graf.data.toy_cars import render_cars
 from graf.errors import CheckpointError
 from graf.runtime.interruption import Interruption
 from graf.training import pose
@@ -75,13 +77,16 @@ def test_losses_are_distances_of_rotations_and_positions():
     assert float(translation) == pytest.approx(math.sqrt(2), abs=1e-3)
 
 
-def test_a_mirrored_photograph_has_the_camera_of_the_mirrored_azimuth():
-    images = torch.rand(2, 3, 4, 4)
-    azimuth, v = torch.tensor([30.0, 30.0]), torch.tensor([0.4, 0.4])
+def test_a_mirrored_photograph_is_what_the_mirrored_camera_sees(monkeypatch):
+    """A car is the same on both sides of y = 0, and so is this light: the mirrored camera's view is rendered, not flipped."""
+    monkeypatch.setattr(raycast, "LIGHT", (0.6, 0.0, 0.8))
+    data = load_config(None, ["data.imsize=32"]).data
+    azimuth, v, cars = torch.tensor([30.0, 100.0]), torch.tensor([0.4, 0.3]), [make_car(0, 1), make_car(0, 2)]
+    images = render_cars(cars, poses_at(azimuth, v, 3.6), data).images
     shown, seen_from = mirrored(images, poses_at(azimuth, v, 3.6), torch.tensor([True, False]))
-    torch.testing.assert_close(shown[0], images[0].flip(2))
-    torch.testing.assert_close(shown[1], images[1])
-    torch.testing.assert_close(seen_from, poses_at(torch.tensor([-30.0, 30.0]), v, 3.6))
+    torch.testing.assert_close(seen_from, poses_at(torch.tensor([-30.0, 100.0]), v, 3.6))
+    torch.testing.assert_close(shown, render_cars(cars, seen_from, data).images, atol=1e-5, rtol=0)
+    assert torch.equal(shown[1], images[1]) and images[0].std() > 0.3
 
 
 def test_recoloured_images_have_their_channels_in_another_order_and_white_stays():
