@@ -43,7 +43,7 @@ import psutil
 import torch
 import yaml
 
-COUNTS = ("step", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
+COUNTS = ("step", "images_seen", "bad_steps", "rollbacks", "best", "lowest_losses", "sizes", "rng")
 PARTS = (*TrainState.saved_parts(), *PoseState.saved_parts(), "validation", *COUNTS)  # of a checkpoint
 SCHEMAS = {"train.py": Config, "train_pose.py": PoseConfig}
 DATA_STATUS, FILE_STATUS, TERMINATED_STATUS = 2, 1, 143

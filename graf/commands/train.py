@@ -142,21 +142,24 @@ def run(
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
-    log.info("%s", closing_table(config, state.step - first_step, time.monotonic() - began, ready.done(measured)))
+    seconds = time.monotonic() - began
+    log.info("%s", closing_table(config, state.images_seen, state.step - first_step, seconds, ready.done(measured)))
     return 0
 
 
-def closing_table(config: RunConfig, steps: int, seconds: float, rows: dict[str, str]) -> str:
+def closing_table(config: RunConfig, images_seen: int, steps: int, seconds: float, rows: dict[str, str]) -> str:
     """What a run that is done took and left, a line each.
 
-    steps, seconds: of this session alone; a run that was continued has had others. rows: what else there is to tell.
+    images_seen: in all sessions. steps, seconds: of this session alone; a run that was continued has had others. rows: what
+    else there is to tell.
     """
     held = list(read_memory(config.run_dir / "memory.jsonl"))
     peaks = {owner: max((row.get(name, 0) for row in held), default=0) for name, owner in PEAKS.items()}
     max_steps, batch_size = config.training.max_steps, config.training.batch_size
+    of_session = "" if images_seen == max_steps * batch_size else " of this session"
     table = {
         "done": f"{config.expname} at step {max_steps:,}",
-        "images": f"{max_steps * batch_size:,} seen, {batch_size} in each step",
+        "images": f"{images_seen:,} seen, {batch_size} in each step{of_session}",
         "time": f"{duration(seconds)} for {steps:,} steps",
         "memory": ", ".join(f"{n_bytes / GB:.2f} GB of the {owner} at most" for owner, n_bytes in peaks.items() if n_bytes),
         "checkpoint": str(config.run_dir / NEWEST),

@@ -195,7 +195,7 @@ def _progress_line(config: RunConfig, step: int, shown: bool) -> tqdm:
 
 def _told(state: RunState, numbers: dict[str, float], names: Iterable[str], quality: str, monitor: MemoryMonitor) -> str:
     """What the progress line says beside steps: images seen, losses, what was measured, memory."""
-    images = f"{state.step * state.config.training.batch_size:,} images"
+    images = f"{state.images_seen:,} images"
     values = (f"{name} {numbers[name]:.3f}" for name in names)
     held = monitor.latest()
     memory = (f"{owner} {held[name] / GB:.2f} GB" for name, owner in MEMORY_SHOWN.items() if name in held)

@@ -176,7 +176,7 @@ class PoseMethod:
 
     def _predicted(self, views: Views, at_most: int, name: str) -> Validation:
         state = self.state
-        epoch = state.step * state.config.training.batch_size / len(self.splits.training)
+        epoch = state.images_seen / len(self.splits.training)
         try:
             self.outputs.extend(predictions(state.estimator, views, at_most, state.device, state.amp.autocast))
             found = Validation.of(self.outputs, state.step, epoch)

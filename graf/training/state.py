@@ -33,7 +33,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 log = logging.getLogger("graf")
 
-COUNTED = ("step", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint")  # plain values
+COUNTED = (  # plain values
+    *("step", "images_seen", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
+)
 
 
 class RunState(abc.ABC):
@@ -60,6 +62,7 @@ class RunState(abc.ABC):
         self.conditions = Conditions.here(device, self.amp.number_format)
         # What a run counts, and its random states
         self.step = 0
+        self.images_seen = 0  # from the data set, in all steps
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
@@ -109,8 +112,9 @@ class RunState(abc.ABC):
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
     def advance(self) -> None:
-        """Count a step as done, and set the learning rates of the next."""
+        """Count a step and its images as done, and set the learning rates of the next."""
         self.step += 1
+        self.images_seen += self.config.training.batch_size
         self.set_learning_rates()
 
     def checkpoint(self) -> Checkpoint:
@@ -256,7 +260,7 @@ class TrainState(RunState):
         found = self.require_fit(content, path)
         for name in self.NETWORKS:
             getattr(self, name).load_state_dict(found.parts[name])
-        self.step = found.step
+        self.step, self.images_seen = found.step, found.step * self.config.training.batch_size
         self.set_learning_rates()
         log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
 
@@ -286,7 +290,8 @@ def restore(path: Path, state: RunState) -> None:
     state.require_fit(content, path)
     try:
         report_config_changes(content["config"], state.config)
-        state.load_state_dict(content["state"])
+        images_seen = content["state"]["step"] * content["config"]["training"]["batch_size"]  # in older files
+        state.load_state_dict({"images_seen": images_seen} | content["state"])
         report_changed_conditions(path, content.get("conditions", {}), state.conditions, state.step)
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         if is_out_of_memory(error):

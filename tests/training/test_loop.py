@@ -264,8 +264,8 @@ def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
 
 
 def test_the_line_tells_images_losses_quality_and_memory(build):
-    state = build("training.batch_size=4")
-    state.step = 600
+    state = build("training.batch_size=8")
+    state.step, state.images_seen = 400, 2400  # of which 200 had 4 images
     monitor = SimpleNamespace(latest=lambda: {"reserved_bytes": 3e9, "host_bytes": 1.5e9, "workers_bytes": 7.0})
     told = loop._told(state, {"loss_d": 1.23456, "loss_g": 2.0, "opacity": 0.5}, ("loss_d", "loss_g"), "KID 0.07", monitor)
     assert told == f"2,400 images, loss_d 1.235, loss_g 2.000, KID 0.07, host {1.5e9 / GB:.2f} GB, card {3e9 / GB:.2f} GB"

@@ -89,6 +89,14 @@ def test_a_mirrored_photograph_is_what_the_mirrored_camera_sees(monkeypatch):
     assert torch.equal(shown[1], images[1]) and images[0].std() > 0.3
 
 
+def test_epochs_are_of_the_images_seen(build):
+    """Of 4 steps with 8 images each, in a run that goes on with 4."""
+    state = build()
+    state.step, state.images_seen, splits = 4, 32, splits_of(state)
+    PoseMethod(state, splits).validate()
+    assert state.validation["epoch"] == 32 / len(splits.training)
+
+
 def test_recoloured_images_have_their_channels_in_another_order_and_white_stays():
     images = torch.tensor([1.0, -1.0, 0.0]).view(1, 3, 1, 1)
     shown = recoloured(images, torch.tensor([[1, 0, 2]]), torch.tensor([[0.5, 0.0, 1.0]]))

@@ -2,9 +2,10 @@
 
 import shutil
 
+from graf.checkpoints.checkpoint import save_checkpoint
 from graf.errors import GrafError
 from graf.runtime.device import choose_device
-from graf.training.state import TrainState
+from graf.training.state import TrainState, restore
 
 import pytest
 import torch
@@ -155,6 +156,24 @@ def test_random_state_is_saved_and_restored(build):
         (other.sample_latents(2), torch.rand(3, generator=other.noise), torch.rand(3)), wanted, strict=True
     ):
         assert torch.equal(actual, expected)
+
+
+def test_images_are_counted_as_they_are_seen_over_sessions_with_other_batch_sizes(build, tmp_path):
+    """3 steps of 4 images, then 2 of 2; an older checkpoint, without the count, has seen its steps times its batch size."""
+    first = build("training.batch_size=4", "training.max_steps=5")
+    for _ in range(3):
+        first.advance()
+    save_checkpoint(tmp_path / "model.pt", first.checkpoint())
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    del content["state"]["images_seen"]
+    torch.save(content, tmp_path / "older.pt")
+    for name in ("model.pt", "older.pt"):
+        continued = build("training.batch_size=2", "training.max_steps=5")
+        restore(tmp_path / name, continued)
+        assert (continued.step, continued.images_seen) == (3, 12)
+        for _ in range(2):
+            continued.advance()
+        assert continued.images_seen == continued.state_dict()["images_seen"] == 16
 
 
 def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
