@@ -44,7 +44,7 @@ class DataConfig:
     box: Literal["none", "auto"] | tuple[float, float, float, float, float, float] = key(
         "auto",
         "[x0, y0, z0, x1, y1, z1]: rays are clipped to this box, scene units; `auto`: to that of the toy cars, or "
-        "of the visual hull where silhouettes are known",
+        "to one that holds all silhouettes where they are known",
         -1e6,
         1e6,
     )
@@ -282,7 +282,8 @@ class TrainingConfig(RunTrainingConfig):
     )
     gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
         "standard",
-        "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph (R3GAN)",
+        "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph of its "
+        "class and camera (R3GAN)",
     )
     reg_type: Literal["r1", "r1_r2", "wgan_gp", "none"] = key(
         "r1",

@@ -199,8 +199,13 @@ def _place(traces: list[str]) -> str:
     return f", called in {Path(file).resolve().relative_to(root.parent)}, line {line} ({function}),"
 
 
-def accuracy(real: Tensor, fake: Tensor) -> Tensor:
-    """Share of the photographs' logits (B,) above 0 and of the fakes' (F,) below, averaged: a scalar."""
+def accuracy(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
+    """Share of the photographs' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar.
+
+    The relativistic loss has no such level: there it is the share of its pairs in which the photograph's is the higher.
+    """
+    if gan_type == "relativistic":
+        return (real > fake.view(-1, len(real))).float().mean()
     return ((real > 0).float().mean() + (fake < 0).float().mean()) / 2
 
 

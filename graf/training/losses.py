@@ -74,7 +74,8 @@ def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
     """Mean loss of the discriminator: `standard` (Goodfellow et al. 2014), `wgan` (Arjovsky et al. 2017), `hinge`, or
     `relativistic` (RpGAN, Jolicoeur-Martineau 2019; R3GAN, Huang et al. 2024).
 
-    Logits real (B,) and fake (n B,), n for each row: the relativistic loss pairs each of them with the row's real one.
+    Logits real (B,) and fake (n B,), n for each row: the relativistic loss pairs each of them with the row's real one, which
+    has the same class and camera.
     """
     if gan_type == "relativistic":
         return F.softplus(fake.view(-1, len(real)) - real).mean()

@@ -98,7 +98,8 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Stats:
     """Train the discriminator on photographs (B, data.channels, W, W) with their labels, and as many fakes.
 
-    In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows.
+    In a run of N processes each brings its own B photographs and the fake_labels of all N * B, in the order of their rows. The
+    relativistic loss takes those of the photographs instead.
     Returns detached scalars for the log. Raises OutOfMemory where memory does not suffice for the smallest part.
     """
 
@@ -106,6 +107,7 @@ def discriminator_step(state: TrainState, images: Tensor, labels: Labels, fake_l
         mine = state.processes.rows
         real, fake = draw(state, fake_labels, rendered=False)[mine], draw(state, fake_labels)[mine]
         real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
+        fake = _paired(state, fake, labels)
         return lambda rows: _discriminator_loss(state, images[rows], labels[rows], real[rows], fake[rows])
 
     learner = state.discriminator, state.optimizer_d, state.scaler_d
@@ -134,6 +136,7 @@ def generator_step(
         fake = draw(state, labels)[state.processes.rows]
         if images is None:
             return lambda rows: _generator_loss(state, fake[rows])
+        fake = _paired(state, fake, image_labels)
         return lambda rows: _generator_loss(state, fake[rows], images[rows], image_labels[rows])
 
     gradients = partial(accumulate, state, drawn_loss, len(labels), state.generator, state.optimizer_g, state.scaler_g)
@@ -144,6 +147,14 @@ def generator_step(
     if torch.isfinite(stats["grad_norm_g"]):
         state.update_average()
     return stats
+
+
+def _paired(state: TrainState, fake: Draws, labels: Labels) -> Draws:
+    """Random inputs of fakes with the labels of the photographs in their rows, for the relativistic loss: its pairs share class
+    and camera, as in R3GAN, so that they differ in nothing that the discriminator is told. An unknown camera is drawn."""
+    if state.config.training.gan_type != "relativistic":
+        return fake
+    return dataclasses.replace(fake, labels=labels.with_cameras(fake.labels))
 
 
 def _discriminator_loss(
@@ -169,7 +180,7 @@ def _discriminator_loss(
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
         stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
         if training.gan_type != "wgan":  # whose logits have no zero
-            stats["accuracy_d"] = accuracy(real_scores.logits, fake_scores.logits)
+            stats["accuracy_d"] = accuracy(real_scores.logits, fake_scores.logits, training.gan_type)
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]

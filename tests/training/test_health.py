@@ -304,7 +304,12 @@ def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, 
 
 
 def test_accuracy_by_hand():
-    assert accuracy(torch.tensor([1.0, -1.0]), torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
+    """Half of the photographs are above 0 and half of the fakes below. In the pairs 1, 0.5; -1, -2; 1, 3; -1, -4 three
+    photographs are above their fakes, which stays so where all logits rise."""
+    real, fake = torch.tensor([1.0, -1.0]), torch.tensor([0.5, -2.0, 3.0, -4.0])
+    assert accuracy(real, fake, "standard") == accuracy(real, fake, "hinge") == (0.5 + 0.5) / 2
+    assert accuracy(real, fake, "relativistic") == accuracy(real + 5, fake + 5, "relativistic") == 3 / 4
+    assert accuracy(real, torch.tensor([-1.0, -2.0, 3.0, -4.0]), "standard") == (0.5 + 0.75) / 2
 
 
 def test_deviation_by_hand_and_in_parts():

@@ -344,7 +344,7 @@ PAIRED = {
 @pytest.mark.parametrize("name", PAIRED)
 @pytest.mark.parametrize("posed", [True, False])
 def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, cut_outs, labels, monkeypatch, name, posed):
-    """It is cut and mirrored as the fake is, and judged by its own labels."""
+    """It is cut and mirrored as the fake is, and both have its class and camera; an unknown one is drawn."""
     fixture, overrides = PAIRED[name]
     condition = () if posed else ("discriminator.condition=none",)
     config = request.getfixturevalue(fixture)(*RELATIVISTIC, *overrides, *condition)
@@ -358,11 +358,12 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
 
     monkeypatch.setattr(state.discriminator, "forward", judge)
     monkeypatch.setattr(steps, "_generator_loss", lambda *given: (drawn.append(given[1]), loss(*given))[1])
-    own = dataclasses.replace(labels[[3, 2, 1, 0]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
+    own = dataclasses.replace(labels[[1, 0, 3, 2]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
     stats = generator_step(state, labels, images, own)
     ((seen, its_labels), real), ((_, fake_labels), fake) = judged
     assert not real.logits.requires_grad and fake.logits.requires_grad
-    assert torch.equal(its_labels.class_index, own.class_index) and torch.equal(fake_labels.class_index, labels.class_index)
+    assert torch.equal(its_labels.class_index, own.class_index) and torch.equal(fake_labels.class_index, own.class_index)
+    assert torch.equal(fake_labels.pose_c2w, own.pose_c2w if posed else labels.pose_c2w)
     assert stats["loss_g"].item() == pytest.approx(torch.nn.functional.softplus(real.logits - fake.logits).mean().item())
     if name != "restored":
         (draws,) = drawn
@@ -371,6 +372,27 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
         projection = state.generator.projection
         expected = steps.judged_images(patches[:, :3], None, alpha, config.discriminator, projection, 0)
         assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
+
+
+@pytest.mark.parametrize("gan_type", ["standard", "relativistic"])
+@pytest.mark.parametrize("posed", [True, False])
+def test_the_discriminator_compares_pairs_of_one_class_and_camera(smoke, photographs, labels, monkeypatch, gan_type, posed):
+    """As R3GAN does. Other losses judge each image by itself, and fakes have the labels that were drawn for them."""
+    condition = "class_and_pose" if posed else "class"
+    config, judged = smoke(f"training.gan_type={gan_type}", f"discriminator.condition={condition}"), []
+    state = TrainState(config, torch.device("cpu"), 2, 3)
+    own = dataclasses.replace(labels[[1, 0, 3, 2]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
+    rendered, render = [], steps._render
+    monkeypatch.setattr(steps, "_render", lambda state, draws: (rendered.append(draws.labels), render(state, draws))[1])
+    state.discriminator.register_forward_pre_hook(lambda network, given: judged.append(given[1]))
+    stats = discriminator_step(state, photographs, own, labels)
+    real, fake = judged[:2]
+    assert torch.equal(real.class_index, own.class_index)
+    paired = gan_type == "relativistic"
+    assert torch.equal(fake.class_index, own.class_index if paired else labels.class_index)
+    assert torch.equal(fake.elevation_index, own.elevation_index if paired else labels.elevation_index)
+    assert torch.equal(rendered[0].pose_c2w, own.pose_c2w if paired and posed else labels.pose_c2w)
+    assert torch.equal(rendered[0].pose_c2w, fake.pose_c2w) and stats["accuracy_d"] in (0, 0.25, 0.5, 0.75, 1)
 
 
 @pytest.mark.parametrize(
