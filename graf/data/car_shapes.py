@@ -16,7 +16,7 @@ GLASS, TYRE, TRIM, HUB = (0.16, 0.21, 0.27), (0.10, 0.10, 0.11), (0.22, 0.22, 0.
 
 
 def make_car(seed: int, index: int) -> Solids:
-    """Car number `index` of a seed: the same on every machine, whatever other cars are made."""
+    """Car number `index` of a seed: the same on every machine, whatever other cars are made. Data sets have those from 0 on."""
     draws = iter(torch.rand(16, generator=generator_of(seed, index)).tolist())
 
     def between(low: float, high: float) -> float:

@@ -182,21 +182,22 @@ def surface_coverage(subject: Subject) -> dict:
     """Coverage and minimum matching distance of generated surfaces (Achlioptas et al. 2018, section 3), of toy cars; ready for
     JSON. Distances are Chamfer's, in square scene units.
 
-    The reference is the first n exact cars. The same measures of n further exact cars, `coverage_best` and `mmd_best`, are the
-    best that a generator can reach. Points are sampled on what SURFACE_VIEWS cameras see of either.
+    The reference is n exact cars with numbers below 0, which no data set has: a generator that repeats its training set gains
+    nothing. The same measures of n others of them, `coverage_best` and `mmd_best`, are the best that a generator can reach.
+    Points are sampled on what SURFACE_VIEWS cameras see of either.
     """
     config, n = subject.config, subject.n
     if config.data.type != "toy_cars":
         unavailable = "only toy cars have exact surfaces"
         log.warning("coverage and mmd are not measured: %s", unavailable)
         return {"coverage": None, "mmd": None, "unavailable": unavailable}
-    poses = surface_poses(config.data)
-    reference = exact_clouds(range(n), poses, config)
-    terms = (subject.dataset.fingerprint, config.rendered_scale, n, POINTS, SURFACE_RAYS, SURFACE_VIEWS)
+    poses, numbers, others = surface_poses(config.data), range(-n, 0), range(-2 * n, -n)
+    reference = exact_clouds(numbers, poses, config)
+    terms = (subject.dataset.fingerprint, config.rendered_scale, numbers, others, POINTS, SURFACE_RAYS, SURFACE_VIEWS)
     digest = hashlib.sha256(repr(terms).encode()).hexdigest()[:16]
 
     def best() -> list:
-        return coverage_and_mmd(chamfer_distances(exact_clouds(range(n, 2 * n), poses, config), reference))
+        return coverage_and_mmd(chamfer_distances(exact_clouds(others, poses, config), reference))
 
     best_coverage, best_mmd = kept_json(subject.cache / f"surfaces-{digest}.json", best)
     objects = sample_objects(subject.generator, n, subject.seed, subject.truncation)
@@ -208,6 +209,7 @@ def surface_coverage(subject: Subject) -> dict:
         "coverage_best": best_coverage,
         "mmd_best": best_mmd,
         "empty_share": 1 - len(clouds) / n,
+        "reference_is": "toy cars that are in no data set",
         "points": POINTS,
         **subject.terms,
     }
@@ -240,10 +242,10 @@ def surface_poses(data: DataConfig) -> Tensor:
     return poses_at(azimuth_deg, torch.where(low, data.vmax, data.vmin), sum(data.radius) / 2)
 
 
-def exact_clouds(indices: range, poses: Tensor, config: Config) -> list[np.ndarray]:
+def exact_clouds(numbers: range, poses: Tensor, config: Config) -> list[np.ndarray]:
     """Points (POINTS, 3) on the surface of each toy car that cameras (V, 3, 4) see."""
-    cars = [make_car(config.data.seed, i) for i in indices for _ in poses]
-    return clouds_of(exact_surfaces(cars, poses.repeat(len(indices), 1, 1), SURFACE_RAYS, config), len(poses))
+    cars = [make_car(config.data.seed, i) for i in numbers for _ in poses]
+    return clouds_of(exact_surfaces(cars, poses.repeat(len(numbers), 1, 1), SURFACE_RAYS, config), len(poses))
 
 
 def generated_clouds(generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor) -> list[np.ndarray]:

@@ -23,6 +23,7 @@ from torchvision.utils import make_grid
 MARK = "model card by graf_ccsr"  # of the files that may be replaced
 FIRST_LINE = re.compile(rf"<!-- {MARK}, of the text below: ([0-9a-f]{{64}}) -->\n")
 OBJECTS, VIEWS, PICTURE_SEED = 4, 6, 0
+NOTES = {"variety": "Broken objects raise variety too: read it beside coverage and MMD, where these are measured."}
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
 MOST_CHARACTERS = 20_000  # of a licence's text in the card
 MAIN_KEYS = (
@@ -138,6 +139,8 @@ def _measurements(measured: dict) -> Iterator[str]:
             yield f"\n### {name.capitalize()}\n"
             rows = ((key.replace("_", " "), _number(value)) for key, value in entry.items() if not key.endswith("sha256"))
             yield from _table(("measure", "value"), rows)
+            if name in NOTES:
+                yield f"\n{NOTES[name]}"
     yield "\ndocs/metrics.md of graf_ccsr says what these mean."
 
 

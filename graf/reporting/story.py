@@ -109,7 +109,7 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
         ("variety", "Silhouettes vary {share_of_data:.0%} as much as those of the data."),
         (
             "coverage",
-            "{coverage:.0%} of the data's shapes are the nearest one of some object; at best {coverage_best:.0%}.",
+            "{coverage:.0%} of the shapes compared with are the nearest one of some object; at best {coverage_best:.0%}.",
         ),
         ("haze", "Free space is tinted by {haze:.2f} of 255 steps; in the data it is clear."),
     ):

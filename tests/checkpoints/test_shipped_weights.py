@@ -36,6 +36,23 @@ def test_the_numbers_beside_it_are_of_this_file(generator):
     assert measured["rendering_sha256"] == drawn_by and measured["step"] == read_export(FILE)["step"]
 
 
+def test_the_docs_tell_its_variety_with_coverage_and_mmd():
+    """Coverage and MMD are of cars that it was not trained on; no page tells variety alone."""
+    measured = json.loads(FILE.with_name(METRICS_FILE).read_text())
+    variety, found = measured["variety"], measured["coverage"]
+    assert found["reference_is"] == "toy cars that are in no data set"
+    docs = FILE.parents[1] / "docs"
+    told = (
+        f"{variety['share_of_data']:.2f} of the data's variety, coverage of {found['coverage']:.2f} where "
+        f"{found['coverage_best']:.2f} is the best, and MMD x 1000 of {1000 * found['mmd']:.1f} where "
+        f"{1000 * found['mmd_best']:.1f} is"
+    )
+    assert told in " ".join((docs / "metrics.md").read_text().split())
+    for page in [*docs.glob("*.md"), FILE.with_suffix(".md"), *docs.parent.glob("README*.md")]:
+        text = page.read_text().lower()
+        assert "variety" not in text or "mmd" in text, page
+
+
 def test_a_car_stands_in_the_middle_and_nothing_at_the_edge(generator):
     latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
     azimuths = torch.tensor([0.0, 90.0, 180.0, 270.0])

@@ -8,6 +8,7 @@ from graf.camera import middle_poses, poses_at
 from graf.data import build_dataset
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
+from graf.data.views import generator_of
 from graf.evaluation import shapes
 from graf.evaluation.shapes import (
     Subject,
@@ -31,6 +32,7 @@ import torch
 from PIL import Image
 
 N = 5
+EMPTY = 1000  # of a number from here on there is no car
 
 
 def test_variety_is_the_mean_of_one_minus_iou_over_pairs():
@@ -85,7 +87,8 @@ def test_rays_are_those_of_the_field(smoke, refine, monkeypatch, refined):
 
 
 class Cars(Generator):
-    """A generator whose objects are toy cars of the data's seed: the given numbers in turn, negative ones for empty objects."""
+    """A generator whose objects are toy cars of the data's seed: the given numbers in turn, EMPTY and above for empty objects.
+    Numbers from 0 on are of the data set."""
 
     numbers: tuple[int, ...] = ()
 
@@ -94,15 +97,15 @@ class Cars(Generator):
 
     def render(self, latents, pose_c2w, resolution=None, class_index=None):
         data = dataclasses.replace(self.config.data, imsize=resolution)
-        views = render_cars([make_car(data.seed, abs(int(i))) for i in latents], pose_c2w, data, supersampling=1)
-        opacity = (views.opacity * (latents >= 0)[..., None])[:, None]
+        views = render_cars([make_car(data.seed, int(i)) for i in latents], pose_c2w, data, supersampling=1)
+        opacity = (views.opacity * (latents < EMPTY)[..., None])[:, None]
         return Rendering(views.images, views.depth[:, None], views.depth[:, None], opacity)
 
 
 @pytest.fixture
 def subject(smoke, tmp_path, monkeypatch):
     """N generated cars of the given numbers, on few points."""
-    monkeypatch.setattr(shapes, "POINTS", 64)
+    monkeypatch.setattr(shapes, "POINTS", 256)
     monkeypatch.setattr(shapes, "SURFACE_RAYS", 16)
 
     def of(*numbers):
@@ -119,12 +122,12 @@ def test_exact_cars_are_as_varied_as_the_data_and_one_body_is_not_at_all(subject
     assert every["share_of_data"] == 1 and every["n_objects"] == N
     one = silhouette_variety(subject(3))
     assert one["variety"] == one["share_of_data"] == 0 and one["variety_data"] == every["variety_data"]
-    with_empty = silhouette_variety(subject(0, 1, 2, 3, -4))
+    with_empty = silhouette_variety(subject(0, 1, 2, 3, EMPTY))
     assert with_empty["empty_share"] == pytest.approx(0.2) and with_empty["variety"] > every["variety"]
 
 
 def test_the_references_own_cars_cover_it_and_one_car_does_not(subject):
-    every, further, one = (surface_coverage(subject(*numbers)) for numbers in (range(N), range(N, 2 * N), (3,)))
+    every, further, one = (surface_coverage(subject(*numbers)) for numbers in (range(-N, 0), range(-2 * N, -N), (-3,)))
     assert every["coverage"] == 1 and every["mmd"] == pytest.approx(0, abs=1e-12)
     assert (further["coverage"], further["mmd"]) == (further["coverage_best"], further["mmd_best"])
     assert further["coverage_best"] < 1 and further["mmd_best"] > 0
@@ -132,8 +135,32 @@ def test_the_references_own_cars_cover_it_and_one_car_does_not(subject):
     assert json.loads(json.dumps(one)) == one
 
 
+def test_a_generator_that_repeats_its_training_set_covers_no_more_than_new_cars_do(subject):
+    """The reference and the cars of `best` are in no data set, however large it is."""
+    repeated = surface_coverage(subject(*range(N)))
+    assert repeated["coverage"] < 1 and repeated["mmd"] > 0.1 * repeated["mmd_best"]
+    assert repeated["reference_is"] == "toy cars that are in no data set"
+
+
+def test_fragments_raise_variety_and_are_told_by_mmd(subject, monkeypatch):
+    """The reference's own cars, of each another half of the picture left out, in blocks of 4 x 4 rays."""
+    whole, render = subject(*range(-N, 0)), Cars.render
+
+    def broken(generator, latents, pose_c2w, resolution=None, class_index=None):
+        view = render(generator, latents, pose_c2w, resolution, class_index)
+        blocks = [torch.rand(1, 1, resolution // 4, resolution // 4, generator=generator_of(int(i))) < 0.5 for i in latents]
+        kept = torch.nn.functional.interpolate(torch.cat(blocks).float(), resolution)
+        return dataclasses.replace(view, opacity=view.opacity * kept)
+
+    before = silhouette_variety(whole), surface_coverage(whole)
+    monkeypatch.setattr(Cars, "render", broken)
+    after = silhouette_variety(whole), surface_coverage(whole)
+    assert after[0]["share_of_data"] > 2 * before[0]["share_of_data"]
+    assert before[1]["mmd"] == pytest.approx(0, abs=1e-12) and after[1]["mmd"] > 0.1 * after[1]["mmd_best"]
+
+
 def test_empty_objects_cover_nothing(subject):
-    some, none = surface_coverage(subject(0, 1, -2, -3, -4)), surface_coverage(subject(-1))
+    some, none = surface_coverage(subject(-1, -2, EMPTY, EMPTY, EMPTY)), surface_coverage(subject(EMPTY))
     assert (some["coverage"], some["empty_share"]) == (pytest.approx(2 / N), pytest.approx(3 / N))
     assert (none["coverage"], none["mmd"], none["empty_share"]) == (0, None, 1)
 
@@ -142,7 +169,7 @@ def test_the_best_is_computed_once(subject, monkeypatch):
     first = surface_coverage(subject(0))
     real, asked = shapes.exact_clouds, []
     monkeypatch.setattr(shapes, "exact_clouds", lambda indices, *rest: asked.append(indices) or real(indices, *rest))
-    assert surface_coverage(subject(0)) == first and asked == [range(N)]
+    assert surface_coverage(subject(0)) == first and asked == [range(-N, 0)]
 
 
 def test_the_cameras_variety_is_taken_out_in_squares():

@@ -55,6 +55,12 @@ def test_measurements_stand_with_their_protocol(export, generator):
     assert "Fingerprint of the data: `0a1b`." in card and "after 12 training steps" in card
 
 
+def test_variety_comes_with_a_warning_of_what_raises_it(export, generator):
+    card = text(export, generator, measured=MEASURED | {"variety": {"variety": 0.5, "share_of_data": 2.0}})
+    assert "| share of data | 2 |\n\nBroken objects raise variety too" in card
+    assert "Broken objects" not in text(export, generator, measured=MEASURED)
+
+
 def test_what_is_not_known_is_said(export, generator):
     card = text(export, generator)
     assert "Not measured." in card and "the checkpoint does not say" in card

@@ -59,7 +59,7 @@ def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
     assert told[1:] == [
         "Neighbouring pixels alternate 3.0 times as much as in the data: look for a checkerboard.",
         "Silhouettes vary 44% as much as those of the data.",
-        "5% of the data's shapes are the nearest one of some object; at best 60%.",
+        "5% of the shapes compared with are the nearest one of some object; at best 60%.",
         "loss_d was not finite in 1 of the rows of training.",
         "Training saw azimuths from 90 to 180 and elevations from 0 to 30 degrees; how objects look from elsewhere was never "
         "judged.",
