@@ -166,7 +166,7 @@ def _density_grid(
     axis = radius * ((2 * torch.arange(resolution, device=generator.background.device) + 1) / resolution - 1)
     for i in range(resolution):
         slab = density(generator, torch.cartesian_prod(axis[i : i + 1], axis, axis), styles)
-        grid[i + 1, 1:-1, 1:-1] = slab.view(resolution, resolution).cpu()
+        grid[i + 1, 1:-1, 1:-1] = slab.view(resolution, resolution).cpu().numpy()
         if bar is not None:
             bar.update()
     return grid
