@@ -2,13 +2,16 @@
 
 import gc
 import os
+import threading
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
 from graf.runtime.limits import available_cores
+from graf.runtime.threads import warn_of_one_thread
 
 import pytest
 import torch
+from tqdm import tqdm
 
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 
@@ -40,6 +43,19 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def no_new_threads(monkeypatch):
+    """The system starts no thread, as its stack finds no room."""
+    warn_of_one_thread.cache_clear()
+    monkeypatch.setattr(tqdm, "monitor_interval", 0)  # tqdm has a thread of its own
+    try:
+        before = threading.stack_size(2**47)  # bytes: all that a process can address
+    except ValueError:
+        pytest.skip("this system refuses the size by itself")
+    yield
+    threading.stack_size(before)
 
 
 @pytest.fixture

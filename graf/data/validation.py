@@ -4,7 +4,6 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
@@ -15,6 +14,7 @@ from graf.data.folders import Fault, Item, v_cure
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
+from graf.runtime.threads import map_in_threads
 
 from torch import Tensor
 
@@ -74,9 +74,8 @@ def check_images(items: list[Item], data: DataConfig, decoded: Decoded | None = 
     def check(index: int) -> CheckedImage:
         return check_image(items[index], data, keep and functools.partial(keep, index))
 
-    with ThreadPoolExecutor(available_cores()) as pool:
-        checked = pool.map(check, range(len(items)))
-        return list(progress(checked, desc="checking images", total=len(items), disable=not items))
+    checked = map_in_threads(check, range(len(items)), available_cores())
+    return list(progress(checked, desc="checking images", total=len(items), disable=not items))
 
 
 def check_image(item: Item, data: DataConfig, keep: Callable[[Tensor], None] | None = None) -> CheckedImage:

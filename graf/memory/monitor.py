@@ -61,7 +61,8 @@ class MemoryMonitor:
         if self.interval_s > 0:
             with self._harmless("a row cannot be written"):
                 end_cut_line(self.path)
-            self._thread.start()
+            with self._harmless("no rows are written"):
+                self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,9 @@ from graf.errors import CheckpointWriteError, GrafError
 SIGNS = (
     *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
     "could not create a memory",
+    "can't start new thread",  # whose stack finds no room
+    "allocation_failed",  # cuDNN 9
+    "cublas_status_not_initialized",  # a handle, made at a card's first product, finds no room
 )
 
 

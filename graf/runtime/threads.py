@@ -1,10 +1,16 @@
 """Work that is done at the same time by threads of one core each, where operations are too small to be shared by cores."""
 
+import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from graf.runtime.out_of_memory import is_out_of_memory
+
 import torch
+
+log = logging.getLogger("graf")
 
 Item, T = TypeVar("Item"), TypeVar("T")
 
@@ -18,7 +24,8 @@ def threads_for(n_items: int) -> int:
 def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: int) -> Iterator[T]:
     """work(item) of each item, in their order, of n_threads items at a time; one thread computes with all cores, as ever.
 
-    PyTorch's operators let other threads run. An error of the work is raised when all that was begun has ended.
+    PyTorch's operators let other threads run. An error of the work is raised when all that was begun has ended. Where the
+    system starts no more threads, the caller's does all of the work, to the same bits: items that were begun are taken again.
     """
     if n_threads == 1:
         yield from map(work, items)
@@ -26,6 +33,21 @@ def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: 
     before = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, items)
+            try:
+                results = pool.map(work, items)
+            except RuntimeError as error:  # of a thread's start; one of the work is in its result
+                if not is_out_of_memory(error):
+                    raise
+                pool.shutdown(cancel_futures=True)
+                warn_of_one_thread(str(error))
+                torch.set_num_threads(1)
+                results = map(work, items)
+            yield from results
     finally:
         torch.set_num_threads(before)  # a thread's own number is everyone's for some libraries
+
+
+@functools.cache
+def warn_of_one_thread(why: str) -> None:
+    """Log, once per process, that work meant for several threads is done by one."""
+    log.warning("the system starts no more threads (%s); one does their work, which takes longer", why)

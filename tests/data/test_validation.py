@@ -35,6 +35,14 @@ def truncate(file: Path) -> None:
     file.write_bytes(content[: len(content) - 24])
 
 
+def test_where_no_thread_can_be_started_one_checks_all_images(no_new_threads, tmp_path, monkeypatch, caplog):
+    for angle in range(3):
+        put(tmp_path / f"0_{angle:04d}.png")
+    monkeypatch.setattr("graf.data.validation.available_cores", lambda: 2)
+    assert len(build_dataset(config(tmp_path))) == 3
+    assert "the system starts no more threads" in caplog.text
+
+
 def test_all_faults_of_named_images_come_in_one_pass(tmp_path):
     for name in ("0_0000.png", "0_0010.png", "left_90.png", "0_0360.png", "0_-10.png", "1_0000.png", "2_0000.png"):
         put(tmp_path / "chairs" / name, size=(64, 64))

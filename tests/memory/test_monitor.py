@@ -44,6 +44,13 @@ def planted(monitor: MemoryMonitor, monkeypatch, levels_mb) -> None:
     monkeypatch.setattr(monitor_module, "pause", lambda interval_s, spent_s: 0)
 
 
+def test_a_thread_that_cannot_be_started_costs_the_rows_and_not_the_run(no_new_threads, path, caplog):
+    with MemoryMonitor(path, 0.005, CPU) as monitor:
+        monitor.step_done(1)
+    assert caplog.messages == ["memory monitor: no rows are written (RuntimeError: can't start new thread)"]
+    assert not path.exists()
+
+
 def test_rows_tell_time_step_phase_and_bytes(path, monkeypatch):
     monkeypatch.setattr(monitor_module, "CPU_SHARE", 1e3)  # no wait but the interval's
     with MemoryMonitor(path, 0.005, CPU) as monitor:

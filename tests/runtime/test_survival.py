@@ -24,7 +24,10 @@ ERRORS = [
     RuntimeError(CPU_ALLOCATOR),
     RuntimeError("std::bad_alloc"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),  # its name in cuDNN 9
+    RuntimeError("can't start new thread"),
     RuntimeError("unable to mmap 128 bytes from file: Cannot allocate memory (12)"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     MemoryError(),
@@ -156,6 +159,18 @@ def test_a_backward_pass_that_runs_out_of_memory_leaves_no_half_gradient(build, 
 
     monkeypatch.setattr(torch.autograd, "backward", fails_second)
     discriminator_step(state, photographs, labels, labels)
+    for actual, wanted in zip(state.discriminator.parameters(), expected.discriminator.parameters(), strict=True):
+        assert torch.equal(actual, wanted)
+
+
+def test_a_step_for_which_no_thread_can_be_started_is_the_same_bit_for_bit(
+    build, photographs, labels, two_threads, request, caplog
+):
+    expected, state = build(), build()
+    discriminator_step(expected, photographs, labels, labels)
+    request.getfixturevalue("no_new_threads")
+    discriminator_step(state, photographs, labels, labels)
+    assert "the system starts no more threads" in caplog.text
     for actual, wanted in zip(state.discriminator.parameters(), expected.discriminator.parameters(), strict=True):
         assert torch.equal(actual, wanted)
 
