@@ -3,12 +3,14 @@
 import gc
 import os
 import threading
+from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
-from graf.runtime.limits import available_cores
+from graf.runtime.limits import GB, available_cores
 from graf.runtime.threads import warn_of_one_thread
 
+import pynvml
 import pytest
 import torch
 from tqdm import tqdm
@@ -56,6 +58,68 @@ def no_new_threads(monkeypatch):
         pytest.skip("this system refuses the size by itself")
     yield
     threading.stack_size(before)
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Cards of the given names, of 8 GB each, behind PyTorch's own functions: what these hand to its C++ is noted by name."""
+
+    def install(*names, capability=(8, 6)):
+        calls, current = [], [0]
+
+        def noted(name, do=lambda *_: None):
+            return lambda *given: calls.append((name, *given)) or do(*given)
+
+        def properties(index):
+            return SimpleNamespace(name=names[index], total_memory=8 * GB, major=capability[0], minor=capability[1])
+
+        for module in (torch.cuda, torch.cuda.memory):
+            monkeypatch.setattr(module, "_lazy_init", lambda: None)
+        monkeypatch.setattr(torch.cuda, "_cached_device_count", None)
+        monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: -1)  # which asks this machine's driver
+        monkeypatch.setattr(torch.cuda, "_get_device_properties", properties, raising=False)
+        monkeypatch.setattr(torch.cuda, "_cudart", SimpleNamespace(cudaMemGetInfo=lambda index: (6 * GB, 8 * GB)))
+        inner = {
+            "getDeviceCount": lambda: len(names),
+            "getDevice": lambda: current[0],
+            "setDevice": noted("setDevice", lambda index: current.__setitem__(0, index)),
+            "setMemoryFraction": noted("setMemoryFraction"),
+        }
+        for name, function in inner.items():
+            monkeypatch.setattr(torch._C, f"_cuda_{name}", function, raising=False)
+        return calls
+
+    return install
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """NVIDIA's driver of the given version and CUDA (12020 for 12.2), whose cards a PyTorch for another CUDA cannot use."""
+
+    def install(*names, version="535.54", cuda=12020, built_for="13.0", said="the driver is too old\nUpdate it"):
+        def fail():
+            raise RuntimeError(said)
+
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlSystemGetDriverVersion": lambda: version,
+            "nvmlSystemGetCudaDriverVersion": lambda: cuda,
+            "nvmlDeviceGetCount": lambda: len(names),
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetName": lambda index: names[index],
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, answer)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(torch.version, "cuda", built_for)
+        monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 0, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_init", fail, raising=False)
+        monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: len(names))
+        for name, value in {"_initialized": False, "_cached_device_count": None, "_cudart": object()}.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+
+    return install
 
 
 @pytest.fixture

@@ -24,18 +24,19 @@ from graf.memory.budget import budget_bytes
 from graf.memory.leaks import duration
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
+from graf.runtime.cards import nvidia_driver, unusable_cards
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.guard import WITH_SMALLEST, attempt
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
+from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 
 import imageio_ffmpeg
 import psutil
-import pynvml
 import torch
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -92,9 +93,9 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
         ("CUDA", str(torch.version.cuda or "none")),
         ("driver", driver_version()),
     ]
-    for i in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(i)
-        rows.append((f"cuda:{i}", f"{torch.cuda.get_device_name(i)}, {size(free)} of {size(total)} free"))
+    rows += [(f"cuda:{i}", card(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    if why := unusable_cards():
+        rows.append(("cards", why))
     return [
         *rows,
         ("device", str(device)),
@@ -112,13 +113,17 @@ def number_format(training: TrainingConfig, device: torch.device) -> tuple[str, 
 
 
 def driver_version() -> str:
-    if not torch.cuda.is_available():
-        return "none that PyTorch can use"
+    driver = nvidia_driver()
+    return f"{driver.version}, for CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver else "none that answers"
+
+
+def card(index: int) -> str:
+    """Name and memory of a card."""
     try:
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError as error:
-        return f"unknown ({error})"
+        free, total = torch.cuda.mem_get_info(index)
+    except RuntimeError as error:  # such as of a card that another process has for itself
+        return f"{torch.cuda.get_device_name(index)}: {first_line(error)}"
+    return f"{torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
 
 
 def storage(config: Config) -> list[tuple[str, str]]:

@@ -2,36 +2,45 @@
 
 import contextlib
 import ctypes
+import logging
 import sys
 
 from graf.errors import GrafError
+from graf.runtime.cards import unusable_cards
 from graf.runtime.limits import process_bytes
 
 import torch
+
+log = logging.getLogger("graf")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wide network's step holds
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`, which becomes the current device.
+    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`. A card has its index, and becomes the current device.
 
-    Raises GrafError for what this machine lacks.
+    `auto` warns where it takes the CPU beside a card that PyTorch cannot use. Raises GrafError for what this machine lacks.
     """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto" and not torch.cuda.is_available():
+        if why := unusable_cards():
+            log.warning("%s. The CPU is taken; --device cpu does so without this warning", why)
+        return torch.device("cpu")
     try:
-        device = torch.device(name)
+        device = torch.device("cuda" if name == "auto" else name)
     except RuntimeError:
         raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N") from None
     if device.type not in ("cpu", "cuda"):
         raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    if device.type == "cuda":
-        n_devices = torch.cuda.device_count()
-        if not torch.cuda.is_available() or (device.index or 0) >= n_devices:
-            raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
-        if device.index is not None:
-            torch.cuda.set_device(device)
+    if device.type == "cpu":
+        return device
+    if why := unusable_cards():
+        raise GrafError(f"--device {name}: {why}; or take --device cpu")
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= n_devices:
+        raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    torch.cuda.set_device(device)
     return device
 
 

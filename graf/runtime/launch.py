@@ -77,18 +77,18 @@ def _variable(name: str) -> int:
 
 
 def _own_device(name: str, local_rank: int) -> torch.device:
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        n_cards = torch.cuda.device_count()
+        if local_rank >= n_cards:
+            raise GrafError(
+                f"LOCAL_RANK {local_rank}: this machine has {n_cards} CUDA device(s); start at most so many processes on it, "
+                "or add --device cpu"
+            )
+        return choose_device(f"cuda:{local_rank}")
     device = choose_device(name)
-    if device.type == "cpu":
-        return device
-    if device.index is not None:
+    if device.type == "cuda":
         raise GrafError(f"--device {name}: every process takes a card of its own; name cuda or auto")
-    n_cards = torch.cuda.device_count()
-    if local_rank >= n_cards:
-        raise GrafError(
-            f"LOCAL_RANK {local_rank}: this machine has {n_cards} CUDA device(s); start at most so many processes on it, or "
-            "add --device cpu"
-        )
-    return choose_device(f"cuda:{local_rank}")
+    return device
 
 
 def _connect(device: torch.device) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from graf.config import load_config
 from graf.memory import budget
 from graf.memory.budget import budget_bytes, keep_to, watched_budgets
+from graf.runtime.device import choose_device
 from graf.runtime.limits import GB
 
 import psutil
@@ -62,6 +63,16 @@ def test_a_card_is_judged_by_what_is_free_on_it(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (6 * GB, 8 * GB))
     assert [budget_bytes(memory(gb), torch.device("cuda")) for gb in (0, 3, 7)] == [6 * GB, 3 * GB, 6 * GB]
+
+
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_the_budget_of_a_card_is_a_share_of_its_memory(cards, name, index):
+    """By PyTorch's own functions, which take no card without an index here: 3 of 8 GB."""
+    calls = cards("NVIDIA A", "NVIDIA B")
+    device = choose_device(name)
+    assert budget_bytes(memory(3), device) == 3 * GB and budget_bytes(memory(7), device) == 6 * GB
+    keep_to(memory(3), device)
+    assert calls[-1] == ("setMemoryFraction", 3 / 8, index)
 
 
 def test_less_than_python_takes_is_refused(monkeypatch):

@@ -19,7 +19,7 @@ import pytest
 import torch
 from command_line import ROOT
 
-CARD = torch.device("cuda")
+CARD = torch.device("cuda", 0)
 N_CARDS = torch.cuda.device_count()
 FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_CARDS == 0, reason="no CUDA card here")]

@@ -398,14 +398,20 @@ def test_variables_that_do_not_fit_are_named(monkeypatch, variables, said):
         pass
 
 
-def test_every_process_takes_its_own_card(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    taken = []
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    assert launch._own_device("auto", 1) == torch.device("cuda", 1) == taken[0]
+def test_every_process_takes_its_own_card(cards):
+    calls = cards("NVIDIA A", "NVIDIA A")
+    for name in ("auto", "cuda"):
+        assert launch._own_device(name, 1) == torch.device("cuda", 1)
+        assert calls == [("setDevice", 1)]  # and no other card has been touched
+        calls.clear()
     assert launch._own_device("cpu", 1) == torch.device("cpu")
     with pytest.raises(GrafError, match="LOCAL_RANK 2: this machine has 2 CUDA device"):
         launch._own_device("cuda", 2)
     with pytest.raises(GrafError, match="--device cuda:1: every process takes a card of its own"):
         launch._own_device("cuda:1", 0)
+
+
+def test_processes_on_cards_that_pytorch_cannot_use_are_told_why(driver):
+    driver("NVIDIA A", "NVIDIA A")
+    with pytest.raises(GrafError, match="--device cuda: NVIDIA A cannot be used by PyTorch"):
+        launch._own_device("cuda", 1)

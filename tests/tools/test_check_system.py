@@ -51,6 +51,29 @@ def test_a_small_config_fits_and_is_measured(check):
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
 
 
+def test_a_driver_that_is_too_old_for_pytorch_is_told_and_the_cpu_checked(check, driver):
+    driver("NVIDIA GeForce GTX 1650")
+    status, text = check("--config", str(SMOKE), "--budget_gb", "64", "--no_step")
+    assert status == 0 and "64.00 GB free on cpu" in text
+    assert re.search(r"^  driver +535.54, for CUDA up to 12.2$", text, re.MULTILINE)
+    assert re.search(r"^  CUDA +13.0$", text, re.MULTILINE)
+    assert re.search(r"^  cards +NVIDIA GeForce GTX 1650 cannot be used by PyTorch .*cu12x", text, re.MULTILINE)
+
+
+def test_cards_are_listed_also_where_one_is_taken(module, cards, monkeypatch):
+    cards("NVIDIA A", "NVIDIA B")
+
+    def free(index):
+        if index == 0:
+            raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable\nand more")
+        return 6 * GB, 8 * GB
+
+    monkeypatch.setattr(torch.cuda, "_cudart", SimpleNamespace(cudaMemGetInfo=free))
+    rows = dict(module.machine(torch.device("cuda", 1)))
+    assert rows["cuda:0"] == "NVIDIA A: CUDA-capable device(s) is/are busy or unavailable"
+    assert rows["cuda:1"] == "NVIDIA B, 6.00 GB of 8.00 GB free" and rows["device"] == "cuda:1"
+
+
 def test_what_it_advises_fits(check):
     flags = ("--device", "cpu", "--budget_gb", "1", "--no_step", "--set", "training.micro_batch=8", "nerf.checkpoint_rays=0")
     status, text = check(*flags)

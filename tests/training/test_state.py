@@ -213,21 +213,17 @@ def test_a_device_that_is_not_here_is_an_error_that_names_it(name):
         choose_device(name)
 
 
-def test_devices_that_are_here(monkeypatch):
+def test_devices_that_are_here(cards):
     assert choose_device("cpu") == torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    calls = cards()
     assert choose_device("auto") == torch.device("cpu")
     with pytest.raises(GrafError, match="sees 0 CUDA"):
         choose_device("cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    current = []
-    monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert choose_device("auto").type == "cuda"
-    assert choose_device("cuda").type == "cuda"
-    assert current == []
-    assert choose_device("cuda:1") == torch.device("cuda:1")
-    assert current == [torch.device("cuda:1")]  # or the CUDA functions that are given no device would ask another card
+    assert calls == []
+    calls = cards("NVIDIA A", "NVIDIA A")
+    for name, index in (("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)):
+        assert choose_device(name) == torch.device("cuda", index)
+        assert calls.pop() == ("setDevice", index)  # or the CUDA functions that are given no device would ask another card
+    assert choose_device("cuda") == torch.device("cuda", 1)  # the current one
     with pytest.raises(GrafError, match="sees 2 CUDA"):
         choose_device("cuda:2")
