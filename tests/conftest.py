@@ -75,6 +75,7 @@ def cards(monkeypatch):
 
         for module in (torch.cuda, torch.cuda.memory):
             monkeypatch.setattr(module, "_lazy_init", lambda: None)
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
         monkeypatch.setattr(torch.cuda, "_cached_device_count", None)
         monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: -1)  # which asks this machine's driver
         monkeypatch.setattr(torch.cuda, "_get_device_properties", properties, raising=False)

@@ -31,7 +31,7 @@ from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_by
 from graf.runtime.guard import WITH_SMALLEST, attempt
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line
-from graf.runtime.precision import AmpSettings, multiplies_bfloat16
+from graf.runtime.precision import AmpSettings, multiplies_bfloat16, why_not_float16
 from graf.training.state import TrainState
 from graf.training.steps import discriminator_step, generator_step
 
@@ -108,8 +108,10 @@ def number_format(training: TrainingConfig, device: torch.device) -> tuple[str, 
     """The number format of training with this config here, and the one of mixed precision."""
     mixed = dataclasses.replace(training, use_amp=True)
     here, with_amp = (AmpSettings.choose(settings, device).number_format for settings in (training, mixed))
-    why = "" if multiplies_bfloat16(device) else ", the processor having no bfloat16 products"
-    return "number format", f"{here}; with --use_amp {with_amp}{why}"
+    reasons = [] if multiplies_bfloat16(device) else ["the processor having no bfloat16 products"]
+    if reasons and device.type == "cuda" and (why := why_not_float16(device)):
+        reasons.append(why)
+    return "number format", ", ".join([f"{here}; with --use_amp {with_amp}", *reasons])
 
 
 def driver_version() -> str:

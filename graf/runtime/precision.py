@@ -1,25 +1,34 @@
 """The number format that a run's networks compute in: the only place that decides where mixed precision pays off.
 
 It does where the processor has instructions for 16-bit products. On other CPUs, such as those with AVX2 only, bfloat16 products
-are computed one by one, so mixed precision means float32 there unless the config names bfloat16.
+are computed one by one, so mixed precision means float32 there unless the config names bfloat16. It does likewise on GPUs that
+have no tensor cores, or whose convolutions in float16 are wrong, unless the config names float16.
 """
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import math
 import os
 import platform
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from graf.config import TrainingConfig
 from graf.runtime.private_torch import ARM, multiplies_bfloat16_on_cpu
 
 import torch
+from torch.nn import functional as F
 
 log = logging.getLogger("graf")
 
 TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py speed --dtype bfloat16)
 NARROW = ("DEFAULT", "NO AVX", "AVX2")  # of torch.backends.cpu.get_cpu_capability: without AVX-512
+FIRST_WITH_TENSOR_CORES = 7, 0  # compute capability: Volta
+WITHOUT_TENSOR_CORES = re.compile(r"\b(GTX 16\d\d|MX\d{3}|T\d{3,4})\b")  # of 7.5: chips TU116 and TU117 (a T4 has tensor cores)
+LARGEST_ERROR = 0.01  # of a convolution in float16, of which rounding makes less than 0.001
 WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of ONEDNN_MAX_CPU_ISA's names that allow them
 
 
@@ -33,14 +42,15 @@ class AmpSettings:
     @classmethod
     def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
         """As training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device multiplies it, else float16
-        on a card and float32 on a CPU, where float16, a format of cards, is taken for `auto`."""
+        on a GPU that is fast and right in it, else float32. On a CPU float16, a format of GPUs, is taken for `auto`."""
         if not training.use_amp:
             return cls(device.type, torch.float32)
         on_cpu, named = device.type == "cpu", training.amp_dtype
-        if named == "auto" or (on_cpu and named == "float16"):
-            without = torch.float32 if on_cpu else torch.float16
-            return cls(device.type, torch.bfloat16 if multiplies_bfloat16(device) else without)
-        return cls(device.type, getattr(torch, named))
+        if named != "auto" and not (on_cpu and named == "float16"):
+            return cls(device.type, getattr(torch, named))
+        if multiplies_bfloat16(device):
+            return cls(device.type, torch.bfloat16)
+        return cls(device.type, torch.float32 if on_cpu or why_not_float16(device) else torch.float16)
 
     @property
     def enabled(self) -> bool:
@@ -65,8 +75,14 @@ class AmpSettings:
 
 
 def log_number_format(training: TrainingConfig, device: torch.device) -> None:
-    """Log one line where mixed precision is requested but is float32, another format, or slow here."""
-    if not training.use_amp or device.type != "cpu":
+    """Log one line where mixed precision is requested but is float32, another format, or slow or wrong here."""
+    if not training.use_amp:
+        return
+    if device.type == "cuda":
+        if training.amp_dtype == "float16" and (why := why_not_float16(device)):
+            log.warning("training.amp_dtype: float16, but %s; training.amp_dtype=auto takes another format here", why)
+        elif training.amp_dtype == "auto" and not multiplies_bfloat16(device) and (why := why_not_float16(device)):
+            log.info("mixed precision: %s; training in float32", why)
         return
     if multiplies_bfloat16(device):
         if training.amp_dtype == "float16":
@@ -89,6 +105,48 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     if platform.machine().lower() in ARM:
         return instructions
     return instructions and torch.backends.mkldnn.is_available() and not _held_back()
+
+
+def why_not_float16(device: torch.device) -> str:
+    """Why a GPU should not compute in float16: wrong convolutions, or no tensor cores, without which it saves memory alone.
+
+    "" where it should, and where there is no GPU, as when a step is planned on another machine.
+    """
+    if not torch.cuda.is_available():
+        return ""
+    name, error = torch.cuda.get_device_name(device), float16_error(device)
+    if math.isinf(error):
+        return f"a convolution in float16 is not finite on this {name}"
+    if error > LARGEST_ERROR:
+        return f"a convolution in float16 is off by {error:.0%} of float32's on this {name}"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FIRST_WITH_TENSOR_CORES or (capability == (7, 5) and WITHOUT_TENSOR_CORES.search(name)):
+        return f"this {name} has no tensor cores"
+    return ""
+
+
+@functools.cache
+def float16_error(device: torch.device, side: int = 64) -> float:
+    """The largest relative error in float16, against float32, of three convolutions of a side x side image and their gradients;
+    infinite where something is not finite.
+
+    They are those of PyTorch's issue 58123, which gave NaN on a GTX 1660; 69449 and 77955 are of the same kind.
+    """
+    rng = torch.Generator().manual_seed(0)
+    widths = 32, 64, 128, 256
+    images = torch.randn((1, widths[0], side, side), generator=rng).half().to(device)
+    weights = [torch.randn((m, n, 3, 3), generator=rng).div(3 * n**0.5).half().to(device) for n, m in pairwise(widths)]
+
+    def convolved(dtype: torch.dtype) -> list[torch.Tensor]:
+        out, learning = images.to(dtype), [weight.to(dtype).requires_grad_() for weight in weights]
+        for weight in learning:
+            out = F.conv2d(out, weight)
+        gradients = torch.autograd.grad(out.float().square().sum() / side**2, learning)
+        return [tensor.detach().float() for tensor in (out, *gradients)]
+
+    pairs = zip(convolved(torch.float16), convolved(torch.float32), strict=True)
+    errors = [float((found - wanted).norm() / wanted.norm()) for found, wanted in pairs]
+    return max(error if math.isfinite(error) else math.inf for error in errors)
 
 
 def _held_back() -> bool:

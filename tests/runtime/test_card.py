@@ -12,6 +12,7 @@ from graf.data.toy_cars import ToyCars
 from graf.memory.budget import keep_to
 from graf.memory.readings import CARD_READINGS, Card, read_allocator
 from graf.models.generator import Generator
+from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.state import TrainState, restore
 from graf.training.steps import discriminator_step, generator_step
 
@@ -48,6 +49,10 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
     state.scaler_g.update(1024.0)
     take_steps(state, images, labels, 1)
     assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
+
+
+def test_what_the_card_computes_in_float16_is_compared_with_float32():
+    assert (float16_error(CARD) <= LARGEST_ERROR) == ("convolution" not in why_not_float16(CARD))
 
 
 def test_each_weight_of_grafs_field_has_a_gradient_in_float16(concat, photographs, labels):

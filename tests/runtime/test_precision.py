@@ -1,17 +1,22 @@
 """Mixed precision where the processor multiplies 16-bit numbers, float32 elsewhere, and nobody is slowed down in silence."""
 
 import logging
+import math
 import platform
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
+from graf.config import CONFIG_DIR, load_config, override
 from graf.memory.planner import estimate_step
+from graf.memory.sizes import starting_sizes
 from graf.runtime import precision, private_torch
-from graf.runtime.precision import AmpSettings, log_number_format, multiplies_bfloat16
+from graf.runtime.limits import GB
+from graf.runtime.precision import LARGEST_ERROR, AmpSettings, float16_error, log_number_format, multiplies_bfloat16
 from graf.training.samples import write_samples
 from graf.training.state import TrainState, restore
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
@@ -19,7 +24,8 @@ FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
 
 @pytest.fixture
 def products(monkeypatch):
-    """Say whether the device has bfloat16 products."""
+    """Say whether the device has bfloat16 products; a GPU is fast and right in float16."""
+    monkeypatch.setattr(precision, "why_not_float16", lambda _: "")
     return lambda there: monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: there)
 
 
@@ -61,6 +67,132 @@ def test_products_under_autocast_have_the_chosen_format(smoke, products, use_amp
         with amp.autocast(enabled=False):
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == FLOAT32
     assert not amp.scaler().is_enabled()
+
+
+@pytest.fixture
+def gpu(cards, monkeypatch):
+    """A GPU of this name, compute capability, and error of a convolution in float16."""
+
+    def install(name, capability=(7, 5), error=3e-4):
+        cards(name, capability=capability)
+        monkeypatch.setattr(precision, "float16_error", lambda _: error)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "dtype"),
+    [
+        ("NVIDIA GeForce GTX 1650", (7, 5), FLOAT32),
+        ("NVIDIA GeForce GTX 1660 SUPER", (7, 5), FLOAT32),
+        ("GeForce GTX 1650 with Max-Q Design", (7, 5), FLOAT32),
+        ("NVIDIA GeForce MX450", (7, 5), FLOAT32),
+        ("NVIDIA T400 4GB", (7, 5), FLOAT32),
+        ("NVIDIA T1200 Laptop GPU", (7, 5), FLOAT32),
+        ("Quadro T2000 with Max-Q Design", (7, 5), FLOAT32),
+        ("NVIDIA GeForce GTX 1080 Ti", (6, 1), FLOAT32),
+        ("Tesla P100-PCIE-16GB", (6, 0), FLOAT32),
+        ("Tesla T4", (7, 5), FLOAT16),
+        ("NVIDIA T4G", (7, 5), FLOAT16),
+        ("NVIDIA GeForce RTX 2060", (7, 5), FLOAT16),
+        ("Quadro RTX 4000", (7, 5), FLOAT16),
+        ("NVIDIA TITAN RTX", (7, 5), FLOAT16),
+        ("Tesla V100-SXM2-32GB", (7, 0), FLOAT16),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), BFLOAT16),
+        ("NVIDIA GeForce MX570", (8, 6), BFLOAT16),
+    ],
+)
+def test_auto_takes_float16_where_a_gpu_has_tensor_cores(smoke, gpu, name, capability, dtype):
+    """By PyTorch's own functions, from names and capabilities as cards tell them."""
+    gpu(name, capability)
+    assert chosen(smoke, CARD, "training.use_amp=true").dtype == dtype
+    assert chosen(smoke, torch.device("cuda", 0), "training.use_amp=true").dtype == dtype
+
+
+@pytest.mark.parametrize(("error", "dtype"), [(9e-4, FLOAT16), (0.011, FLOAT32), (math.inf, FLOAT32)])
+def test_auto_takes_float32_where_convolutions_in_float16_are_wrong(smoke, gpu, error, dtype):
+    gpu("Tesla T4", error=error)
+    assert chosen(smoke, CARD, "training.use_amp=true").dtype == dtype
+    assert chosen(smoke, CARD, "training.use_amp=true", "training.amp_dtype=float16").dtype == FLOAT16
+
+
+def test_a_gpu_that_is_not_asked_for_16_bits_compares_nothing(smoke, cards, monkeypatch):
+    monkeypatch.setattr(precision, "float16_error", lambda _: pytest.fail("compared"))
+    cards("Tesla T4", capability=(7, 5))
+    assert chosen(smoke, CARD).dtype == FLOAT32
+    cards("NVIDIA A100", capability=(8, 0))
+    assert chosen(smoke, CARD, "training.use_amp=true").dtype == BFLOAT16
+
+
+PLANTED = {  # in one of the three convolutions: output, expected error
+    "right": (lambda out: out, 6e-4),
+    "one pixel": (lambda out: out.index_fill(3, torch.tensor([0]), torch.nan), math.inf),
+    "overflow": (lambda out: out * 65504 * 65504, math.inf),
+    "too large by an eighth": (lambda out: out * 1.125, 0.125),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_convolutions_in_float16_are_compared_with_float32(monkeypatch, planted):
+    (spoil, expected), conv2d = PLANTED[planted], F.conv2d
+
+    def faulty(images, weights):
+        out = conv2d(images, weights)
+        return spoil(out) if images.dtype == FLOAT16 and len(weights) == 256 else out
+
+    monkeypatch.setattr(F, "conv2d", faulty)
+    before = torch.get_rng_state()
+    error = float16_error.__wrapped__(CPU, side=8)
+    if planted == "right":
+        assert 0 < error < 1e-3 < LARGEST_ERROR
+    elif math.isfinite(expected):
+        # the gradient of a square has the factor twice
+        assert error == pytest.approx((1 + expected) ** 2 - 1, rel=0.01)
+    else:
+        assert error == math.inf
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "named", "level", "said"),
+    [
+        ("GTX 1650", 3e-4, "auto", logging.INFO, "mixed precision: this GTX 1650 has no tensor cores; training in float32"),
+        (
+            *("GTX 1650", math.inf, "auto", logging.INFO),
+            "mixed precision: a convolution in float16 is not finite on this GTX 1650; training in float32",
+        ),
+        (
+            *("Tesla T4", 0.25, "auto", logging.INFO),
+            "mixed precision: a convolution in float16 is off by 25% of float32's on this Tesla T4; training in float32",
+        ),
+        (
+            *("GTX 1650", math.inf, "float16", logging.WARNING),
+            "training.amp_dtype: float16, but a convolution in float16 is not finite on this GTX 1650; "
+            "training.amp_dtype=auto takes another format here",
+        ),
+        ("Tesla T4", 3e-4, "auto", None, ""),
+        ("Tesla T4", 3e-4, "float16", None, ""),
+    ],
+)
+def test_a_line_says_why_a_gpu_does_not_train_in_float16(smoke, gpu, caplog, name, error, named, level, said):
+    gpu(name, error=error)
+    with caplog.at_level(logging.INFO, "graf"):
+        log_number_format(smoke("training.use_amp=true", f"training.amp_dtype={named}").training, CARD)
+        log_number_format(smoke(f"training.amp_dtype={named}").training, CARD)  # without use_amp: nothing
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == ([] if level is None else [(level, said)])
+
+
+def test_safe_training_fits_4_gb_in_float32_too(gpu):
+    """By the planner, on the GTX 1650 that it is for, which trains in float32."""
+    config = load_config(CONFIG_DIR / "safe_training.yaml")
+    gpu("Tesla T4")
+    in_float16 = estimate_step(config, "cuda").total_bytes
+    gpu("NVIDIA GeForce GTX 1650")
+    in_float32 = estimate_step(config, "cuda").total_bytes
+    assert in_float16 < in_float32 == estimate_step(override(config, ["training.use_amp=false"]), "cuda").total_bytes
+    assert in_float32 < GB  # of 4
+    sizes = starting_sizes(config, "cuda", 3 * GB)
+    assert (sizes.images, sizes.rays) == (4, 0)  # what the config asks for
 
 
 def test_float16_needs_a_scaler_and_bfloat16_none():
