@@ -64,7 +64,7 @@ def main() -> int:
     config = load_config(args.config, args.set)  # here, so that a fault in it is reported once, not by every process
     if args.measure:
         with processes_of_run(args.device) as (processes, device):
-            timed = TimedProcesses(processes.rank, processes.world_size)
+            timed = TimedProcesses(processes.rank, processes.world_size, processes.tensors)
             row = measure(config, args.steps, device, timed)
             if processes.first:
                 log.info(json.dumps(row))

@@ -40,6 +40,12 @@ def test_one_argument_chooses_between_cards_and_cpus():
     assert "$(TORCH_INDEX)" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+def test_the_image_has_the_compilers_that_training_compile_needs():
+    """PyTorch's C++ and, on a card, Triton's C: Debian's g++ depends on gcc and on the headers of both."""
+    install = next(words for words in instructions() if "apt-get" in words)
+    assert "g++" in install[install.index("install") : install.index("rm")]
+
+
 def test_nothing_that_git_ignores_comes_into_the_image():
     lines = (ROOT / ".dockerignore").read_text().split()
     ignored = {line.strip("/").removeprefix("**/") for line in lines} | {"*.pyc"}

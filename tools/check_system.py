@@ -95,7 +95,7 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
     ]
     rows += [(f"cuda:{i}", card(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
     if why := unusable_cards():
-        rows.append(("cards", why))
+        rows.append(("GPUs", why))
     return [
         *rows,
         ("device", str(device)),

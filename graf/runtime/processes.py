@@ -4,6 +4,9 @@ Each process computes its own rows of every batch; the gradients are all-reduced
 each process does as a run in one would. Before the processes exchange tensors or objects they all-reduce a status code, a small
 number on the CPU: 0, or that one of them ran out of memory, received a signal, or failed. So no process waits for one that is
 not coming: a process that fails takes part in the next all-reduce with FAILED, and the others end with it.
+
+Tensors are summed in a group of their own, with a timeout of minutes, as all processes have just said that they come: where one
+is lost in between, the others end. Status codes may wait for hours, such as for the first process's FID.
 """
 
 import contextlib
@@ -28,16 +31,27 @@ class AnotherProcessFailed(GrafError):
     """This process ends because another one of the run does, whose message says why."""
 
 
+class ConnectionLost(AnotherProcessFailed):
+    """Another process was killed or hangs, or the network to it is gone: this process's message is the only one."""
+
+
 class OutOfMemoryElsewhere(MemoryError):
     """Another process of the run ran out of memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes of a run, of which this one is the `rank`-th of `world_size`. Without others nothing here waits."""
+    """The processes of a run, of which this one is the `rank`-th of `world_size`. Without others nothing here waits.
+
+    tensors: the group that tensors are summed in; None for the one that status codes and objects go through. status: holds the
+    code that is exchanged, to the end: in torch 2.6 a thread of the connection that has its last reference, once an exchange
+    has failed, waits for Python's lock while Python waits for the thread.
+    """
 
     rank: int = 0
     world_size: int = 1
+    tensors: dist.ProcessGroup | None = None
+    status: Tensor = dataclasses.field(default_factory=lambda: torch.tensor(0), compare=False, repr=False)
 
     @property
     def alone(self) -> bool:
@@ -95,7 +109,7 @@ class Processes:
         """The buffer, which now holds the sum over all processes; call `any` or `barrier` just before."""
         if not self.alone:
             with _connected():
-                dist.all_reduce(buffer)
+                dist.all_reduce(buffer, group=self.tensors)
         return buffer
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
@@ -160,10 +174,10 @@ class Processes:
             return True
 
     def _largest(self, status: int) -> int:
-        largest = torch.tensor(status)
+        self.status.fill_(status)
         with _connected():
-            dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
+            dist.all_reduce(self.status, dist.ReduceOp.MAX)
+        return int(self.status)
 
     def _all_gather(self, value: T) -> list[T]:
         """The small values of all processes, by their rank."""
@@ -185,4 +199,4 @@ def _connected() -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = str(error).splitlines()[0].split("] ", 1)[-1].split(". ")[0]  # without the library's file, line and greetings
-        raise AnotherProcessFailed(f"another process of the run is gone, or the network to it ({said})") from None
+        raise ConnectionLost(f"another process of the run is gone or hangs, or the network to it ({said})") from None

@@ -1,6 +1,7 @@
 """Each path of the code that only a card takes, once: `make test-gpu`."""
 
 import json
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -19,6 +20,7 @@ from graf.training.steps import discriminator_step, generator_step
 import pytest
 import torch
 from command_line import ROOT
+from test_distributed import run_that_loses_its_second_process
 
 CARD = torch.device("cuda", 0)
 N_CARDS = torch.cuda.device_count()
@@ -107,6 +109,13 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, label
     restore(tmp_path / "model.pt", second)
     take_steps(second, images, labels, 2)
     assert all(torch.equal(p, q) for p, q in zip(weights(straight), weights(second), strict=True))
+
+
+@pytest.mark.skipif(N_CARDS < 2, reason="fewer than two CUDA cards here")
+@pytest.mark.parametrize("loss", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_is_lost_in_the_middle_of_a_step_ends_the_other(tmp_path, loss):
+    statuses, said, step = run_that_loses_its_second_process(tmp_path, loss, "cuda")
+    assert statuses[0] == 1 and "another process of the run is gone or hangs" in said and step == 2
 
 
 @pytest.mark.skipif(N_CARDS < 2, reason="fewer than two CUDA cards here")

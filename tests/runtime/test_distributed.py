@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 import signal
+import socket
 import sys
 import time
 from contextlib import closing
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import save_checkpoint
+from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
@@ -54,15 +57,20 @@ RUNS = {
     ),
 }  # fmt: skip
 REFINED = RUNS["refine, r1, accumulation"]
+LOST = (  # settings of the run that loses a process
+    *UNREFINED, "training.max_steps=4", "training.save_every=1", "training.fid_every=0", "training.sample_every=0",
+    "training.monitoring=none", "memory.interval_s=0",
+)  # fmt: skip
+CPU = torch.device("cpu")
 
 
-def build(overrides, processes=ALONE):
+def build(overrides, processes=ALONE, device=CPU):
     """A state, and 16 noise images with a camera each."""
     config = load_config(CONFIG_DIR / "smoke.yaml", overrides)
     rng = torch.Generator().manual_seed(3)
     images = torch.randint(256, (16, config.data.channels, 16, 16), generator=rng).to(torch.uint8)
     dataset = ToyCars(images, Labels.of_poses(sample_poses(16, config.data, rng)), "noise")
-    return TrainState(config, torch.device("cpu"), processes=processes), dataset
+    return TrainState(config, device, processes=processes), dataset
 
 
 def take_steps(state, dataset, until):
@@ -117,6 +125,7 @@ def in_two_processes(rank, folder):
         processes.require_same(rank, "ranks")
     except GrafError as error:
         found["not the same"] = str(error)
+    found["other cards"] = started_on_other_cards(processes)
     torch.save(found, f"{folder}/found_{rank}.pt")
     fail_alone(processes, folder)
 
@@ -183,6 +192,18 @@ def first_after_memory_ran_out(processes):
     return retry_smaller(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", processes)
 
 
+def started_on_other_cards(processes):
+    """How each process ends, or what it says, where all have cards of a model of their own."""
+    torch.cuda.get_device_name = lambda device: f"NVIDIA {processes.rank}"
+    try:
+        with launch._ending_together(processes):
+            launch.require_one_model(processes, torch.device("cuda", 0))
+    except GrafError as error:
+        return str(error)
+    except SystemExit as ended:
+        return ended.code
+
+
 def fail_alone(processes, folder):
     """The second process fails; the first, which would wait for it, ends, too."""
     status, said = 0, ""
@@ -204,6 +225,49 @@ def fail_alone(processes, folder):
 def names_of_threads():
     """Those of this process, as far as the system tells."""
     return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+
+
+def lose_the_second(rank, folder, loss, device_name, port):
+    """A run of two processes. In the third step the second, which has agreed to an exchange, does not come: it is sent the
+    signal `loss`, or raises an error that says so."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    launch.TENSOR_TIMEOUT = timedelta(seconds=6)
+    log = logging.getLogger("graf")
+    log.addHandler(logging.FileHandler(f"{folder}/said_{rank}.txt"))
+    with launch.processes_of_run(device_name) as (processes, device):
+        state, dataset = build((*LOST, f"training.outdir={folder}"), processes, device)
+        state.config.run_dir.mkdir(exist_ok=True)
+        exchange = Processes.all_reduce
+
+        def all_reduce(processes, buffer):
+            if state.step == 2 and rank == 1 and isinstance(loss, str):
+                raise GrafError(loss)
+            if state.step == 2 and rank == 1:
+                os.kill(os.getpid(), loss)
+            return exchange(processes, buffer)
+
+        Processes.all_reduce = all_reduce
+        train(state, dataset, Interruption())
+
+
+def run_that_loses_its_second_process(folder, loss, device_name="cpu"):
+    """Both exit statuses, None of one that had to be killed, what the first one said, and the step of the checkpoint left."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    arguments = folder, loss, device_name, port
+    context = mp.start_processes(lose_the_second, arguments, nprocs=2, join=False, start_method="spawn")
+    context.processes[0].join(100)
+    context.processes[1].join(0 if loss == signal.SIGSTOP else 30)
+    statuses = [process.exitcode for process in context.processes]
+    for process in context.processes:
+        process.kill()
+        process.join()
+    state, _ = build((*LOST, f"training.outdir={folder}"))
+    restore(newest_checkpoint(state.config.run_dir), state)
+    return statuses, (folder / "said_0.txt").read_text(), state.step
 
 
 @pytest.fixture(scope="module")
@@ -342,9 +406,27 @@ def test_other_weights_in_one_process_are_noticed(found):
     assert found[1]["not the same"].startswith("process 1 of 2: ranks differ")
 
 
+def test_cards_of_different_models_are_refused_before_they_are_connected(found):
+    assert found[0]["other cards"] == 1
+    assert found[1]["other cards"].startswith(
+        "process 1 of 2 has NVIDIA 1, the first one NVIDIA 0; a run needs GPUs of one model"
+    )
+
+
 def test_an_error_in_one_process_ends_both_at_once_and_only_it_speaks(folder):
     ends = [torch.load(folder / f"end_{rank}.pt") for rank in range(2)]
     assert [(status, said) for status, said, _ in ends] == [(1, ""), (2, "data/left.png: cannot be read")]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows")
+@pytest.mark.parametrize(("loss", "status"), [("SIGKILL", -9), ("SIGSTOP", None), ("data/left.png: cannot be read", 1)])
+def test_a_process_that_is_lost_in_the_middle_of_a_step_ends_the_other(tmp_path, loss, status):
+    """The connection of one that is killed closes. Of one that is stopped, or has an error of its own, it stays open, as with
+    NCCL, which waits however a process is lost: the timeout ends what waits for it."""
+    statuses, said, step = run_that_loses_its_second_process(tmp_path, getattr(signal, loss, loss))
+    assert statuses == [1, status]  # multiprocessing's 1 for the error
+    assert "process 0 of 2 ends: another process of the run is gone or hangs, or the network to it" in said
+    assert step == 2
 
 
 def test_no_thread_of_the_connection_is_left_at_the_end(folder):
@@ -396,6 +478,33 @@ def test_variables_that_do_not_fit_are_named(monkeypatch, variables, said):
         monkeypatch.setenv(name, value)
     with pytest.raises(GrafError, match=said), launch.processes_of_run("cpu"):
         pass
+
+
+@pytest.mark.parametrize(("named", "waits"), [(None, "1"), ("0", "0")])
+def test_tensors_have_a_group_of_their_own_whose_timeout_is_an_error(monkeypatch, named, waits):
+    made, summed = [], []
+    monkeypatch.setattr(dist, "new_group", lambda **options: made.append(options) or "the group")
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: summed.append(group))
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: device)  # there is no card here
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", named or "")
+    if named is None:
+        monkeypatch.delenv("TORCH_NCCL_BLOCKING_WAIT")
+    assert launch.tensor_group(torch.device("cuda", 0)) == launch.tensor_group(CPU) == "the group"
+    assert made == [{"timeout": timedelta(minutes=5), "backend": backend} for backend in ("nccl", "gloo")]
+    assert summed == ["the group"] * 2
+    assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == waits
+
+    Processes(0, 2, "the group").all_reduce(torch.ones(1))
+    assert summed == ["the group"] * 3
+
+
+def test_a_network_that_does_not_lead_to_the_others_is_named(monkeypatch):
+    def unreachable(**options):
+        raise RuntimeError("Connection refused\nand more")
+
+    monkeypatch.setattr(dist, "new_group", unreachable)
+    with pytest.raises(GrafError, match=r"cannot exchange tensors \(Connection refused\); .*GLOO_SOCKET_IFNAME"):
+        launch.tensor_group(CPU)
 
 
 def test_every_process_takes_its_own_card(cards):

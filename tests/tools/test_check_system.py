@@ -57,7 +57,7 @@ def test_a_driver_that_is_too_old_for_pytorch_is_told_and_the_cpu_checked(check,
     assert status == 0 and "64.00 GB free on cpu" in text
     assert re.search(r"^  driver +535.54, for CUDA up to 12.2$", text, re.MULTILINE)
     assert re.search(r"^  CUDA +13.0$", text, re.MULTILINE)
-    assert re.search(r"^  cards +NVIDIA GeForce GTX 1650 cannot be used by PyTorch .*cu12x", text, re.MULTILINE)
+    assert re.search(r"^  GPUs +NVIDIA GeForce GTX 1650 cannot be used by PyTorch .*cu12x", text, re.MULTILINE)
 
 
 def test_cards_are_listed_also_where_one_is_taken(module, cards, monkeypatch):
