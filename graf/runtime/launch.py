@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from graf.errors import GrafError
+from graf.runtime.cards import unusable_cards
 from graf.runtime.device import choose_device
 from graf.runtime.processes import ALONE, AnotherProcessFailed, ConnectionLost, Processes
 
@@ -38,9 +39,9 @@ def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device
     if not processes.first:
         log.setLevel(logging.ERROR)
     try:
-        device = _own_device(device_name, local_rank)
         _connect()
         with _ending_together(processes):
+            device = _own_device(device_name, local_rank)
             require_one_model(processes, device)
             processes = dataclasses.replace(processes, tensors=tensor_group(device))
             yield processes, device
@@ -58,6 +59,8 @@ def require_one_model(processes: Processes, device: torch.device) -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
     first = processes.broadcast(lambda: name)
     if name != first:
+        if device.type == "cpu" and (why := unusable_cards()):
+            name += f" ({why})"
         raise GrafError(
             f"process {processes.rank} of {processes.world_size} has {name}, the first one {first}; a run needs GPUs of one "
             "model: choose them with CUDA_VISIBLE_DEVICES, start the run on other machines, or add --device cpu"

@@ -125,7 +125,9 @@ def in_two_processes(rank, folder):
         processes.require_same(rank, "ranks")
     except GrafError as error:
         found["not the same"] = str(error)
-    found["other cards"] = started_on_other_cards(processes)
+    found["other cards"] = started_on_other_devices(processes, ("cuda:0", "cuda:1"))
+    launch.unusable_cards = lambda: "NVIDIA 1 cannot be used"
+    found["one card"] = started_on_other_devices(processes, ("cuda:0", "cpu"))
     torch.save(found, f"{folder}/found_{rank}.pt")
     fail_alone(processes, folder)
 
@@ -192,12 +194,12 @@ def first_after_memory_ran_out(processes):
     return retry_smaller(lambda: list(processes.map(share, range(counts[-1]))), shrink, "samples", processes)
 
 
-def started_on_other_cards(processes):
-    """How each process ends, or what it says, where all have cards of a model of their own."""
-    torch.cuda.get_device_name = lambda device: f"NVIDIA {processes.rank}"
+def started_on_other_devices(processes, devices):
+    """How each process ends, or what it says, where processes have these devices, cards a model of their own."""
+    torch.cuda.get_device_name = lambda device: f"NVIDIA {device.index}"
     try:
         with launch._ending_together(processes):
-            launch.require_one_model(processes, torch.device("cuda", 0))
+            launch.require_one_model(processes, torch.device(devices[processes.rank]))
     except GrafError as error:
         return str(error)
     except SystemExit as ended:
@@ -407,7 +409,7 @@ def test_other_weights_in_one_process_are_noticed(found):
 
 
 def test_cards_of_different_models_are_refused_before_they_are_connected(found):
-    assert found[0]["other cards"] == 1
+    assert found[0]["other cards"] == found[0]["one card"] == 1
     assert found[1]["other cards"].startswith(
         "process 1 of 2 has NVIDIA 1, the first one NVIDIA 0; a run needs GPUs of one model"
     )
