@@ -1,6 +1,7 @@
 """Look at a trained model in the browser: python view.py, then orbit with the mouse. Needs pip install -e .[viewer]"""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -15,10 +16,24 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--run", type=Path, help="a run's folder; it is read again when its checkpoint changes")
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's")
     p.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
+    p.add_argument(
+        "--allow_host",
+        type=host_name,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name of this machine, or of a proxy, under which browsers open the page; may be repeated",
+    )
     p.add_argument("--port", type=port, default=8080, help="the next free one is taken where it is in use; 0 for any")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--out", type=Path, help="folder of what is saved; by default viewer in the run's folder")
     return p
+
+
+def host_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9.-]+", text):
+        raise argparse.ArgumentTypeError(f"expected a machine's name alone, such as gpu-box.lan, found {text!r}")
+    return text
 
 
 def port(text: str) -> int:

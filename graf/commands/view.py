@@ -12,6 +12,7 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.reporting.object_view import Model
 from graf.reporting.run_status import runs_below
+from graf.reporting.viewer_access import Access
 from graf.runtime.device import choose_device, keep_freed_memory
 
 log = logging.getLogger("graf")
@@ -33,7 +34,8 @@ def view(args: argparse.Namespace) -> int:
         log.info("%d models to choose from in the browser:", len(sources))
         for source in sources:
             log.info("  %s", source)
-    serve(Models(sources, lambda source: load_model(source, args.device, args.out)), args.host, args.port)
+    models = Models(sources, lambda source: load_model(source, args.device, args.out))
+    serve(models, Access(args.host, args.allow_host), args.port)
     return 0
 
 

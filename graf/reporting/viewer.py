@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ from graf.reporting.object_view import (
     turned,
     vertical_fov,
 )
+from graf.reporting.viewer_access import Access
 
 import numpy as np
 import torch
 import viser
+import websockets.asyncio.server
 from torch import Tensor
 from torch.nn import functional as F
 from viser.transforms import SO3
@@ -124,6 +127,35 @@ class Server(viser.ViserServer):
 
     def request_share_url(self, verbose: bool = True) -> None:
         log.warning("a browser asked for a public address of this viewer, which it does not get")
+
+
+@contextlib.contextmanager
+def checked_requests(access: Access) -> Iterator[None]:
+    """A server that viser starts in this block answers requests, of pages and of websockets, only as far as `access` allows.
+
+    viser has no setting for that, but opens its port with `serve` of websockets, whose `process_request` sees requests first.
+    Raises GrafError where it opened one in another way: any page could use that viewer.
+    """
+    serve, served = websockets.asyncio.server.serve, []
+
+    def checked(*args: Any, process_request: Callable, **settings: Any) -> Any:
+        def process(connection: Any, request: Any) -> Any:
+            reason = access.refusal(request.headers.get_all("Host"), request.headers.get_all("Origin"))
+            return connection.respond(HTTPStatus.FORBIDDEN, f"{reason}\n") if reason else process_request(connection, request)
+
+        served.append(True)
+        return serve(*args, process_request=process, **settings)
+
+    websockets.asyncio.server.serve = checked
+    try:
+        yield
+    finally:
+        websockets.asyncio.server.serve = serve
+    if not served:
+        raise GrafError(
+            f"viser {viser.__version__} opens its port in a way that this viewer does not know, and any web page could use it; "
+            "install another one: pip install 'viser==1.1.1'"
+        )
 
 
 class Session:
@@ -351,9 +383,10 @@ class Session:
         if self._left is None or self._reported is None:
             return
         (left, until), reported, self._reported = self._left, self._reported, None
+        start = start_pose(self._view.data)
         if time.monotonic() < until and np.allclose(reported, left, atol=1e-3):
-            self._place(start_pose(self._view.data))
-        else:
+            self._place(start)
+        elif not np.allclose(reported, start[:, 3], atol=1e-3):  # an old report, read late, looks as if it were there already
             self._left = None
 
     def _show_mesh(self) -> Iterator[bool]:
@@ -443,15 +476,15 @@ def _rounded(pose_c2w: Tensor | None) -> tuple:
 class Viewer:
     """The server and the browsers that look at it. `advance` does the work, in the thread that calls it."""
 
-    def __init__(self, models: Models, host: str, port: int):
+    def __init__(self, models: Models, access: Access, port: int):
         """port: the next free one is taken where it is in use, any where it is 0; `port` is the one that was free."""
         models.get(models.sources[0])  # what is wrong with it is told before any browser is open
         warnings.filterwarnings("ignore", message="Queued a", category=UserWarning)  # viser's, where a tab was closed meanwhile
-        self.models, self.host, self.wake = models, host, threading.Event()
+        self.models, self.host, self.wake = models, access.host, threading.Event()
         self.sessions: dict[int, Session] = {}
         self._arrived: deque[viser.ClientHandle] = deque()
-        with _viser_silent():
-            self._server = Server(host=host, port=port, verbose=False)
+        with _viser_silent(), checked_requests(access):
+            self._server = Server(host=access.host, port=port, verbose=False)
         self.port = self._server.get_port()
         self._server.on_client_connect(self._arrive)
 
@@ -491,17 +524,17 @@ class Viewer:
         if self.host in LOCAL:
             log.info("only browsers on this machine reach it; --host 0.0.0.0 lets other machines in")
         else:
-            log.warning("--host %s: whoever reaches this machine can use the viewer and save files with it", self.host)
+            log.warning("--host %s: whoever opens this page can use the viewer and save files with it", self.host)
 
     def stop(self) -> None:
         with _viser_silent():
             self._server.stop()
 
 
-def serve(models: Models, host: str, port: int) -> None:
+def serve(models: Models, access: Access, port: int) -> None:
     """Serve the viewer until Ctrl-C, which ends the program with status 130."""
     signal.signal(signal.SIGINT, _end_at_once)
-    viewer = Viewer(models, host, port)
+    viewer = Viewer(models, access, port)
     viewer.tell()
     while True:
         if not viewer.advance():

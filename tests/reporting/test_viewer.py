@@ -1,5 +1,6 @@
 """The viewer's server and its browsers, with clients that draw nothing. Needs viser, an optional extra."""
 
+import http.client
 import threading
 
 from graf.errors import CheckpointError, GrafError
@@ -14,6 +15,7 @@ pytest.importorskip("viser")
 
 from graf.reporting import viewer as viewer_module  # noqa: E402
 from graf.reporting.viewer import Models, Viewer, pose_of, start_pose  # noqa: E402
+from graf.reporting.viewer_access import Access  # noqa: E402
 from viewer_client import Window, camera  # noqa: E402
 
 
@@ -26,7 +28,7 @@ def model(refine, tmp_path) -> Model:
 @pytest.fixture
 def viewer(model, tmp_path):
     """A viewer whose work is done in a thread, as `serve` does it in the program's own."""
-    viewer, ended = Viewer(Models([tmp_path], lambda source: model), "127.0.0.1", 0), threading.Event()
+    viewer, ended = Viewer(Models([tmp_path], lambda source: model), Access("127.0.0.1"), 0), threading.Event()
 
     def work() -> None:
         while not ended.is_set():
@@ -50,6 +52,43 @@ def opened(viewer: Viewer) -> Window:
     return window
 
 
+def answer(viewer: Viewer, host: str, origin: str | None) -> int:
+    """The HTTP status with which a websocket's handshake is answered: 101 where it is opened."""
+    version = viewer_module.viser.__version__
+    headers = {"Host": host, "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    headers |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": f"viser-v{version}"}
+    connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=60)
+    connection.request("GET", "/", headers=headers | ({"Origin": origin} if origin else {}))
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_a_page_from_elsewhere_cannot_connect(viewer, caplog):
+    here = f"127.0.0.1:{viewer.port}"
+    assert answer(viewer, here, "http://evil.example") == 403
+    assert answer(viewer, here, f"http://localhost:{viewer.port}") == 403  # another name is another page to a browser
+    assert answer(viewer, here, "null") == 403  # of a file, or of a frame in a sandbox
+    assert "http://evil.example" in caplog.text
+    assert not viewer.sessions
+    assert answer(viewer, here, f"http://{here}") == 101
+    assert answer(viewer, here, None) == 101  # no browser: those always say which page it is
+
+
+def test_a_page_whose_name_was_made_to_lead_here_cannot_connect(viewer):
+    """DNS rebinding: page and viewer have one name then, so that the page is not foreign to it."""
+    host = f"evil.example:{viewer.port}"
+    assert answer(viewer, host, f"http://{host}") == 403
+    host = f"localhost:{viewer.port}"
+    assert answer(viewer, host, f"http://{host}") == 101
+
+
+def test_a_viser_that_opens_its_port_in_another_way_is_not_served(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(viewer_module, "Server", lambda **settings: None)
+    with pytest.raises(GrafError, match="any web page could use it; install another one"):
+        Viewer(Models([tmp_path], lambda source: model), Access("127.0.0.1"), 0)
+
+
 def test_each_browser_has_a_state_of_its_own(viewer):
     with opened(viewer) as one, opened(viewer):
         one.set("seed", 5)
@@ -71,6 +110,10 @@ def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_
     with Window(viewer.port) as window:
         window.look(45)
         window.wait(lambda: sent(window) == 1)
+        session = next(iter(viewer.sessions.values()))
+        session._reported = start  # the first report, read only when the start stood in its place
+        viewer.wake.set()
+        window.wait(lambda: session._reported is None)
         window.look(45)
         window.wait(lambda: sent(window) == 2)
         window.look(90)  # by the person before it
@@ -178,7 +221,7 @@ def test_a_model_that_cannot_be_read_is_told_before_anything_is_served(tmp_path)
         raise CheckpointError("no such checkpoint")
 
     with pytest.raises(CheckpointError):
-        Viewer(Models([tmp_path], load), "127.0.0.1", 0)
+        Viewer(Models([tmp_path], load), Access("127.0.0.1"), 0)
 
 
 def test_visers_cameras_look_along_z_and_ours_along_minus_z():
