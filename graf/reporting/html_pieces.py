@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import json
+import logging
 import os
 from html import escape
 from pathlib import Path
@@ -15,7 +16,10 @@ from graf.evaluation.results import COMPARABLE, protocol_title, title
 import imageio.v2 as imageio
 from PIL import Image
 
+log = logging.getLogger("graf")
+
 MB = 1_000_000
+CURVES = "curves"  # the folder of drawn curves beside a page
 FILE_MB = 8  # a larger file is linked
 PAGE_MB = 64  # once a page holds so much, further files are linked
 BESIDE = ("variety", "coverage", "haze", "consistency")  # an evaluation's other measurements, beside the distance to the data
@@ -115,9 +119,25 @@ def head(title: str, script: str = "") -> str:
 class Embedder:
     """Turns files of a run into HTML for a page in page_dir, and counts what the page holds already."""
 
-    def __init__(self, run_dir: Path, page_dir: Path):
+    def __init__(self, run_dir: Path, page_dir: Path, results: Path | None = None):
+        """results: a folder of results outside the run's."""
         self.run_dir, self.page_dir = run_dir, page_dir
         self.bytes_left = PAGE_MB * MB
+        self._homes = [folder.resolve() for folder in (run_dir, page_dir / CURVES, results) if folder is not None]
+        self._refused: set[Path] = set()
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file that is there may be shown: links do not lead it out of the run's folder, the results' or the curves'.
+
+        Whoever made the run could otherwise have any file of whoever writes the page embedded. The log tells what is refused.
+        """
+        target = path.resolve()
+        if any(target.is_relative_to(home) for home in self._homes):
+            return True
+        if path not in self._refused:
+            self._refused.add(path)
+            log.warning("%s: not in the page, as it leads out of the run, to %s", path, target)
+        return False
 
     def figure(self, path: Path, words: str = "", is_wide: bool = False) -> str:
         """The picture or video with words and its name below it; a link that says why where it is too large for the page.

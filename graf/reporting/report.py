@@ -14,6 +14,7 @@ from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.html_pieces import (
+    CURVES,
     FILE_MB,
     MB,
     TABLE_KB,
@@ -75,12 +76,12 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     embedded; those that are too large, or too many, are relative links with a note. `newest`: a folder of results, anywhere,
     to show before those in the run's eval/. Raises GrafError where run_dir is no run's folder.
     """
-    folders = _evaluations(run_dir, newest)
+    embedder = Embedder(run_dir, out_file.parent, newest)
+    folders = _evaluations(run_dir, newest, embedder)
     if not folders and not any((run_dir / part).exists() for part in PARTS):
         raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
-    run = _read_run(run_dir, folders, max_points)
-    embedder = Embedder(run_dir, out_file.parent)
-    curves = {path.stem: path for path in draw_history(run.history, embedder.page_dir / "curves")}
+    run = _read_run(run_dir, folders, max_points, embedder)
+    curves = {path.stem: path for path in draw_history(run.history, embedder.page_dir / CURVES)}
     name = escape(run_dir.resolve().name)
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
         page.write(head(name, SCRIPT))
@@ -100,17 +101,17 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     return out_file
 
 
-def _read_run(run_dir: Path, folders: list[Path], max_points: int) -> _Run:
+def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Embedder) -> _Run:
     rows, newest = run_dir / "metrics.jsonl", folders[0] if folders else None
-    samples, videos = (_by_step(run_dir / name) for name in ("samples", "videos"))
-    paths = sorted(filter(is_shown, _of_evaluation(newest)[0]), key=colours_first) if newest else []
+    samples, videos = (_by_step(run_dir / name, embedder) for name in ("samples", "videos"))
+    paths = sorted(filter(is_shown, _of_evaluation(newest, embedder)[0]), key=colours_first) if newest else []
     return _Run(
         run_dir,
-        read_history(rows, max_points) if rows.is_file() else History(max_points),
-        _config(run_dir / "config.yaml"),
+        read_history(rows, max_points) if _is_own_file(rows, embedder) else History(max_points),
+        _config(run_dir / "config.yaml", embedder),
         folders,
         paths,
-        _json(newest / "metrics.json") if newest else {},
+        _json(newest / "metrics.json", embedder) if newest else {},
         *([files for step, files in found.items() if step >= 0] for found in (samples, videos)),
         [path for found in (samples, videos) for path in found.get(-1, []) if is_shown(path)],
     )
@@ -174,7 +175,7 @@ def _solidity(run: _Run, embedder: Embedder) -> Iterator[str]:
 def _surface(folder: Path, embedder: Embedder) -> Iterator[str]:
     """The first object's mesh, to turn."""
     files = [path for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"object_*{suffix}"))]
-    for file in files:
+    for file in filter(embedder.owns, files):
         size = file.stat().st_size
         if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file)) is not None:
             embedder.bytes_left -= size
@@ -198,7 +199,7 @@ def _lacking(run: _Run, embedder: Embedder) -> Iterator[str]:
         yield _list(words)
     if compared := run.picture(*COMPARED):
         yield _figures(compared, embedder)
-        if sentence := memorised(_json(compared[0].parent / "neighbours.json")):
+        if sentence := memorised(_json(compared[0].parent / "neighbours.json", embedder)):
             yield _paragraph(sentence)
     elif run.folders:
         yield _paragraph("Samples have not been compared with their nearest training images: eval.py --neighbours does that.")
@@ -221,7 +222,7 @@ def _terms(run: _Run, curves: dict[str, Path], embedder: Embedder, max_points: i
             yield from _folded(f"{name} of {len(left)} step{'s' if len(left) > 1 else ''} of training", pieces)
     for folder in run.folders[1:]:
         yield from _folded(folder.name, _evaluation(folder, embedder))
-    if (path := run.folder / "config.yaml").is_file():
+    if _is_own_file(path := run.folder / "config.yaml", embedder):
         yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
 
 
@@ -263,39 +264,41 @@ def _seconds(rows_file: Path) -> float:
     return total
 
 
-def _evaluations(run_dir: Path, newest: Path | None) -> list[Path]:
+def _evaluations(run_dir: Path, newest: Path | None, embedder: Embedder) -> list[Path]:
     """Folders of results: the newest where it is named, then those in eval/, the highest step first."""
-    folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir()]
+    folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir() and embedder.owns(folder)]
     folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
     if newest is None or not newest.is_dir():
         return folders
     return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
 
 
-def _of_evaluation(folder: Path) -> tuple[list[Path], dict[Path, int]]:
+def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[Path, int]]:
     """Files of an evaluation, and the folders in it that hold many, such as the frames of a video, with their numbers."""
-    inside = {path: len(_files_under(path)) for path in sorted(folder.glob("*")) if path.is_dir()}
+    inside = {path: len(_files_under(path, embedder)) for path in sorted(folder.glob("*")) if path.is_dir()}
     crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
-    return [path for path in _files_under(folder) if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
+    paths = _files_under(folder, embedder)
+    return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
 
 
 def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
     """Of a folder in it that holds many files there is a link only."""
-    paths, crowded = _of_evaluation(folder)
+    paths, crowded = _of_evaluation(folder, embedder)
     yield from _files(paths, embedder, [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()])
 
 
 def _tables(folder: Path, embedder: Embedder) -> Iterator[str]:
     """Numbers of an evaluation and links to its files, without the pictures."""
-    paths, crowded = _of_evaluation(folder)
+    paths, crowded = _of_evaluation(folder, embedder)
     links = [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()]
     yield from _files([path for path in paths if not is_shown(path)], embedder, links)
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:
     """The curve of memory.jsonl, and the results of memory_leak_detector.py."""
-    paths = _draw_memory(run_dir / "memory.jsonl", embedder.page_dir / "curves" / "memory.png", max_points)
-    return paths + [path for path in [run_dir / "memory_report.png"] if path.is_file()]
+    rows, watched = run_dir / "memory.jsonl", run_dir / "memory_report.png"
+    paths = _draw_memory(rows, embedder.page_dir / CURVES / "memory.png", max_points)
+    return paths + [watched] * _is_own_file(watched, embedder)
 
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
@@ -322,15 +325,17 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     return [file]
 
 
-def _config(path: Path) -> dict:
+def _config(path: Path, embedder: Embedder) -> dict:
     try:
-        return read_yaml(path) if path.is_file() else {}
+        return read_yaml(path) if _is_own_file(path, embedder) else {}
     except ConfigError:
         return {}
 
 
-def _json(path: Path) -> dict:
+def _json(path: Path, embedder: Embedder) -> dict:
     """The content of a file of results; {} where there is none, or none that can be read."""
+    if not _is_own_file(path, embedder):
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= TABLE_KB * 1000 else {}
     except (OSError, ValueError, RecursionError):
@@ -338,10 +343,10 @@ def _json(path: Path) -> dict:
     return content if isinstance(content, dict) else {}
 
 
-def _by_step(folder: Path) -> dict[int, list[Path]]:
+def _by_step(folder: Path, embedder: Embedder) -> dict[int, list[Path]]:
     """Files by the step that their names begin with, -1 without one; the highest first."""
     steps: dict[int, list[Path]] = {}
-    for path in _files_under(folder):
+    for path in _files_under(folder, embedder):
         steps.setdefault(_step(path.name), []).append(path)
     return {step: steps[step] for step in sorted(steps, reverse=True)}
 
@@ -377,9 +382,15 @@ def _note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>\n'
 
 
-def _files_under(folder: Path) -> list[Path]:
-    """All files of a folder in the order of their names; not what is hidden or half written, and no gif that is an mp4 too."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+def _is_own_file(path: Path, embedder: Embedder) -> bool:
+    return path.is_file() and embedder.owns(path)
+
+
+def _files_under(folder: Path, embedder: Embedder) -> list[Path]:
+    """All files of a folder in the order of their names; not what is hidden or half written or leads out of the run, and no gif
+    that is an mp4 too."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    paths = sorted(filter(embedder.owns, found))
     videos = {path for path in paths if path.suffix == ".mp4"}
     return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
 

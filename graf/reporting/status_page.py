@@ -169,7 +169,7 @@ def _samples(status: RunStatus) -> Iterator[str]:
         return
     embedder = Embedder(status.run_dir, status.run_dir)
     yield '<h2>newest samples</h2>\n<div class="files">\n'
-    for path in status.samples:
+    for path in filter(embedder.owns, status.samples):
         with contextlib.suppress(OSError):
             is_small = path.stat().st_size <= FILE_MB * MB
             yield embedder.figure(path) if is_small else f"<p>{escape(str(path))}: over {FILE_MB} MB, not shown</p>\n"

@@ -265,6 +265,47 @@ def test_results_elsewhere_come_first(run, tmp_path):
     assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
 
 
+def test_links_out_of_the_run_are_refused(run, tmp_path, caplog):
+    """In a run that somebody else made, a link may lead to any file of whoever writes the page."""
+    secret = tmp_path / "private"
+    newest = run / "eval" / "step_00000100"
+    put_png(secret / "photo.png", 66)
+    for name in ("text.json", "config.yaml", "key.png"):
+        (secret / name).write_text('{"password": "hunter2"}')
+    (newest / "photo.png").symlink_to(secret / "photo.png")
+    (newest / "key.png").symlink_to("../../../private/key.png")
+    (newest / "text.json").symlink_to(secret / "text.json")
+    (newest / "metrics.json").symlink_to(secret / "text.json")
+    (newest / "mesh" / "object_00.ply").symlink_to(secret / "key.png")
+    (run / "config.yaml").unlink()
+    (run / "config.yaml").symlink_to(secret / "config.yaml")
+    (run / "memory_report.png").symlink_to(secret / "photo.png")
+    (run / "eval" / "step_00000300").symlink_to(secret, target_is_directory=True)
+    (run / "videos").symlink_to(secret, target_is_directory=True)
+    (newest / "again.png").symlink_to("sweep_rgb.png")
+    page = page_of(run)
+    assert "eval/step_00000100/again.png" in page.captions
+    assert page.captions[0] == "eval/step_00000100/sweep_rgb.png"  # of the newest evaluation that is the run's
+    assert (secret / "photo.png").read_bytes() not in [content(attributes)[1] for _, attributes in page.media]
+    text = (run / "report.html").read_text(encoding="utf-8")
+    assert "hunter2" not in text and base64.b64encode((secret / "key.png").read_bytes()).decode() not in text
+    assert not [name for name in (*page.captions, *page.links) if "photo" in name or "key" in name or "text.json" in name]
+    for name in ("photo.png", "key.png", "text.json", "config.yaml", "memory_report.png", "object_00.ply"):
+        told = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+        assert told and all(str(secret.resolve()) in message for message in told)
+    assert f"{newest / 'photo.png'}: not in the page, as it leads out of the run, to {secret / 'photo.png'}" in caplog.text
+
+
+def test_a_run_or_its_results_may_lie_behind_a_link(run, tmp_path):
+    (tmp_path / "link").symlink_to(run, target_is_directory=True)
+    out = put_png(tmp_path / "disk" / "sweep_rgb.png", 33).parent
+    (tmp_path / "out").symlink_to(out, target_is_directory=True)
+    file = write_report(tmp_path / "link", tmp_path / "link" / "report.html", tmp_path / "out")
+    captions = Page(file.read_text(encoding="utf-8")).captions
+    assert captions[0] == (tmp_path / "out" / "sweep_rgb.png").as_posix()
+    assert {"samples/00000100_rgb.png", "eval/step_00000100/sweep_rgb.png"} <= set(captions)
+
+
 def test_memory_is_shown_as_a_curve_and_as_watched_from_outside(run):
     rows = [json.dumps({"time": 1000.0 + i, "step": i, "phase": "train", "host_bytes": 2**30}) for i in range(300)]
     leak = json.dumps({"time": 1500.0, "step": 9, "leak": {}})
