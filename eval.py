@@ -80,12 +80,25 @@ def asked_jobs(args: argparse.Namespace) -> list[Job]:
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
-    """Raises GrafError for a flag that nothing asked for takes."""
+    """Raises GrafError for a flag that something asked for would ignore, and for sampled objects beside a photograph's."""
     asked = asked_jobs(args)
     for flag in shared_flags():
-        if getattr(args, flag.name) != flag.default and not any(flag in job.flags for job in asked):
+        if getattr(args, flag.name) == flag.default:
+            continue
+        taking = [job for job in asked if flag in job.flags]
+        ignoring = [job for job in asked if flag not in job.flags and not job.elsewhere]
+        if not taking:
             taken_by = names(job for job in JOBS if flag in job.flags)
             raise GrafError(f"--{flag.name}: {flag.unused or f'changes nothing of {names(asked)}; it is for {taken_by}'}")
+        if flag.general and ignoring:
+            raise GrafError(
+                f"--{flag.name}: changes nothing of {names(ignoring)}, which is asked for beside {names(taking)}; ask for them "
+                "one after the other"
+            )
+    if args.invert and (sampled := names(job for job in asked if job.sampled)):
+        raise GrafError(
+            f"{sampled} beside --invert: would be of sampled objects, not of the photograph's; ask for them one after the other"
+        )
 
 
 def names(some: Iterable[Job]) -> str:

@@ -253,8 +253,11 @@ class Evaluation:
         return files
 
     def neighbours(self) -> list[Path]:
-        neighbour_sheet(self.generator, self.dataset, self.out, seed=self.flags.seed, footer=self.footer)
-        files = real_against_fake_grid(self.generator, self.dataset, self.out, seed=self.flags.seed, footer=self.footer)
+        seed, truncation = self.flags.seed, self.flags.truncation
+        neighbour_sheet(self.generator, self.dataset, self.out, seed=seed, truncation=truncation, footer=self.footer)
+        files = real_against_fake_grid(
+            self.generator, self.dataset, self.out, seed=seed, truncation=truncation, footer=self.footer
+        )
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
     @functools.cached_property

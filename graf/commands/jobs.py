@@ -26,7 +26,11 @@ NEEDS = ("trajectories", "card", "unwrapping", "photographs", "estimator", "data
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A flag of eval.py. One without a type is a switch. `unused` says why it is refused where no job takes it."""
+    """A flag of eval.py. One without a type is a switch.
+
+    unused: why it is refused where no job takes it. general: it could say of any job which images are meant, and is refused
+    beside one that does not take it.
+    """
 
     name: str
     help: str
@@ -36,6 +40,7 @@ class Flag:
     choices: tuple[str, ...] | None = None
     nargs: str | None = None
     unused: str = ""
+    general: bool = False
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
         if self.type is None:
@@ -49,13 +54,14 @@ class Flag:
 class Job:
     """One thing that eval.py makes: the flag that asks for it, the work on an Evaluation (graf/commands/eval.py), which returns
     the files written, the other flags that it takes, and what it needs of NEEDS, so that it may fail before any work.
-    elsewhere: it writes nothing into --out."""
+    elsewhere: it writes nothing into --out. sampled: it shows sampled objects, which nobody wants of --invert."""
 
     flag: Flag
     run: Callable[[Any], list[Path]]
     flags: tuple[Flag, ...] = ()
     needs: str | None = None
     elsewhere: bool = False
+    sampled: bool = False
 
     @property
     def name(self) -> str:
@@ -86,13 +92,13 @@ metric_names = checked(
     lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
 )
 export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
-TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0)
-RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive)
-OBJECTS = Flag("n_objects", "objects, one per row of the sheet", positive, 4)
+TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0, general=True)
+RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive, general=True)
+OBJECTS = Flag("n_objects", "objects of --sweep, --sheets, --mesh and --splats, one per row of a sheet", positive, 4)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
 PLAIN = Flag("plain", "sheets without captions, in the pixels as rendered", default=False)
-STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES))
+STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES), general=True)
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
 TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered back for a check", default=False)
@@ -127,6 +133,7 @@ JOBS = (  # in the order in which they are done
         methodcaller("sweep"),
         flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
         needs="trajectories",
+        sampled=True,
     ),
     Job(
         Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
@@ -136,7 +143,7 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("neighbours", "samples beside the nearest training images, real beside fake"),
         methodcaller("neighbours"),
-        flags=(PLAIN,),
+        flags=(TRUNCATION, PLAIN),
         needs="dataset",
     ),
     Job(
@@ -144,16 +151,19 @@ JOBS = (  # in the order in which they are done
         methodcaller("mesh"),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
         needs="unwrapping",
+        sampled=True,
     ),
     Job(
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),
         methodcaller("splats"),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
+        sampled=True,
     ),
     Job(
         Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
         methodcaller("reconstruction"),
         flags=(TRUNCATION, RESOLUTION),
+        sampled=True,
     ),
     Job(
         Flag(

@@ -52,17 +52,19 @@ def neighbour_sheet(
     n_shown: int = 8,
     seed: int = 0,
     footer: str | None = None,
+    truncation: float = 1.0,
 ) -> Neighbours:
     """Write out/neighbours.png: of n_samples fresh ones the n_shown that are nearest to a training image, one per row, each
     followed by its k nearest training images, with captions where there is a footer; and out/neighbours.json, which names those
-    and the extractor.
+    and the extractor. `truncation` as in `sample_objects`.
 
     Raises GrafError where there are fewer than 2 training images, or where the extractor's weights are missing.
     """
     config = generator.config
     batch_size = config.metrics.batch_size
     with progress(total=n_samples, desc="samples", unit="image") as bar:
-        fakes = fresh_samples(generator, labels_of(dataset, config.data), n_samples, batch_size, seed, bar)
+        draw_labels = labels_of(dataset, config.data)
+        fakes = fresh_samples(generator, draw_labels, n_samples, batch_size, seed, bar, truncation=truncation)
         samples = torch.cat([as_uint8(images) for images in fakes])
     extractor = choose_extractor(config.metrics)
     found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, generator.background.device)
@@ -72,7 +74,7 @@ def neighbour_sheet(
     names = [f"photograph {i + 1}" for i in range(k_found)]
     captions = Captions(footer, ["generated", *names], note="photographs: the nearest of the training set first")
     write_grid(out / "neighbours.png", torch.stack(pictures), 1 + k_found, captions)
-    _write_summary(out / "neighbours.json", found, shown, dataset, extractor)
+    _write_summary(out / "neighbours.json", found, shown, dataset, extractor, {"seed": seed, "truncation": truncation})
     distances = found.distance[:, 0]
     log.info(
         "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, and those %.4g (median) from "
@@ -130,7 +132,9 @@ def _images(dataset: Views, indices: Iterable[int]) -> list[Tensor]:
     return [as_uint8(dataset[i]["image"]) for i in indices]
 
 
-def _write_summary(path: Path, found: Neighbours, shown: list[int], dataset: Views, extractor: Extractor) -> None:
+def _write_summary(
+    path: Path, found: Neighbours, shown: list[int], dataset: Views, extractor: Extractor, terms: dict[str, float]
+) -> None:
     summary = {
         "share_nearer": found.share_nearer,
         "typical_distance": found.typical_distance,
@@ -139,6 +143,7 @@ def _write_summary(path: Path, found: Neighbours, shown: list[int], dataset: Vie
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,
         "resize": extractor.resize,
+        **terms,
         "shown": [
             {"distances": found.distance[i].tolist(), "files": [dataset.files[j] for j in found.index[i].tolist()]}
             for i in shown

@@ -99,15 +99,21 @@ def class_rows(
 
 
 def real_against_fake_grid(
-    generator: Generator, dataset: Views, out: Path, n: int = 16, seed: int = 0, footer: str | None = None
+    generator: Generator,
+    dataset: Views,
+    out: Path,
+    n: int = 16,
+    seed: int = 0,
+    footer: str | None = None,
+    truncation: float = 1.0,
 ) -> list[Path]:
     """out/real_against_fake.png: rows of real images, each above a row of fresh samples from the same cameras and of the same
-    classes; where the data is unposed, from cameras drawn from the config's range."""
+    classes; where the data is unposed, from cameras drawn from the config's range. `truncation` as in `sample_objects`."""
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n]
     reals = as_uint8(torch.stack([dataset[i]["image"] for i in index.tolist()]))
     poses = dataset.labels[index].pose_c2w if dataset.posed else sample_poses(len(index), generator.config.data, rng)
-    latents = generator.sample_latents(len(index), rng)
+    latents = truncation * generator.sample_latents(len(index), rng)
     fakes = _pictures(generator, latents, dataset.class_index[index], reals.shape[-1], poses)
     rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
     columns = len(rows[0])

@@ -92,11 +92,36 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
         ),
         (["--mesh_resolution", "24"], "--mesh_resolution: changes nothing of --sweep; it is for --mesh"),
         (["--mesh", "--mesh_resolution", "7"], "--mesh_resolution: expected at least 8 cells, found '7'"),
+        (
+            ["--metrics", "kid", "--sweep", "--resolution", "32"],
+            "--resolution: changes nothing of --metrics, which is asked for beside --sweep; ask for them one after the other",
+        ),
+        (
+            ["--consistency", "--sweep", "--stage", "nerf"],
+            "--stage: changes nothing of --consistency, which is asked for beside",
+        ),
+        (["--invert", "x.png", "--mesh"], "--mesh beside --invert: would be of sampled objects, not of the photograph's"),
+        (["--invert", "x.png", "--sweep", "--splats"], "--sweep, --splats beside --invert: would be of sampled objects"),
+        (["--invert", "x.png", "--reconstruction"], "--reconstruction beside --invert"),
         (["--sheets", "--mesh_level", "2"], "--mesh_level: changes nothing of --sheets; it is for --mesh"),
     ],
 )
 def test_a_wrong_flag_is_said(folder, wrong, message):
     assert message in call("eval.py", *SMOKE, *wrong, cwd=folder, status=2)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--metrics", "kid", "--neighbours", "--truncation", "0.7"],
+        ["--sweep", "--truncation", "0.7", "--resolution", "32", "--report", "--export", "a.safetensors"],  # these draw nothing
+        ["--sweep", "--mesh", "--mesh_resolution", "64", "--azimuths", "0,90", "--n_objects", "2"],  # whose is whose is clear
+        ["--sweep", "--metrics", "kid", "--plain"],
+        ["--invert", "x.png", "--metrics", "kid", "--estimator", "results/pose"],
+    ],
+)
+def test_flags_that_say_enough_go_together(flags):
+    evaluation.refuse_unused(evaluation.parser().parse_args(flags))
 
 
 def test_degrees_may_begin_with_a_minus():

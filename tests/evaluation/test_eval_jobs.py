@@ -63,6 +63,15 @@ def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
     torch.testing.assert_close(given["interpolation_sheet"], 0.7 * sample_objects(evaluation.generator, 4, 0)[0])
 
 
+def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatch):
+    given = []
+    for name in ("neighbour_sheet", "real_against_fake_grid"):
+        monkeypatch.setattr(command, name, lambda *_, **keys: given.append((keys["seed"], keys["truncation"])) or [])
+    monkeypatch.setattr(command, "build_dataset", lambda _: None)
+    evaluation.neighbours()
+    assert given == [(0, 0.7)] * 2
+
+
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     given = []
     monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))

@@ -8,6 +8,7 @@ from graf.evaluation import neighbours
 from graf.evaluation.extractors import EFFICIENTNET, choose_extractor
 from graf.evaluation.neighbours import find_neighbours, nearest, neighbour_sheet
 from graf.evaluation.outputs import as_uint8
+from graf.evaluation.sheets import real_against_fake_grid
 from graf.models.generator import Generator
 
 import imageio.v2 as imageio
@@ -102,7 +103,7 @@ def test_a_sheet_shows_the_nearest_samples_first_beside_their_neighbours(smoke, 
     images = checkers(6, seed=1, side=16)
     noise = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(5)) * 2 - 1
     noise[2] = images[5]  # learned by heart
-    monkeypatch.setattr(neighbours, "fresh_samples", lambda *_: noise.split(3))
+    monkeypatch.setattr(neighbours, "fresh_samples", lambda *_, truncation: noise.split(3))
     generator = Generator(smoke(f"metrics.extractor={EFFICIENTNET}", "metrics.batch_size=4"))
     before = torch.get_rng_state()
     with caplog.at_level(logging.INFO, logger="graf"):
@@ -123,6 +124,24 @@ def test_a_sheet_shows_the_nearest_samples_first_beside_their_neighbours(smoke, 
     assert summary["shown"][0]["files"][0] == "photo_5.png"
     assert summary["shown"][0]["distances"][0] < summary["shown"][1]["distances"][0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["neighbours.json", "neighbours.png"]
+
+
+def test_samples_are_truncated_as_asked(smoke, tmp_path, monkeypatch):
+    """And so are those beside real images: seeds and cameras stay, latents are 0.5 times as large."""
+    generator, given = Generator(smoke(f"metrics.extractor={EFFICIENTNET}", "metrics.batch_size=4")), []
+    render = generator.render
+    monkeypatch.setattr(
+        generator, "render", lambda latents, *args, **keys: given.append(latents) or render(latents, *args, **keys)
+    )
+    dataset = TrainingSet(checkers(4, seed=1, side=16))
+    for truncation in (1.0, 0.5):
+        neighbour_sheet(generator, dataset, tmp_path, n_samples=4, k=1, truncation=truncation)
+        real_against_fake_grid(generator, dataset, tmp_path, n=4, truncation=truncation)
+    whole, half = torch.cat(given).chunk(2)
+    assert len(whole) == 8
+    torch.testing.assert_close(half, 0.5 * whole)
+    summary = json.loads((tmp_path / "neighbours.json").read_text())
+    assert (summary["truncation"], summary["seed"]) == (0.5, 0)
 
 
 def test_a_generators_own_samples_are_searched_for(smoke, tmp_path, capsys):
