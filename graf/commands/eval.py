@@ -25,7 +25,7 @@ from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import write_inversion
-from graf.evaluation.mesh import NoSurface, extract_mesh, remove_meshes, write_mesh
+from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.pose import cameras_of, pose_accuracy
@@ -268,19 +268,20 @@ class Evaluation:
 
     def mesh(self) -> list[Path]:
         """The objects' meshes, with --textured also how the GLBs look beside the model's own views."""
-        folder, files, checks = self.out / "mesh", [], {}
-        remove_meshes(folder)
+        folder, files, painted, checks = self.out / "mesh", [], {}, {}
+        if self.flags.textured:  # all of them, before an earlier file is replaced
+            texels = TEXELS_PER_CELL * self.flags.mesh_resolution
+            painted = {i: textured(self.generator, self.one(i), mesh, texels) for i, mesh in self.surfaces.items()}
         for i, mesh in self.surfaces.items():
-            stem = folder / f"object_{i:02d}"
-            if not self.flags.textured:
-                files += write_mesh(mesh, stem)
+            files += write_mesh(mesh, folder / f"object_{i:02d}", painted.get(i))
+            if not painted:
                 continue
-            with_texture = textured(self.generator, self.one(i), mesh, TEXELS_PER_CELL * self.flags.mesh_resolution)
-            files += write_mesh(mesh, stem, with_texture)
             read = read_textured(files[-1])
             checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_textured, read))
             log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[i].summary)
-        return files + (self.keep_checks("mesh", checks, folder) if checks else [])
+        files += self.keep_checks("mesh", checks, folder) if checks else []
+        remove_earlier(folder, files)
+        return files
 
     @functools.cached_property
     def surfaces(self) -> dict[int, Trimesh]:
@@ -301,13 +302,14 @@ class Evaluation:
     def splats(self) -> list[Path]:
         """The objects as Gaussian splats, and how they look beside the model's own views."""
         folder, files, checks = self.out / "splats", [], {}
-        remove_meshes(folder)
         for i, mesh in self.surfaces.items():
             splats = splats_of_surface(mesh)
             files.append(write_splats(folder / f"object_{i:02d}.ply", splats))
             checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats))
             log.info("object %d: %d splats; %s", i, len(splats.means), checks[i].summary)
-        return files + self.keep_checks("splats", checks, folder)
+        files += self.keep_checks("splats", checks, folder)
+        remove_earlier(folder, files)
+        return files
 
     def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:
         """How exports look, as a sheet and in metrics.json."""

@@ -8,6 +8,7 @@ Legend: N points or vertices, R rays, S samples per ray, G grid cells along a si
 import logging
 import math
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,17 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | No
     return files
 
 
-def remove_meshes(folder: Path) -> None:
-    """Remove what eval.py --mesh or --splats has written there, such as objects of another seed, and nothing else."""
-    (folder / "rendered_back.png").unlink(missing_ok=True)
-    for file in folder.glob("object_*"):
-        if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES:
-            file.unlink()
+def remove_earlier(folder: Path, written: Collection[Path]) -> None:
+    """Remove what an earlier --mesh or --splats wrote there, such as objects of another seed; the log tells it.
+
+    written: the files that now stand in their place, which stay.
+    """
+    made = (file for file in folder.glob("object_*") if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES)
+    gone = [file for file in (*made, *folder.glob("rendered_back.png")) if file not in written]
+    for file in gone:
+        file.unlink()
+    if gone:
+        log.info("%s: removed what an earlier command wrote: %s", folder, ", ".join(sorted(file.name for file in gone)))
 
 
 def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:

@@ -40,7 +40,7 @@ def test_an_object_without_a_surface_is_left_out_with_a_warning(evaluation, monk
         return "surface"
 
     monkeypatch.setattr(command, "extract_mesh", extract)
-    monkeypatch.setattr(command, "write_mesh", lambda _, stem: [stem])
+    monkeypatch.setattr(command, "write_mesh", lambda _, stem, painted: [stem])
     assert [file.name for file in evaluation.mesh()] == ["object_00", "object_02"]
     assert [record.getMessage() for record in caplog.records] == ["object 1: mesh: nowhere half opaque"]
 
@@ -227,9 +227,77 @@ def test_meshes_of_other_objects_go_and_nothing_else_does(evaluation, monkeypatc
     for name in (*theirs, "object_00.ply", "object_07.obj", "object_100.glb"):
         (folder / name).write_bytes(b"")
     monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
-    monkeypatch.setattr(command, "write_mesh", lambda _, stem: [stem])
+    monkeypatch.setattr(command, "write_mesh", lambda _, stem, painted: [stem])
     assert len(evaluation.mesh()) == 3
     assert {file.name for file in folder.iterdir()} == theirs
+
+
+MADE = ("object_00.ply", "object_00.obj", "object_00.glb", "object_03.ply", "rendered_back.png")
+
+
+@pytest.fixture
+def earlier(evaluation):
+    """What an earlier --mesh and --splats left, by their files."""
+    files = [evaluation.out / folder / name for folder in ("mesh", "splats") for name in MADE]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"earlier")
+    return files
+
+
+@pytest.mark.parametrize("name", ["mesh", "splats"])
+def test_objects_without_a_surface_leave_earlier_files_alone(evaluation, earlier, monkeypatch, name):
+    def extract(*_):
+        raise NoSurface("mesh: nowhere half opaque")
+
+    monkeypatch.setattr(command, "extract_mesh", extract)
+    with pytest.raises(NoSurface):
+        getattr(evaluation, name)()
+    assert {file.read_bytes() for file in earlier} == {b"earlier"}
+
+
+def test_a_texture_that_fails_leaves_earlier_meshes_alone(asked, earlier, monkeypatch):
+    made = []
+
+    def paint(*_):
+        made.append(1)
+        if len(made) == 3:
+            raise GrafError("no room for the texture")
+        return "painted"
+
+    monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(command, "textured", paint)
+    with pytest.raises(GrafError, match="no room"):
+        asked(textured=True).mesh()
+    assert {file.read_bytes() for file in earlier} == {b"earlier"}
+
+
+def test_a_disk_that_is_full_leaves_meshes_that_were_not_written_yet(evaluation, earlier, monkeypatch):
+    def write(_, stem, painted):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(command, "write_mesh", write)
+    with pytest.raises(OSError, match="No space left"):
+        evaluation.mesh()
+    assert {file.read_bytes() for file in earlier} == {b"earlier"}
+
+
+def test_fewer_objects_than_before_replace_earlier_ones_and_that_is_said(asked, earlier, monkeypatch, caplog):
+    def write(_, stem, painted):
+        assert (stem.parent / "object_03.ply").exists()  # it goes when all new ones stand
+        stem.with_suffix(".ply").write_bytes(b"new")
+        return [stem.with_suffix(".ply")]
+
+    monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(command, "write_mesh", write)
+    evaluation = asked(n_objects=2)
+    with caplog.at_level("INFO", "graf"):
+        evaluation.mesh()
+    folder = evaluation.out / "mesh"
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == {f"object_0{i}.ply": b"new" for i in (0, 1)}
+    gone = "object_00.glb, object_00.obj, object_03.ply, rendered_back.png"
+    assert f"{folder}: removed what an earlier command wrote: {gone}" in caplog.text
 
 
 @pytest.mark.parametrize("checkpoint", ["model.pt", "checkpoints/model_00000002.pt"])
