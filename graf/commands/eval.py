@@ -24,7 +24,7 @@ from graf.evaluation.haze import haze
 from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
-from graf.evaluation.inversion.results import write_inversion
+from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
@@ -336,7 +336,10 @@ class Evaluation:
         for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
             log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
         names = list(map(str, paths))
-        return write_inversion(self.generator, inversion, photographs, self.out / "inversion", names, self.footer)
+        for sentence in failures(inversion, photographs, names):
+            log.warning("%s", sentence)
+        folder = inversion_folder(self.out / INVERSIONS, photographs, names)
+        return write_inversion(self.generator, inversion, photographs, folder, names, self.footer)
 
     def export(self) -> list[Path]:
         fingerprint = self.data_fingerprint

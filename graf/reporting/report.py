@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
+from graf.evaluation.inversion.results import INVERSIONS
 from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
@@ -31,6 +32,7 @@ from graf.reporting.story import (
     agreement,
     distances,
     field_sentence,
+    fit_sentence,
     memorised,
     progress_sentence,
     protocol_sentence,
@@ -187,7 +189,13 @@ def _others(run: _Run, embedder: Embedder) -> Iterator[str]:
     """All other pictures of the newest evaluation: interpolations, classes, inversions."""
     shown = {*_first_picture(run), *run.picture(*TURNS, *COMPARED)}
     if others := [path for path in run.pictures if path not in shown]:
-        yield _figures(others, embedder)
+        figures = (embedder.figure(path, escape(_of_fit(path, embedder))) for path in others)
+        yield '<div class="files">\n' + "".join(figures) + "</div>\n"
+
+
+def _of_fit(path: Path, embedder: Embedder) -> str:
+    """What is told below photographs beside their fits, the picture of an inversion; empty of others."""
+    return fit_sentence(_json(path.parent / "inversion.json", embedder)) if path.name == "fit.png" else ""
 
 
 def _lacking(run: _Run, embedder: Embedder) -> Iterator[str]:
@@ -275,7 +283,8 @@ def _evaluations(run_dir: Path, newest: Path | None, embedder: Embedder) -> list
 
 def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[Path, int]]:
     """Files of an evaluation, and the folders in it that hold many, such as the frames of a video, with their numbers."""
-    inside = {path: len(_files_under(path, embedder)) for path in sorted(folder.glob("*")) if path.is_dir()}
+    folders = [path for path in (*folder.glob("*"), *(folder / INVERSIONS).glob("*")) if path.is_dir()]
+    inside = {path: len(_files_under(path, embedder)) for path in sorted(folders) if path != folder / INVERSIONS}
     crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
     paths = _files_under(folder, embedder)
     return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded

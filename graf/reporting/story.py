@@ -5,6 +5,7 @@ from typing import Any
 
 from graf.camera import elevation_of_v
 from graf.evaluation.collapse import collapse_warning
+from graf.evaluation.inversion.results import FAILED_DB
 from graf.reporting.curves import History
 from graf.reporting.run_status import DISTANCES
 
@@ -95,6 +96,23 @@ def memorised(found: dict) -> str:
         "means new objects of the same kind, nearly all means images known by heart, and nearly none that samples do not look "
         "like the data yet."
     )
+
+
+def fit_sentence(found: dict) -> str:
+    """How like photographs the object is that was found in them, from inversion.json; empty without its numbers."""
+    rows = found.get("photographs")
+    values = [row.get("psnr_db", "") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if not values or not all(value is None or _number(value) is not None for value in values):
+        return ""
+    if values == [None]:  # infinite, of equal images
+        return "Equal to the photograph."
+    shown = [*("infinite" if value is None else f"{value:.1f}" for value in values)]
+    told = f"PSNR {', '.join(shown[:-1])} and {shown[-1]} dB" if len(shown) > 1 else f"PSNR {shown[0]} dB"
+    failed = sum(value is not None and value < FAILED_DB for value in values)
+    if not failed:
+        return f"{told}."
+    which = "the photograph was" if len(values) == 1 else f"{failed} of {len(values)} photographs were"
+    return f"{told}: {which} not found."
 
 
 def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str]:

@@ -223,8 +223,8 @@ def test_everything_there_is_to_look_at(folder, out):
 
     photograph = out / "frames" / "sweep" / "rgb_00000.png"
     call("eval.py", *SMOKE, "--invert", str(photograph), cwd=folder)
-    found = json.loads((out / "inversion" / "inversion.json").read_text())
-    assert imageio.imread(out / "inversion" / "fit.png").ndim == 3
+    found = json.loads((out / "inversion" / "rgb_00000" / "inversion.json").read_text())
+    assert imageio.imread(out / "inversion" / "rgb_00000" / "fit.png").ndim == 3
     assert len(found["photographs"]) == 1
 
 

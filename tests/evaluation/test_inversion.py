@@ -347,7 +347,58 @@ def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, cap
     evaluation = Evaluation(flags, with_balls(refine("data.v=[0.45]")), 0, tmp_path, tmp_path / "out", None)
     with caplog.at_level(logging.INFO, logger="graf"):
         files = evaluation.invert()
-    told = json.loads((tmp_path / "out" / "inversion" / "inversion.json").read_text())
+    told = json.loads((tmp_path / "out" / "inversion" / "0.5_0090" / "inversion.json").read_text())
     assert len(files) == 5
     assert told["photographs"][0]["photograph"] == str(path)
     assert f"{path}: azimuth 90 degrees" in caplog.text
+
+
+def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):
+    """The first one of a name has it; another of that name, from another folder or after it was changed, has a number."""
+    red, green = torch.zeros(1, 3, 16, 16), torch.ones(1, 3, 16, 16)
+
+    def folder(photographs, *names):
+        found = results.inversion_folder(tmp_path, photographs, names)
+        if not found.exists():
+            found.mkdir()
+            rows = [{"pixels_sha256": digest} for digest in results.digests(photographs)]
+            (found / "inversion.json").write_text(json.dumps({"photographs": rows}))
+        return found.name
+
+    with caplog.at_level(logging.INFO, logger="graf"):
+        assert folder(red, "a/car.png") == "car"
+        assert folder(green, "b/car.png") == "car_2"
+        assert folder(green, "b/van.png") == "van"
+        assert folder(torch.cat([red, green]), "a/car.png", "b/car.png") == "car_and_1_more"
+        assert caplog.text == ""
+        assert folder(red, "a/car.png") == "car"
+    assert f"{tmp_path / 'car'}: these are the same photographs, and replace what was found before" in caplog.text
+    (tmp_path / "mine").write_text("a file of mine")
+    (tmp_path / "mine_2").mkdir()
+    (tmp_path / "mine_3").mkdir()
+    (tmp_path / "mine_3" / "inversion.json").write_text('{"photographs": 7}')
+    assert folder(red, "mine.png") == "mine_4"
+
+
+def test_a_fit_that_failed_is_told_with_what_may_be_done(generator):
+    """Before black where the model draws white, and an object that it does not know."""
+    images = torch.ones(3, 3, 16, 16)
+    black, strange = -images[0], images[1].clone()
+    strange[:, 2:14, 2:14] = -1
+    pose = cameras(20.0)[0]
+    found = results.Inversion(
+        torch.zeros(1, 8),
+        torch.zeros(1),
+        pose.expand(3, -1, -1),
+        torch.zeros(3),
+        torch.zeros(3),
+        images,
+        (0.0, 3.5, 12.0),
+        (0.0,) * 3,
+        1.0,
+    )
+    first, second = results.failures(found, torch.stack([black, strange, images[2]]), ["black.png", "strange.png", "fair.png"])
+    assert first.startswith("black.png: not found, PSNR 0.0 dB (a likeness has about 20)")
+    assert "its border is about (0, 0, 0), where the model draws (255, 255, 255): cut the object out" in first
+    assert second.startswith("strange.png: not found, PSNR 3.5 dB") and "border" not in second
+    assert "one of the objects that the model was trained on" in second

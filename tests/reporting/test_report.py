@@ -265,6 +265,24 @@ def test_results_elsewhere_come_first(run, tmp_path):
     assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
 
 
+def test_each_fit_of_a_photograph_stands_with_its_psnr(run):
+    folder = run / "eval" / "step_00000100" / "inversion"
+    for name, psnr in (("dark", [2.54]), ("exact", [None]), ("both", [21.04, 11.9]), ("torn", ["x"])):
+        put_png(folder / name / "fit.png")
+        for other in ("sweep.png", "more.png", "another.png"):
+            put_png(folder / name / other)
+        rows = [{"photograph": "a.png", "psnr_db": value} for value in psnr]
+        (folder / name / "inversion.json").write_text(json.dumps({"photographs": rows}))
+    page = page_of(run)  # with more files than a folder that is only linked, in folders of few
+    for part in (
+        "PSNR 2.5 dB: the photograph was not found. eval/step_00000100/inversion/dark/fit.png",
+        "Equal to the photograph. eval/step_00000100/inversion/exact/fit.png",
+        "PSNR 21.0 and 11.9 dB: 1 of 2 photographs were not found. eval/step_00000100/inversion/both/fit.png",
+    ):
+        assert part in page.text, part
+    assert "eval/step_00000100/inversion/torn/fit.png" in page.captions
+
+
 def test_links_out_of_the_run_are_refused(run, tmp_path, caplog):
     """In a run that somebody else made, a link may lead to any file of whoever writes the page."""
     secret = tmp_path / "private"
