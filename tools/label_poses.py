@@ -7,17 +7,20 @@ world that the estimator was trained in, and the field of view is its data.fov. 
 """
 
 import argparse
+import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, elevation_of_v, focal_length
 from graf.checkpoints.estimator_loading import load_estimator
-from graf.config import DataConfig
+from graf.config import Config, DataConfig
+from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb, square_side
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.evaluation.inversion.photographs import photograph_files, read_photograph
-from graf.evaluation.pose import cameras_of
+from graf.evaluation.pose import cameras_of, doubt
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
@@ -26,6 +29,7 @@ from graf.runtime.files import write_text
 import torch
 from torch import Tensor
 
+CAMERA = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop")  # keys that training needs too
 SHOWN = 10  # photographs whose cameras the log tells
 
 
@@ -38,14 +42,17 @@ def main() -> int:
         raise GrafError(f"{file}: is there already; --overwrite replaces it, and with it the cameras that it tells")
     estimator = load_estimator(args.estimator, choose_device(args.device))
     data, paths = estimator.config.data, photograph_files([args.photos])
+    if doubts := doubt(estimator):
+        log.warning("%s", doubts)
     poses = cameras_of(estimator, torch.stack([read_photograph(path, data) for path in paths]))
     write_text(file, labels(paths, poses, data))
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
         log.info("%s: azimuth %.0f, elevation %.0f degrees", path.name, azimuth, elevation_of_v(height))
-    log.info(
-        "%s: the cameras of %d photographs; tools/validate_data.py --data_dir %s draws them", file, len(paths), args.photos
-    )
+    check = ["python", "tools/validate_data.py", "--data_dir", str(args.photos)]
+    if changed := settings(data, len(paths)):
+        check += ["--set", *changed]
+    log.info("%s: the cameras of %d photographs; %s draws them", file, len(paths), shlex.join(check))
     return 0
 
 
@@ -56,6 +63,17 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--overwrite", action="store_true", help="replace a transforms.json that is there")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     return p
+
+
+def settings(data: DataConfig, n_images: int) -> list[str]:
+    """What --set takes for photographs of the estimator's cameras: its settings that are not the default's, and a batch size
+    where the default's needs more images."""
+    default = Config()
+    fields = [f for f in dataclasses.fields(DataConfig) if f.name in CAMERA and getattr(data, f.name) != f.default]
+    found = [f"data.{f.name}={as_yaml(getattr(data, f.name), f.metadata['words'])}" for f in fields]
+    if n_images < default.training.batch_size:
+        found.append(f"training.batch_size={n_images}")
+    return found
 
 
 def labels(paths: list[Path], poses: Tensor, data: DataConfig) -> str:

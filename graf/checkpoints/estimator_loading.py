@@ -15,12 +15,17 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class TrainedEstimator:
-    """A pose estimator in eval mode, the config that it was trained with, and the checkpoint that it is from."""
+    """A pose estimator in eval mode, the config that it was trained with, and the checkpoint that it is from.
+
+    validation: what was read of N images that were not trained on, predicted_pose and target_pose (N, 3, 4); empty where that
+    was never done.
+    """
 
     network: PoseEstimator
     config: PoseConfig
     checkpoint: Path
     sha256: str
+    validation: dict
 
 
 def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -> TrainedEstimator:
@@ -37,4 +42,5 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
         network.load_state_dict(content["state"]["estimator"])
     except RuntimeError as error:
         raise CheckpointError(f"{path}: its weights are not those of its config ({str(error).splitlines()[0]})") from None
-    return TrainedEstimator(network.to(device).eval().requires_grad_(False), config, path, file_sha256(path))
+    network = network.to(device).eval().requires_grad_(False)
+    return TrainedEstimator(network, config, path, file_sha256(path), content["state"].get("validation") or {})

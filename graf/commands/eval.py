@@ -28,7 +28,7 @@ from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_fo
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
-from graf.evaluation.pose import cameras_of, pose_accuracy
+from graf.evaluation.pose import cameras_of, doubt, pose_accuracy
 from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
@@ -151,7 +151,10 @@ class Evaluation:
         if flags.estimator and not (flags.invert or "pose" in (flags.metrics or ())):
             raise GrafError("--estimator: changes nothing of these metrics; it is for --metrics pose and --invert")
         if flags.estimator:
-            return load_estimator(flags.estimator, choose_device(flags.device))
+            estimator = load_estimator(flags.estimator, choose_device(flags.device))
+            if doubts := doubt(estimator):
+                log.warning("%s", doubts)
+            return estimator
         if "pose" in (flags.metrics or ()):
             raise GrafError("--metrics pose: reads cameras with a pose estimator; name a run of train_pose.py with --estimator")
         return None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 READ_AT_ONCE = 64  # images
+GUESSES = 64  # others of each image, at most, that its camera is guessed to be
 NEAR_DEG = 15.0  # azimuth errors that count as right
 
 
@@ -69,6 +70,30 @@ def accuracy(predicted: Tensor, true: Tensor) -> dict[str, float]:
     errors = pose_errors(predicted, true)
     medians = {name: float(values.median()) for name, values in errors._asdict().items()}
     return medians | {"within_15_deg": float((errors.azimuth_deg < NEAR_DEG).float().mean())}
+
+
+def doubt(estimator: TrainedEstimator) -> str:
+    """What is said against cameras that the estimator reads, by its newest validation; empty where they are good."""
+    if not estimator.validation:
+        return f"{estimator.checkpoint}: was never validated, so that nobody knows how far its cameras are off; train it longer"
+    read, true = (estimator.validation[name].cpu() for name in ("predicted_pose", "target_pose"))
+    error, guess = accuracy(read, true)["azimuth_deg"], _guess_deg(true)
+    if error <= min(NEAR_DEG, guess / 2):
+        return ""
+    return (
+        f"{estimator.checkpoint}: reads azimuths with a median error of {error:.1f} degrees on images that it was not trained "
+        f"on, where guessing has {guess:.0f}; cameras that it reads are as far off, so train it longer"
+    )
+
+
+def _guess_deg(true: Tensor) -> float:
+    """Median azimuth error in degrees where each of the cameras (N, 3, 4) is guessed to be another of them."""
+    turns = range(1, min(len(true), GUESSES))
+    if not turns:
+        return 90.0
+    return float(
+        pose_errors(torch.cat([true.roll(turn, 0) for turn in turns]), true.repeat(len(turns), 1, 1)).azimuth_deg.median()
+    )
 
 
 def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:

@@ -1,9 +1,14 @@
 """Cameras read off images: by an estimator that knows the answer, of generated views and held-out photographs."""
 
+import argparse
+import dataclasses
 import json
+import re
+import shlex
 
 from graf.camera import azimuth_and_v, poses_at
 from graf.checkpoints.estimator_loading import load_estimator
+from graf.commands.eval import Evaluation
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
 from graf.errors import CheckpointError
@@ -11,7 +16,7 @@ from graf.evaluation import pose
 from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.outputs import write_image
-from graf.evaluation.pose import accuracy, cameras_of, pose_accuracy
+from graf.evaluation.pose import accuracy, cameras_of, doubt, pose_accuracy
 from graf.evaluation.shapes import Subject
 from graf.models.generator import Generator
 from tools import label_poses
@@ -101,7 +106,10 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
         label_poses, "cameras_of", lambda _, images: cars.labels.pose_c2w[: len(images)]
     )  # as if it had learned
     arguments = ["tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu"]
-    assert "the cameras of 5 photographs" in call(*arguments, cwd=tmp_path)
+    said = call(*arguments, cwd=tmp_path)
+    assert "the cameras of 5 photographs" in said
+    (checks,) = re.findall(r"python (tools/validate_data.py --data_dir photos .*) draws them", said)
+    assert "no faults" in call(*shlex.split(checks), cwd=tmp_path)
     photos = build_dataset(
         load_config(
             CONFIG_DIR / "smoke.yaml", ["data.type=images", f"data.datadir={tmp_path / 'photos'}", "training.batch_size=2"]
@@ -109,6 +117,48 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
     )
     torch.testing.assert_close(photos.labels.pose_c2w, cars.labels.pose_c2w[:5])
     assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
+
+
+def at(azimuths_deg):
+    return poses_at(torch.tensor(azimuths_deg), torch.full((len(azimuths_deg),), 0.4), 3.6)
+
+
+@pytest.mark.parametrize(
+    ("read", "true", "doubtful"),
+    [
+        ([10.0, 100.0, 190.0, 280.0], [0.0, 90.0, 180.0, 270.0], None),  # a guess has 90: of three others two are 90 away
+        ([80.0, 170.0, 265.0, 345.0], [0.0, 90.0, 180.0, 270.0], "median error of 80.0 degrees"),
+        ([30.0, 30.0, 30.0], [20.0, 30.0, 40.0], "median error of 10.0 degrees"),  # the mean of a narrow range: a guess has 10
+    ],
+)
+def test_an_estimator_that_is_near_chance_is_told(run_dir, read, true, doubtful):
+    estimator = load_estimator(run_dir)
+    estimator = dataclasses.replace(estimator, validation={"predicted_pose": at(read), "target_pose": at(true)})
+    told = doubt(estimator)
+    assert (doubtful in told and "train it longer" in told and str(run_dir) in told) if doubtful else told == ""
+    assert "was never validated" in doubt(dataclasses.replace(estimator, validation={}))
+
+
+def test_whoever_takes_cameras_of_a_bad_estimator_is_told(run_dir, tmp_path, smoke, caplog):
+    """One that was trained for a single step: by label_poses.py, and by eval.py --invert and --metrics pose."""
+    write_image(tmp_path / "photos" / "a.png", torch.zeros(3, 16, 16, dtype=torch.uint8))
+    said = call("tools/label_poses.py", "photos", "--estimator", str(run_dir), "--device", "cpu", cwd=tmp_path)
+    assert "warning: " in said and "median error of" in said
+    flags = argparse.Namespace(estimator=str(run_dir), device="cpu", invert=["a.png"], metrics=None)
+    assert Evaluation(flags, Generator(smoke()), 0, tmp_path, tmp_path, None).estimator is not None
+    assert "median error of" in caplog.text
+
+
+def test_label_poses_names_the_settings_of_the_check(run_dir):
+    """Those by which the estimator's cameras differ from the default, and the batch that fewer photographs make."""
+    data = dataclasses.replace(load_config(None).data, fov=38.0, radius=(2.0, 3.0), near=1.0, background=(0.0, 0.0, 0.0))
+    assert label_poses.settings(data, 8) == [
+        "data.background=black",
+        "data.near=1.0",
+        "data.radius=[2.0, 3.0]",
+        "data.fov=38.0",
+    ]
+    assert label_poses.settings(load_config(None).data, 3) == ["training.batch_size=3"]
 
 
 def test_an_estimator_that_nothing_uses_is_refused(tmp_path):
