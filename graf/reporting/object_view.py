@@ -159,11 +159,14 @@ class ObjectView:
 
     def caption(self, state: ViewState) -> str:
         """Where the camera stands, and whether training had cameras there."""
-        azimuth_deg, v = azimuth_and_v(self.pose(state))
-        low, high = elevation_of_v(self.data.vmax), elevation_of_v(self.data.vmin)
-        elevation = elevation_of_v(float(v))
-        outside = "" if low - 0.5 <= elevation <= high + 0.5 else ", beyond what was trained"
-        return f"azimuth {float(azimuth_deg):.0f}°, elevation {elevation:.0f}° (trained {low:.0f}° to {high:.0f}°){outside}"
+        azimuth, v = (float(value) for value in azimuth_and_v(self.pose(state)))
+        left, right = 360 * self.data.umin, 360 * self.data.umax
+        low, high, elevation = elevation_of_v(self.data.vmax), elevation_of_v(self.data.vmin), elevation_of_v(v)
+        around = "all around" if right - left >= 360 else f"{left:.0f}° to {right:.0f}°"
+        seen = (azimuth - left + 0.5) % 360 <= right - left + 1 and low - 0.5 <= elevation <= high + 0.5
+        return f"azimuth {azimuth:.0f}° (trained {around}), elevation {elevation:.0f}° (trained {low:.0f}° to {high:.0f}°)" + (
+            "" if seen else ", beyond what was trained"
+        )
 
     def save_picture(self, state: ViewState, side: int) -> list[Path]:
         """The state's squares beside each other as the next free picture_NNNN.png of the model's folder."""

@@ -91,6 +91,26 @@ def test_a_camera_stays_where_training_had_some_unless_it_may_leave(view):
     assert "beyond" not in view.caption(ViewState(pose_c2w=above))
 
 
+@pytest.mark.parametrize(
+    ("u", "azimuth_deg", "told"),
+    [
+        ((0.25, 0.5), 100, "azimuth 100° (trained 90° to 180°), elevation 20° (trained 4° to 35°)"),
+        ((0.25, 0.5), 200, "azimuth 200° (trained 90° to 180°), elevation 20° (trained 4° to 35°), beyond what was trained"),
+        ((-0.125, 0.125), 330, "azimuth 330° (trained -45° to 45°), elevation 20° (trained 4° to 35°)"),
+        (
+            (-0.125, 0.125),
+            180,
+            "azimuth 180° (trained -45° to 45°), elevation 20° (trained 4° to 35°), beyond what was trained",
+        ),
+        ((0.0, 1.0), 200, "azimuth 200° (trained all around), elevation 20° (trained 4° to 35°)"),
+    ],
+)
+def test_the_caption_tells_trained_azimuths_too(view, u, azimuth_deg, told):
+    view.data = dataclasses.replace(view.data, umin=u[0], umax=u[1], vmin=0.213, vmax=0.465)  # sin(elevation) = 1 - 2 v
+    pose = poses_at(torch.tensor(float(azimuth_deg)), torch.tensor(0.329), 3.6)
+    assert view.caption(ViewState(pose_c2w=pose)) == told
+
+
 @pytest.mark.parametrize("distance", [1e-9, 0.01, 1e6])
 def test_a_camera_stays_where_the_object_can_be_seen(view, distance):
     pose = view.pose(ViewState(pose_c2w=from_height(0.4, distance)))
