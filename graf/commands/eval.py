@@ -216,7 +216,8 @@ class Evaluation:
             result = measure(subject)
             shown = [f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)]
             if shown:  # else a warning has said why there is nothing
-                log.info("%s: %s", name, ", ".join(shown))
+                caveat = f". {result['caveat']}" if "caveat" in result else ""
+                log.info("%s: %s%s", name, ", ".join(shown), caveat)
             files.append(self.results.keep({name: result | self.results.drawn_by}))
         return files
 

@@ -42,6 +42,10 @@ WIDE_DEG = 20.0  # between cameras: what their silhouettes differ by is then no 
 SURFACE_RAYS, SURFACE_VIEWS = 32, 6
 POINTS = 1024  # of a surface
 VIEWS_AT_ONCE = 8
+VARIETY_CAVEAT = (  # of any generator: silhouettes are compared with one another alone
+    "Blobs and fragments differ from one another too: whether shapes are like the data's, coverage and mmd tell, or a look at "
+    "the sheets."
+)
 
 log = logging.getLogger("graf")
 
@@ -116,6 +120,7 @@ def silhouette_variety(subject: Subject) -> dict:
         "variety": variety,
         "share_of_data": share_of_variety(variety, of_data["variety_data"], of_cameras),
         "variety_of_cameras": of_cameras,
+        "caveat": VARIETY_CAVEAT,
         "empty_share": (~masks.any(dim=(1, 2))).float().mean().item(),
         **of_data,
         **subject.terms,

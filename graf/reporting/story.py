@@ -6,6 +6,7 @@ from typing import Any
 from graf.camera import elevation_of_v
 from graf.evaluation.collapse import collapse_warning
 from graf.evaluation.inversion.results import FAILED_DB
+from graf.evaluation.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
 from graf.reporting.run_status import DISTANCES
 
@@ -124,7 +125,7 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
         if generated is not None and real is not None and generated > CHECKERBOARD * real:
             yield f"Neighbouring pixels alternate {generated / real:.1f} times as much as in the data: look for a checkerboard."
     for name, text in (
-        ("variety", "Silhouettes vary {share_of_data:.0%} as much as those of the data."),
+        ("variety", "Silhouettes vary {share_of_data:.0%} as much as those of the data. " + VARIETY_CAVEAT),
         (
             "coverage",
             "{coverage:.0%} of the shapes compared with are the nearest one of some object; at best {coverage_best:.0%}.",

@@ -72,6 +72,14 @@ def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatc
     assert given == [(0, 0.7)] * 2
 
 
+def test_a_measure_is_told_with_its_caveat(asked, monkeypatch, caplog):
+    monkeypatch.setitem(command.OBJECT_MEASURES, "variety", lambda _: {"variety": 0.5, "caveat": "Blobs differ too."})
+    monkeypatch.setattr(command, "build_dataset", lambda _: None)
+    with caplog.at_level("INFO", "graf"):
+        asked(metrics=["variety"], dump_samples=None).metrics()
+    assert caplog.messages == ["variety: variety 0.5. Blobs differ too."]
+
+
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     given = []
     monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))

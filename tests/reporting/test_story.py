@@ -58,7 +58,8 @@ def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
     assert told[0].startswith("75% of the sample images are empty")
     assert told[1:] == [
         "Neighbouring pixels alternate 3.0 times as much as in the data: look for a checkerboard.",
-        "Silhouettes vary 44% as much as those of the data.",
+        "Silhouettes vary 44% as much as those of the data. Blobs and fragments differ from one another too: whether shapes "
+        "are like the data's, coverage and mmd tell, or a look at the sheets.",
         "5% of the shapes compared with are the nearest one of some object; at best 60%.",
         "loss_d was not finite in 1 of the rows of training.",
         "Training saw azimuths from 90 to 180 and elevations from 0 to 30 degrees; how objects look from elsewhere was never "
