@@ -81,6 +81,19 @@ def test_a_slope_is_cut_at_the_level(show):
     assert mesh.body_count == 1
 
 
+def test_a_surface_of_a_few_cells_is_told(show, caplog):
+    """A ball 0.1 wide, of which cells of about 0.05 make no more than 3; one of 1.0 is 20 of them wide."""
+    small = show(ball(40.0, radius=0.05))
+    mesh = extract_mesh(small, LATENTS, NO_CLASS, 40, level=5.0)
+    assert len(mesh.faces) < 100
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"mesh: {len(mesh.faces)} faces only, of a surface that is 3 x 3 x 3 of the grid's 40 cells wide")
+    assert "train longer" in told and "--mesh_resolution" in told and "--mesh_level" in told
+    caplog.clear()
+    extract_mesh(show(ball(40.0)), LATENTS, NO_CLASS, 40, level=5.0)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("activation, outside, haze", [("relu", -7.0, 0.0), ("softplus", -3.0, math.log1p(math.exp(-3)))])
 def test_a_wall_is_cut_halfway_to_what_is_outside(show, activation, outside, haze):
     """Every level between haze and wall has the ball's outline: 2 units of haze absorb 9%, 0.02 units of wall a half."""
