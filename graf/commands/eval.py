@@ -21,7 +21,7 @@ from graf.data import Views, build_dataset, colours_only
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.evaluation.haze import haze
-from graf.evaluation.inversion import invert
+from graf.evaluation.inversion import invert, most_renderings
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
@@ -333,9 +333,10 @@ class Evaluation:
 
     def invert(self) -> list[Path]:
         photographs, poses = self.photographs
-        with progress(desc="inversion", unit="rendering") as bar:
-            start = cameras_of(self.estimator, photographs) if self.estimator and poses is None else None
-            inversion = invert(self.generator, photographs, poses, InversionSettings(seed=self.flags.seed), bar, start)
+        start = cameras_of(self.estimator, photographs) if self.estimator and poses is None else None
+        what = photographs, poses, InversionSettings(seed=self.flags.seed)
+        with progress(total=most_renderings(self.generator, *what, start), desc="inversion", unit="rendering") as bar:
+            inversion = invert(self.generator, *what, bar, start)
         paths = self.photograph_files
         for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
             log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)

@@ -13,7 +13,7 @@ from graf.commands.eval import Evaluation
 from graf.errors import GrafError
 from graf.evaluation import inversion as module
 from graf.evaluation.extractors import EFFICIENTNET, EfficientNetLite0
-from graf.evaluation.inversion import invert, likeness, results
+from graf.evaluation.inversion import invert, likeness, most_renderings, results
 from graf.evaluation.inversion.camera_search import finalists
 from graf.evaluation.inversion.likeness import Hypotheses, InversionSettings, keep_in_range, likeness_to, pooling
 from graf.evaluation.inversion.results import similarity, write_inversion
@@ -312,8 +312,10 @@ def test_the_bar_knows_how_far_it_is(generator, posed):
     poses, bar = cameras(20.0, 110.0), Bar()
     photographs = photograph(generator, latents_of(generator), poses)
     settings = dataclasses.replace(QUICK, search_steps=2, fit_steps=2)
-    invert(generator, photographs, poses if posed else None, settings, bar)
+    known = poses if posed else None
+    invert(generator, photographs, known, settings, bar)
     assert bar.n == bar.total
+    assert max(bar.totals) <= most_renderings(generator, photographs, known, settings)
     assert None not in bar.totals
 
 
@@ -338,7 +340,7 @@ def test_what_is_written(tmp_path, generator):
     assert told["loss"] == found.loss
 
 
-def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, caplog):
+def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, caplog, capsys):
     monkeypatch.setattr(command, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
     monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
     path = tmp_path / "0.5_0090.png"
@@ -351,6 +353,8 @@ def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, cap
     assert len(files) == 5
     assert told["photographs"][0]["photograph"] == str(path)
     assert f"{path}: azimuth 90 degrees" in caplog.text
+    bar = capsys.readouterr().err
+    assert "inversion: 0rendering" not in bar and "0/1" in bar and "1/1" in bar
 
 
 def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):

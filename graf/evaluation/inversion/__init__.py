@@ -45,16 +45,15 @@ def invert(
     network = feature_network().to(device)
     coarse = likeness_to(generator, photographs, poses, settings, settings.search_size, network)
     n, searched = len(photographs), settings.search_steps
-    if bar is not None and poses is None and start is None:  # as many as there may be
-        guesses = settings.azimuths * min(2, len(mean_objects(generator)[0]))
-        bar.total = n * (searched * (guesses + 2 * FINALISTS) + settings.fit_steps)
+    if bar is not None:
+        bar.total = most_renderings(generator, photographs, poses, settings, start)
     if poses is not None:
         found = objects_of_every_class(coarse, poses)
     elif start is not None:
         found = with_opposites(objects_of_every_class(coarse, start.to(device)))
     else:
         found = search_cameras(coarse, bar)
-    if bar is not None:
+    if bar is not None:  # a search may have needed fewer
         bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
     if len(found) > 1:
         found, losses = coarse.fit(found, searched, bar)
@@ -67,3 +66,16 @@ def invert(
     images = generator.render(latents.expand(n, -1), pose_c2w, class_index=class_index.expand(n)).images
     psnr, ssim = zip(*map(similarity, photographs.cpu(), images), strict=True)
     return Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w), images, psnr, ssim, losses.item())
+
+
+def most_renderings(
+    generator: Generator, photographs: Tensor, poses: Tensor | None, settings: InversionSettings, start: Tensor | None = None
+) -> int:
+    """How many renderings `invert` makes of these at most."""
+    n_classes = len(mean_objects(generator)[0])
+    if poses is None and start is None:
+        compared = settings.azimuths * min(2, n_classes) + 2 * FINALISTS
+    else:
+        hypotheses = n_classes if poses is not None else 2 * n_classes
+        compared = hypotheses * (hypotheses > 1)
+    return len(photographs) * (settings.search_steps * compared + settings.fit_steps)
