@@ -52,6 +52,7 @@ h1, h2, h3, li, p {{ overflow-wrap: anywhere; }}
 h2 {{ border-bottom: 1px solid #8886; margin-top: 2.5rem; }}
 p, li {{ max-width: 46rem; }}
 summary {{ cursor: pointer; padding: 0.25rem 0; }}
+.files {{ container-type: inline-size; }}
 .files, .plots {{ display: flex; flex-wrap: wrap; gap: 1.25rem; align-items: flex-start; margin: 1rem 0; }}
 .strip {{ display: flex; gap: 0.75rem; overflow-x: auto; margin: 1rem 0; }}
 .strip figure {{ flex: 0 0 9.5rem; }}
@@ -155,7 +156,8 @@ class Embedder:
         looks = ' class="enlarged"' if factor > 1 else ""
         width, height = (factor * side for side in still.size) if still else (0, 0)
         if media.startswith("video/"):
-            shape = f"width:{width}px;aspect-ratio:{width}/{height + CONTROLS}"
+            high = f"calc(min({width}px,100cqw)*{height / max(width, 1):.4f} + {CONTROLS}px)"  # also where the page is narrower
+            shape = f"width:{width}px;height:{high}"
             looks += f' poster="{poster(still)}" style="{shape}"' if still else ""
             shown = f'<video controls loop muted playsinline{looks} src="{source}"></video>'
         else:

@@ -1,6 +1,7 @@
 """A mesh inside a page: its vertices as text, and a script of our own that turns it with WebGL. Nothing is fetched."""
 
 import base64
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ for (const box of document.querySelectorAll(".mesh")) {
   const canvas = box.querySelector("canvas"), plain = box.querySelector("input");
   const gl = canvas.getContext("webgl2", {preserveDrawingBuffer: true});
   if (!gl) {
-    box.querySelector(".state").textContent = "This browser cannot draw it (no WebGL 2); the file below opens elsewhere.";
+    box.querySelector(".state").textContent = "This browser cannot draw it (no WebGL 2); the file named below opens elsewhere.";
     canvas.hidden = plain.parentElement.hidden = true;
     continue;
   }
@@ -81,8 +82,8 @@ for (const box of document.querySelectorAll(".mesh")) {
 """
 
 
-def mesh_html(mesh: trimesh.Trimesh, link: str) -> str:
-    """The mesh, of which `link` (HTML) is the file, as an element that SCRIPT draws once the page is read.
+def mesh_html(mesh: trimesh.Trimesh, name: str) -> str:
+    """The mesh of the file of that name as an element that SCRIPT draws once the page is read.
 
     12 bytes a vertex: coordinates as 16-bit integers from -1 to 1 around the middle of the mesh, two bytes of nothing, and its
     colour (RGBA). 12 bytes a face.
@@ -98,7 +99,8 @@ def mesh_html(mesh: trimesh.Trimesh, link: str) -> str:
         f'<figure class="mesh" {data}>\n<canvas width="720" height="720" tabindex="0"></canvas>\n'
         '<p class="screen state">Drag it, or use the arrow keys.</p>\n'
         '<label class="screen"><input type="checkbox"> shape without colours</label>\n'
-        f"<figcaption>The surface of one object: {len(mesh.faces):,} faces. {link}</figcaption></figure>\n"
+        f"<figcaption>The surface of one object: {len(mesh.faces):,} faces. In the run's folder: {escape(name)}</figcaption>"
+        "</figure>\n"
     )
 
 

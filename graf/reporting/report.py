@@ -181,7 +181,7 @@ def _surface(folder: Path, embedder: Embedder) -> Iterator[str]:
         size = file.stat().st_size
         if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file)) is not None:
             embedder.bytes_left -= size
-            yield mesh_html(mesh, embedder.link(file))
+            yield mesh_html(mesh, embedder.name(file))
             return
 
 
@@ -367,7 +367,8 @@ def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> 
     yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
     links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
     if links:
-        yield "<ul>\n" + "".join(f"<li>{link}</li>\n" for link in links) + "</ul>\n"
+        items = "".join(f"<li>{link}</li>\n" for link in links)
+        yield f"<p>In the run's folder, not in this page:</p>\n<ul>\n{items}</ul>\n"
 
 
 def _figures(paths: Iterable[Path], embedder: Embedder) -> str:

@@ -206,6 +206,16 @@ def test_what_the_numbers_say_comes_before_the_numbers(measured):
     assert "eval/step_00000100/mesh/object 1.ply (0.00 MB)" in terms
 
 
+def test_a_page_that_is_given_away_alone_has_no_link_that_does_not_say_where_it_leads(measured):
+    run, page = measured
+    text = (run / "report.html").read_text(encoding="utf-8")
+    story, _, terms = text.partition("<h2>Terms, numbers and files</h2>")
+    assert "<a " not in story
+    assert "The surface of one object: 80 faces. In the run's folder: eval/step_00000100/mesh/object_00.ply<" in story
+    lists = terms.split("<ul>\n<li><a ")[:-1]
+    assert lists and all(before.endswith("<p>In the run's folder, not in this page:</p>\n") for before in lists)
+
+
 def test_nothing_that_a_file_says_is_run_or_fetched(run):
     evil_name = run / "samples" / "00000100_'\"><img src=x onerror=alert(1)>.png"
     put_png(evil_name)
@@ -444,6 +454,7 @@ document.getElementById("page").addEventListener("load", async event => {
     title: page.title,
     images: images.map(e => e.naturalWidth),
     videos: videos.map(e => e.videoWidth),
+    below: videos.map(e => e.clientHeight - e.clientWidth * e.videoHeight / e.videoWidth),
     requests: event.target.contentWindow.performance.getEntriesByType("resource").map(e => e.name.slice(0, 5)),
     bodyWidth: [page.documentElement.scrollWidth, page.documentElement.clientWidth],
   });
@@ -481,6 +492,7 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_pa
     assert len(found["images"]) == sum(tag == "img" for tag, _ in page.media) > 5
     assert min(found["images"]) > 0
     assert found["videos"] == [256]
+    assert found["below"] == [pytest.approx(html_pieces.CONTROLS, abs=1)]  # room for controls under the picture, not on it
     assert found["drawn"] == [pytest.approx(0.66, abs=0.05)]  # of the window: the ball, of radius 0.46 of its side
     assert set(found["requests"]) <= {"data:"}
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways
