@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.commands.jobs import JOBS, Flag, Job
+from graf.commands.jobs import JOBS, Flag, Job, checked
 from graf.config import load_config
 from graf.errors import GrafError
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import run_script
 
 LARGEST_SEED = 2**32  # as of training.seed
+seed = checked(whole_number, lambda value: 0 <= value <= LARGEST_SEED, f"a whole number from 0 to {LARGEST_SEED},")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,12 +54,6 @@ def with_signs(arguments: list[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
-
-
-def seed(text: str) -> int:
-    if not text.isdigit() or int(text) > LARGEST_SEED:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {LARGEST_SEED}, found {text!r}")
-    return int(text)
 
 
 def main() -> int:

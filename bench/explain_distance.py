@@ -17,7 +17,7 @@ from graf.evaluation.outputs import as_uint8
 from graf.evaluation.sampling import fresh_renderings, labels_of
 from graf.models.generator import Generator, Rendering
 from graf.rays import full_grid
-from graf.runtime.command_line import Parser, positive
+from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
     parser.add_argument("--n", type=positive, default=500, help="images of each kind, at most")
-    parser.add_argument("--seed", type=int, default=0, help="of the generated images")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the generated images")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     args = parser.parse_args()
     keep_freed_memory()

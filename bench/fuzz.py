@@ -33,7 +33,7 @@ from typing import Any
 
 from graf.camera import poses_at
 from graf.config import CONFIG_DIR, Config, config_to_dict, flat, load_config
-from graf.runtime.command_line import Parser, positive
+from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import write_text
 
@@ -109,7 +109,7 @@ def generator_configs() -> list[Path]:
 def main() -> int:
     parser = Parser(__doc__)
     parser.add_argument("--mutations", type=positive, default=500, help="of each config, and of data sets")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=whole_number, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and faults there too")
     args = parser.parse_args()
     torch.set_num_threads(1)

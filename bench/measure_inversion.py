@@ -21,7 +21,7 @@ from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.results import Inversion, similarity
 from graf.evaluation.sampling import render_views
 from graf.models.generator import Generator
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import check_writable, write_text
@@ -38,8 +38,8 @@ UNSEEN_TURNS_DEG = (90.0, 180.0, 270.0)
 def main() -> int:
     parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
-    parser.add_argument("--n_cars", type=int, default=10, help="cars to look for")
-    parser.add_argument("--seed", type=int, default=1, help="of the cars, another than the training's data.seed")
+    parser.add_argument("--n_cars", type=whole_number, default=10, help="cars to look for")
+    parser.add_argument("--seed", type=whole_number, default=1, help="of the cars, another than the training's data.seed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()

@@ -25,7 +25,7 @@ from graf.evaluation.consistency import multi_view_consistency, sanity
 from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.sweep import low_resolution_error
-from graf.runtime.command_line import Parser, positive
+from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.files import check_writable, json_rows, write_text
@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("what", choices=["progress", "ccsr", "recipe"])
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="of training, at which to measure")
     parser.add_argument("--steps", type=positive, default=400, help="recipe: of each variant's training")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="recipe: each variant is trained with each")
+    parser.add_argument("--seeds", type=whole_number, nargs="+", default=[0], help="recipe: each variant is trained with each")
     parser.add_argument("--only", nargs="+", choices=[DEFAULT, *PARTS], metavar="NAME", help="recipe: of these variants alone")
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as metrics.n_fake=992")

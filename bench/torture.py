@@ -32,7 +32,7 @@ from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation.outputs import write_image
 from graf.evaluation.reconstruction import transforms
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, run_script
 from graf.runtime.files import write_text
 from graf.training.pose_state import PoseState
@@ -97,11 +97,11 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="on two free cores; so many faults and steps are chosen")
-    p.add_argument("--faults", type=int, help="instead of those that fit into --minutes, at least 30")
+    p.add_argument("--faults", type=whole_number, help="instead of those that fit into --minutes, at least 30")
     p.add_argument("--script", choices=SCHEMAS, default="train.py", help="what trains")
     p.add_argument("--config", type=Path, help="YAML file; by default the script's own defaults")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.nworkers=1")
-    p.add_argument("--seed", type=int, default=0, help="of the instants and of what is damaged")
+    p.add_argument("--seed", type=whole_number, default=0, help="of the instants and of what is damaged")
     p.add_argument("--json", type=Path, help="write faults, survived, steps_lost_max and bit_identical into this file")
     p.add_argument("--work", type=Path, help="an empty or new folder for the runs, which stay; by default one that is removed")
     return p

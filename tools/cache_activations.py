@@ -31,7 +31,7 @@ from graf.models.discriminator import ConditionedDiscriminator
 from graf.models.generator import Generator
 from graf.models.projected import build_discriminator
 from graf.rays import cut_patch, sample_patch_grid
-from graf.runtime.command_line import Parser, positive
+from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
@@ -84,7 +84,9 @@ def parser() -> argparse.ArgumentParser:
         "--max_failures", type=count, default=10, help="batches that may fail and are left out; one more ends it; default 10"
     )
     p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
-    p.add_argument("--seed", type=int, default=0, help="seed of the chosen photographs, latents and cameras; default 0")
+    p.add_argument(
+        "--seed", type=whole_number, default=0, help="seed of the chosen photographs, latents and cameras; default 0"
+    )
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")

@@ -25,7 +25,7 @@ from graf.config.checks import PATCH_SIZES
 from graf.data.folders import TRANSFORMS
 from graf.data.views import generator_of
 from graf.errors import GrafError
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
 from meshes.reading import SUFFIXES, read_mesh
@@ -69,8 +69,8 @@ def parser() -> argparse.ArgumentParser:
         help="transforms (default): random cameras in one transforms.json; filename: one folder and class per object, and "
         "images named <elevation>_<azimuth>.png, evenly around it",
     )
-    p.add_argument("--views", type=int, default=24, help="images per object; filename: per elevation (default 24)")
-    p.add_argument("--resolution", type=int, default=64, help="pixels a side (default 64)")
+    p.add_argument("--views", type=whole_number, default=24, help="images per object; filename: per elevation (default 24)")
+    p.add_argument("--resolution", type=whole_number, default=64, help="pixels a side (default 64)")
     p.add_argument("--fov", type=float, default=32.0, help="field of view, degrees (default 32)")
     p.add_argument("--radius", type=float, default=3.6, help="distance of the camera; objects are 2 across (default 3.6)")
     p.add_argument(
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         "(transforms) (default 5 20 35)",
     )
     p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the files that points upwards (default y)")
-    p.add_argument("--seed", type=int, default=0, help="seed of the random cameras")
+    p.add_argument("--seed", type=whole_number, default=0, help="seed of the random cameras")
     return p
 
 

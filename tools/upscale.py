@@ -21,7 +21,7 @@ from graf.errors import CheckpointError, GrafError
 from graf.evaluation.outputs import as_uint8, write_grid
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBNet
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, run_script
 
 import torch
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("photo", type=Path, help="the photograph")
     parser.add_argument("output", type=Path, help="PNG file to write")
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="scale factor of the weights")
-    parser.add_argument("--shrink", type=int, default=1, help="first shrink the photograph by this factor")
+    parser.add_argument("--shrink", type=whole_number, default=1, help="first shrink the photograph by this factor")
     args = parser.parse_args()
     if args.output.suffix.lower() != ".png":
         raise GrafError(f"{args.output}: expected the name of a PNG file, such as {args.output}.png")

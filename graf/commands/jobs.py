@@ -72,7 +72,7 @@ def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected:
     """A flag's type: what `parse` makes of its text, where that is valid; otherwise the error says what was expected."""
 
     def parsed(text: str) -> Any:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, argparse.ArgumentTypeError):
             if valid(value := parse(text)):
                 return value
         raise argparse.ArgumentTypeError(f"expected {expected} found {text!r}")

@@ -1,6 +1,7 @@
 """Argument parsing shared by all programs: hyphens for underscores, ~ and $HOME in paths, --version, hints on unknown flags."""
 
 import argparse
+import contextlib
 import difflib
 import itertools
 import json
@@ -27,11 +28,22 @@ def file_path(text: str) -> Path:
     return Path(expanded(text))
 
 
+def whole_number(text: str) -> int:
+    """The type of a flag that is a whole number, as configs take them: 20000, 20_000 or 2e4."""
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return int(number)
+    raise argparse.ArgumentTypeError(f"expected a whole number, such as 20000 or 2e4, found {text!r}")
+
+
 def positive(text: str) -> int:
     """The type of a flag that is a whole number above 0."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
-    return int(text)
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        if (number := whole_number(text)) > 0:
+            return number
+    raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,10 +148,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: continue the run in its folder; none: refuse if there is one; or a file",
     )
-    p.add_argument("--max_steps", type=int, help="train until this step instead of training.max_steps")
+    p.add_argument("--max_steps", type=whole_number, help="train until this step instead of training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
-    p.add_argument("--seed", type=int, help="instead of training.seed")
+    p.add_argument("--seed", type=whole_number, help="instead of training.seed")
     p.add_argument(
         "--memory_snapshot", action="store_true", help="list what memory holds at each checkpoint: memory/memory_STEP.json"
     )

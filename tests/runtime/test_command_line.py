@@ -4,13 +4,14 @@ import argparse
 import importlib
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 
 from graf import __version__
 from graf.config import load_config
 from graf.errors import GrafError
-from graf.runtime.command_line import Parser, folder_overrides, hints, positive
+from graf.runtime.command_line import Parser, add_run_flags, folder_overrides, hints, positive, run_overrides, whole_number
 
 import pytest
 
@@ -161,6 +162,7 @@ def test_help_of_defaults_is_kept():
 
 def test_a_count_of_nothing_is_refused():
     assert positive("3") == 3
+    assert positive("1e4") == positive("1.0e4") == positive("10_000") == 10_000
     for text in ("0", "-1", "2.5", "many", ""):
         with pytest.raises(argparse.ArgumentTypeError, match=f"expected a number above 0, found '{text}'"):
             positive(text)
@@ -193,3 +195,17 @@ def test_a_faulty_config_is_told_before_processes_are_started(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark_scaling.py", "--config", "missing.yaml"])
     with pytest.raises(GrafError, match="missing.yaml: no such config file"):
         tool.main()
+
+
+def test_whole_numbers_may_be_written_with_an_exponent():
+    """As configs read them, and exactly."""
+    p = Parser("a program")
+    add_run_flags(p)
+    args = p.parse_args(["--max_steps", "1e4", "--seed", "4294967295"])
+    assert (args.max_steps, args.seed) == (10_000, 4_294_967_295)
+    assert "training.max_steps=10000" in run_overrides(args)
+    assert whole_number("-3") == -3 and whole_number("9007199254740993") == 2**53 + 1
+    for text in ("1.5", "1e-3", "many", "inf", "nan", "", "\u00b2", "1e999"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number, such as 20000 or 2e4, found"):
+            whole_number(text)
+    assert runpy.run_path(str(ROOT / "eval.py"))["parser"]().parse_args(["--seed", "1e4"]).seed == 10_000
