@@ -5,6 +5,7 @@ names the file, and every key that is unknown, of a wrong type or out of range.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -58,12 +59,29 @@ def find_config(name: str | Path, beside: Path = Path()) -> Path:
     return next(filter(os.path.isfile, files), named)
 
 
+class FlagOverride(str):
+    """An override that another flag than --set stands for. typed: that flag as faults name it."""
+
+    typed: str
+
+    def __new__(cls, text: str, typed: str) -> "FlagOverride":
+        made = super().__new__(cls, text)
+        made.typed = typed
+        return made
+
+
 def override(config: C, overrides: typing.Sequence[str]) -> C:
     """The config with `section.key=value` overrides on top. Raises ConfigError."""
     raw = config_to_dict(config)
     for text in overrides:
-        raw = merge(raw, parse_override(text, type(config)), f"--set {text}")
-    return config_from_dict(raw, "--set " + " ".join(overrides), type(config)) if overrides else config
+        raw = merge(raw, parse_override(text, type(config)), _typed([text]))
+    return config_from_dict(raw, _typed(overrides), type(config)) if overrides else config
+
+
+def _typed(overrides: typing.Sequence[str]) -> str:
+    """The overrides as they stand on a command line."""
+    groups = itertools.groupby(overrides, lambda text: text.typed if isinstance(text, FlagOverride) else "--set")
+    return " ".join(" ".join([flag, *texts]) if flag == "--set" else flag for flag, texts in groups)
 
 
 def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:

@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,10 +13,18 @@ from pathlib import Path
 
 from graf.config import Config, RunConfig
 from graf.config.foreign import OLDER_NAMES
+from graf.config.reading import FlagOverride
 from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
 from graf.version import __version__
 
+YAML = (".yaml", ".yml")
+PLACES = {  # what flags name
+    "--data_dir": "a folder of images",
+    "--run": "a run's folder",
+    "--config": "a config",
+    "--checkpoint": "a checkpoint",
+}
 EXIT_STATUSES = (
     "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "
     "the data; 3 ended with a checkpoint by training.max_hours or SIGUSR1, to be started again; 130 ended by Ctrl-C, 143 by "
@@ -77,6 +86,7 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             found = (hints(unknown, self.schema) if "--set" in self._option_string_actions else []) or self._meant(unknown)
+            found += self._placed(unknown)
             self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *found]))
         return parsed
 
@@ -85,6 +95,19 @@ class Parser(argparse.ArgumentParser):
         flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         near = [(flag, difflib.get_close_matches(flag, self._option_string_actions, n=1)) for flag in flags]
         return [f"; {flag}: did you mean {known[0]}?" for flag, known in near if known]
+
+    def _placed(self, unknown: Sequence[str]) -> list[str]:
+        """The flag for each file or folder that stands without one; not behind an unknown flag, whose value it may be."""
+        found = []
+        for before, word in zip(["", *unknown], unknown, strict=False):
+            if before.startswith("-") or word.startswith("-"):
+                continue
+            path = file_path(word)
+            fitting = ("--data_dir", "--run") if path.is_dir() else ("--config",) if path.suffix in YAML else ("--checkpoint",)
+            flag = next((flag for flag in fitting if flag in self._option_string_actions), None)
+            if flag and path.exists():
+                found.append(f"; {word}: name {PLACES[flag]} with {flag} {shlex.quote(word)}")
+        return found
 
     def _underscored(self, word: str) -> str:
         """--max-steps=9 as --max_steps=9, where there is such a flag."""
@@ -130,9 +153,11 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
         if not data_dir.is_dir():
             what = "a file, not a folder" if data_dir.exists() else "no such folder"
             raise GrafError(f"--data_dir {data_dir}: {what}; name the folder of your images")
-        overrides += ["data.type=images", f"data.datadir={json.dumps(str(data_dir))}"]
+        typed = f"--data_dir {shlex.quote(str(data_dir))}"
+        overrides += [FlagOverride(f"data.{text}", typed) for text in ("type=images", f"datadir={json.dumps(str(data_dir))}")]
     if output_dir is not None:
-        overrides.append(f"training.outdir={json.dumps(str(output_dir))}")
+        typed = f"--output_dir {shlex.quote(str(output_dir))}"
+        overrides.append(FlagOverride(f"training.outdir={json.dumps(str(output_dir))}", typed))
     return overrides
 
 
@@ -167,6 +192,7 @@ def run_overrides(args: argparse.Namespace) -> list[str]:
     """The flags of `add_run_flags` that stand for config keys, behind --set."""
     flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
     if args.use_amp:
-        flags.append("training.use_amp=true")
+        flags.append(FlagOverride("training.use_amp=true", "--use_amp"))
     named = {"max_steps": args.max_steps, "seed": args.seed}
-    return flags + [f"training.{key}={value}" for key, value in named.items() if value is not None]
+    given = {key: value for key, value in named.items() if value is not None}
+    return flags + [FlagOverride(f"training.{key}={value}", f"--{key} {value}") for key, value in given.items()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graf import __version__
 from graf.config import load_config
-from graf.errors import GrafError
+from graf.errors import ConfigError, GrafError
 from graf.runtime.command_line import Parser, add_run_flags, folder_overrides, hints, positive, run_overrides, whole_number
 
 import pytest
@@ -128,6 +128,50 @@ def test_two_folders_make_a_run(tmp_path, monkeypatch):
     config = load_config(None, train.run_overrides(train.parser().parse_args(words)))
     assert (config.data.type, config.data.datadir) == ("images", (str(tmp_path / "my: photos"),))
     assert config.run_dir == tmp_path / "runs #1" / "a"
+
+
+def test_a_fault_is_told_with_the_flags_that_were_typed(tmp_path):
+    """And not with the overrides that stand for them."""
+    (tmp_path / "my photos").mkdir()
+    p = Parser("a program")
+    add_run_flags(p)
+    words = ["--data_dir", str(tmp_path / "my photos"), "--use_amp", "--max_steps", "9", "--set", "expname=a", "data.fov=0"]
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, run_overrides(p.parse_args(words)))
+    typed = f"--set expname=a data.fov=0 --data_dir '{tmp_path}/my photos' --use_amp --max_steps 9"
+    assert str(raised.value) == f"{typed}: data.fov: must be at least 0.1, found 0"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["photos"], "; photos: name a folder of images with --data_dir photos"),
+        (["my photos", "--use_amp"], "; my photos: name a folder of images with --data_dir 'my photos'"),
+        (["chairs.yaml"], "; chairs.yaml: name a config with --config chairs.yaml"),
+        (["nowhere"], ""),
+        (["--epochs", "photos"], "; --epochs: here it is training.max_steps"),
+    ],
+)
+def test_a_word_without_a_flag_is_told_its_flag(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "my photos"):
+        Path(folder).mkdir()
+    Path("chairs.yaml").touch()
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "train.py"))["parser"]().parse_args(words)
+    said = capsys.readouterr().err.partition("unrecognized arguments: ")[2].strip()
+    assert said.startswith(" ".join(word for word in words if word != "--use_amp") + told)
+    assert told or "name a" not in said
+
+
+def test_runs_and_checkpoints_without_a_flag_are_told_theirs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    Path("model.pt").touch()
+    for word, told in (("runs", "a run's folder with --run runs"), ("model.pt", "a checkpoint with --checkpoint model.pt")):
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(ROOT / "eval.py"))["parser"]().parse_args([word])
+        assert f"unrecognized arguments: {word}; {word}: name {told}" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
