@@ -102,11 +102,11 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:
-    """The checkpoint's run; for a checkpoint from elsewhere, a folder of its own among the runs."""
+    """The checkpoint's run, relative where its path is; for a checkpoint from elsewhere, a folder of its own among the runs."""
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name in FOLDERS else folder
     if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
-        return run_dir
+        return run_dir if checkpoint.is_absolute() else Path(os.path.relpath(run_dir))
     return Path(config.training.outdir) / f"eval_{folder.name}_{checkpoint.stem}"
 
 

@@ -317,6 +317,30 @@ def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkp
     assert command.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("runs/a/model.pt", "runs/a"),
+        ("runs/../runs/a/checkpoints/model_00000002.pt", "runs/a"),
+        ("link.pt", "runs/a"),
+        ("../here/runs/a/model.pt", "runs/a"),
+        ("../there/a/model.pt", "../there/a"),
+    ],
+)
+def test_a_runs_folder_is_told_as_its_checkpoint_was_typed(smoke, tmp_path, monkeypatch, typed, told):
+    """Relative to where the user is, as train.py tells it."""
+    for run in (tmp_path / "here" / "runs" / "a", tmp_path / "there" / "a"):
+        (run / "checkpoints").mkdir(parents=True)
+        for name in ("model.pt", "checkpoints/model_00000002.pt", "metrics.jsonl"):
+            (run / name).touch()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("link.pt").symlink_to("runs/a/model.pt")
+    assert command.run_of(Path(typed), smoke()) == Path(told)
+    assert command.run_of(Path(typed).absolute(), smoke()) == Path(told).resolve()
+    monkeypatch.chdir("runs/a/checkpoints")
+    assert command.run_of(Path("model_00000002.pt"), smoke()) == Path("..")
+
+
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
     folders = [command.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
