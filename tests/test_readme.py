@@ -1,6 +1,7 @@
 """README and docs tell the truth: their tables are the code's, what they name exists, and both READMEs say the same."""
 
 import re
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from graf.config.reading import config_rows
 from write_tables import MARKS, TABLES, pages
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -95,6 +97,17 @@ def test_links_lead_to_files_and_headings(page):
         file = page.parent / name if name else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("page", [README, CHINESE], ids=["README.md", "README.zh-TW.md"])
+def test_its_python_saves_a_png(page, tmp_path, monkeypatch):
+    """With the shipped weights in place of a run's."""
+    code = "    import graf" + page.partition("\n    import graf")[2].partition("\n\n`load_generator`")[0]
+    code = textwrap.dedent(code).replace("results/default/model.pt", str(ROOT / "weights" / "toy_cars.safetensors"))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    with Image.open(tmp_path / "cars.png") as image:
+        assert image.size == (4 * 130 + 2, 130 + 2)  # four pictures of 128 pixels, 2 between
 
 
 def test_every_page_of_docs_is_linked_from_the_readme():
