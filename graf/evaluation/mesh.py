@@ -34,7 +34,7 @@ from trimesh.exchange.gltf import export_glb
 
 POINTS_AT_ONCE = 2**16  # through the field: 256 MB at most for GRAF's own, 256 channels wide
 SILHOUETTES, SILHOUETTE_SIDE = 8, 32  # cameras, and rays a side of each, by which the level is chosen
-FEW_CELLS = 8  # of the grid: a surface that is nowhere as wide is hardly an object's
+FEW_CELLS, FEW_FACES = 8, 200  # of a surface that is hardly an object's: nowhere as many cells wide, or of fewer faces
 SPECK = 1e-3  # of the largest piece's volume: smaller pieces are left out
 SUFFIXES = (".ply", ".obj", ".glb")
 Z_TO_Y_UP = trimesh.transformations.rotation_matrix(-math.pi / 2, [1, 0, 0])  # of a glTF file
@@ -80,7 +80,7 @@ def extract_mesh(
     mesh.visual.vertex_colors = surface_colours(generator, styles, points, normals)
     log.info("mesh: %d faces at density %.3g of at most %.3g", len(mesh.faces), level, grid.max())
     cells = np.ceil(mesh.extents / cell - 1e-6).astype(int)
-    if cells.max() < FEW_CELLS:
+    if cells.max() < FEW_CELLS or len(mesh.faces) < FEW_FACES:
         log.warning(
             "mesh: %d faces only, of a surface that is %d x %d x %d of the grid's %d cells wide: look whether it is an object; "
             "raise --mesh_resolution, set another --mesh_level, or train longer",
