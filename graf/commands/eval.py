@@ -33,7 +33,7 @@ from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, writ
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.shapes import Subject, silhouette_variety, surface_coverage
+from graf.evaluation.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
 from graf.evaluation.sheets import (
     class_rows,
     interpolation_sheet,
@@ -216,7 +216,7 @@ class Evaluation:
             result = measure(subject)
             shown = [f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)]
             if shown:  # else a warning has said why there is nothing
-                caveat = f". {result['caveat']}" if "caveat" in result else ""
+                caveat = f". {VARIETY_CAVEAT}" if name == "variety" else ""
                 log.info("%s: %s%s", name, ", ".join(shown), caveat)
             files.append(self.results.keep({name: result | self.results.drawn_by}))
         return files

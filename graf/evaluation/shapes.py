@@ -120,7 +120,6 @@ def silhouette_variety(subject: Subject) -> dict:
         "variety": variety,
         "share_of_data": share_of_variety(variety, of_data["variety_data"], of_cameras),
         "variety_of_cameras": of_cameras,
-        "caveat": VARIETY_CAVEAT,
         "empty_share": (~masks.any(dim=(1, 2))).float().mean().item(),
         **of_data,
         **subject.terms,

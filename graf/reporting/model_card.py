@@ -13,6 +13,7 @@ from graf.errors import GrafError
 from graf.evaluation.outputs import as_uint8
 from graf.evaluation.results import COMPARABLE, OF_IMAGES, protocol_title, title
 from graf.evaluation.sampling import render_views, sample_objects
+from graf.evaluation.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
 from graf.runtime.files import file_sha256, whole_file, write_text
 from graf.version import __version__
@@ -23,7 +24,6 @@ from torchvision.utils import make_grid
 MARK = "model card by graf_ccsr"  # of the files that may be replaced
 FIRST_LINE = re.compile(rf"<!-- {MARK}, of the text below: ([0-9a-f]{{64}}) -->\n")
 OBJECTS, VIEWS, PICTURE_SEED = 4, 6, 0
-NOTES = {"variety": "Broken objects raise variety too: read it beside coverage and MMD, where these are measured."}
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
 MOST_CHARACTERS = 20_000  # of a licence's text in the card
 MAIN_KEYS = (
@@ -139,8 +139,8 @@ def _measurements(measured: dict) -> Iterator[str]:
             yield f"\n### {name.capitalize()}\n"
             rows = ((key.replace("_", " "), _number(value)) for key, value in entry.items() if not key.endswith("sha256"))
             yield from _table(("measure", "value"), rows)
-            if name in NOTES:
-                yield f"\n{NOTES[name]}"
+            if name == "variety":
+                yield f"\n{VARIETY_CAVEAT}"
     yield "\ndocs/metrics.md of graf_ccsr says what these mean."
 
 

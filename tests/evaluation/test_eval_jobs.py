@@ -15,6 +15,7 @@ from graf.evaluation.mesh import NoSurface
 from graf.evaluation.metrics import MeasureSettings, measure_generator
 from graf.evaluation.results import COMPARABLE, SAMPLES, ResultFile
 from graf.evaluation.sampling import sample_objects
+from graf.evaluation.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
 
 import pytest
@@ -73,11 +74,12 @@ def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatc
 
 
 def test_a_measure_is_told_with_its_caveat(asked, monkeypatch, caplog):
-    monkeypatch.setitem(command.OBJECT_MEASURES, "variety", lambda _: {"variety": 0.5, "caveat": "Blobs differ too."})
+    for name in ("variety", "haze"):
+        monkeypatch.setitem(command.OBJECT_MEASURES, name, lambda _, name=name: {name: 0.5})
     monkeypatch.setattr(command, "build_dataset", lambda _: None)
     with caplog.at_level("INFO", "graf"):
-        asked(metrics=["variety"], dump_samples=None).metrics()
-    assert caplog.messages == ["variety: variety 0.5. Blobs differ too."]
+        asked(metrics=["variety", "haze"], dump_samples=None).metrics()
+    assert caplog.messages == [f"variety: variety 0.5. {VARIETY_CAVEAT}", "haze: haze 0.5"]
 
 
 def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):

@@ -57,8 +57,8 @@ def test_measurements_stand_with_their_protocol(export, generator):
 
 def test_variety_comes_with_a_warning_of_what_raises_it(export, generator):
     card = text(export, generator, measured=MEASURED | {"variety": {"variety": 0.5, "share_of_data": 2.0}})
-    assert "| share of data | 2 |\n\nBroken objects raise variety too" in card
-    assert "Broken objects" not in text(export, generator, measured=MEASURED)
+    assert "| share of data | 2 |\n\nBlobs and fragments differ from one another too" in card
+    assert "Blobs" not in text(export, generator, measured=MEASURED)
 
 
 def test_what_is_not_known_is_said(export, generator):
