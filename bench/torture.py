@@ -4,8 +4,9 @@
 
 A run is made undisturbed; then the same run in another folder is killed, its newest checkpoint damaged, its disk filled, its
 loader processes killed, its images damaged and removed, and resumed. The exit status is 0 where every fault was survived with
-at most training.save_every steps lost, and the weights, optimizers and random states at the end are those of the
-undisturbed run bit for bit. Of the config, the architecture is kept, and what the log names is made small. Linux only.
+at most training.save_every steps lost, none where an error ended the run, and the weights, optimizers and random states at the
+end are those of the undisturbed run bit for bit. Of the config, the architecture is kept, and what the log names is made small.
+Linux only.
 """
 
 import argparse
@@ -179,8 +180,9 @@ def inject(run: Subject, n: int, save_every: int, rng: random.Random) -> Iterato
             with surviving(run, fault):
                 run.start_training()
                 fault.lost = fault.step - run.resumed_step
-        if fault.lost > save_every:
-            fault.problem = fault.problem or f"{fault.lost} steps are lost, more than {save_every}"
+        most = 0 if inflict in SAVED_FIRST else save_every
+        if fault.lost > most:
+            fault.problem = fault.problem or f"{fault.lost} steps are lost, more than {most}"
         not_survived = f", NOT SURVIVED: {fault.problem}" if fault.problem else ""
         log.info("%3d, step %4d: %s, %d lost%s", number + 1, fault.step, fault.kind, fault.lost, not_survived)
         yield fault
@@ -300,12 +302,33 @@ def worker_killed(run: Subject, rng: random.Random) -> None:
     run.wait(lambda: run.said().count("a loader process died") > told)
 
 
+def workers_keep_dying(run: Subject, rng: random.Random) -> None:
+    run.deadly.touch()
+    try:
+        run.end(DATA_STATUS)
+    finally:
+        run.kill()
+        run.deadly.unlink()
+    if "loader processes died" not in run.said():
+        raise NotSurvived("it did not say what died")
+
+
 def images_damaged(run: Subject, rng: random.Random) -> None:
     _with_bad_images(run, rng, lambda file: os.truncate(file, file.stat().st_size // 2))
 
 
 def images_removed(run: Subject, rng: random.Random) -> None:
     _with_bad_images(run, rng, Path.unlink)
+
+
+def images_unreadable(run: Subject, rng: random.Random) -> None:
+    """Each is a link to itself: it is there, and cannot be opened."""
+
+    def link_to_itself(file: Path) -> None:
+        file.unlink()
+        file.symlink_to(file.name)
+
+    _with_bad_images(run, rng, link_to_itself)
 
 
 def images_missing_at_start(run: Subject, rng: random.Random) -> None:
@@ -315,8 +338,9 @@ def images_missing_at_start(run: Subject, rng: random.Random) -> None:
 FAULTS = (  # in the order in which they are injected
     *(killed_anywhere, killed_in_a_checkpoint, newest_truncated, worker_killed, disk_full, images_damaged),
     *(newest_bit_flipped, killed_while_starting, disk_full_for_a_while, killed_in_a_write_at_start, newest_removed),
-    *(images_removed, images_missing_at_start),
+    *(images_removed, images_missing_at_start, images_unreadable, workers_keep_dying),
 )
+SAVED_FIRST = (images_damaged, images_removed, images_unreadable, workers_keep_dying)  # errors, before which a run saves itself
 WHILE_ENDED = (killed_while_starting, killed_in_a_write_at_start, images_missing_at_start)
 
 
@@ -381,6 +405,7 @@ def _with_bad_images(run: Subject, rng: random.Random, damage: Callable[[Path], 
         run.kill()
         time.sleep(POLL_S)
         for file in images:
+            file.unlink(missing_ok=True)  # it may be a link
             shutil.copy2(run.folder / "whole" / file.relative_to(run.folder / "images"), file)
 
 

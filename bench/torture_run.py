@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from graf.data.loader import BatchReader, Read
 from graf.runtime.console import run_script
 from graf.runtime.files import json_rows
 
@@ -61,12 +62,17 @@ class Subject:
     def halt(self) -> Path:
         return self.run_dir.parent / "halt"
 
+    @property
+    def deadly(self) -> Path:
+        """While there is this file, each loader process dies of its next batch."""
+        return self.run_dir.parent / "deadly"
+
     def start(self) -> None:
         """Start the command, without waiting for it to train."""
         assert not self.alive
         self.log_file.touch()
         self.log_start, self.old_rows_file = self.log_file.stat().st_size, self._rows_file()
-        self.process = FORK.Process(target=_train, args=(self.program, self.arguments, self.log_file, self.halt))
+        self.process = FORK.Process(target=_train, args=(self.program, self.arguments, self.log_file, self.halt, self.deadly))
         self.process.start()
 
     def start_training(self) -> None:
@@ -146,13 +152,14 @@ class Subject:
         return 0
 
 
-def _train(program: str, arguments: Sequence[str], log_file: Path, halt: Path) -> None:
+def _train(program: str, arguments: Sequence[str], log_file: Path, halt: Path, deadly: Path) -> None:
     os.setsid()
     with log_file.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     logging.getLogger("graf").handlers.clear()
     _halt_where_asked(halt)
+    _have_loaders_die(deadly)
     sys.argv = [program, *arguments]
     run_script(PROGRAMS[program])
 
@@ -192,3 +199,14 @@ def _halt_where_asked(halt: Path) -> None:
 
     save = torch.save
     os.fsync, os.replace, os.link, torch.save = held(os.fsync), held(os.replace), held(os.link), save_held
+
+
+def _have_loaders_die(deadly: Path) -> None:
+    """Have each loader process die of the first batch that it reads while there is this file."""
+
+    def read_or_die(reader: BatchReader, keys: list) -> Read:
+        if deadly.exists() and torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(reader, keys)
+
+    read, BatchReader.__getitem__ = BatchReader.__getitem__, read_or_die

@@ -100,6 +100,7 @@ class Run(Protocol):
 
     step: int
     bad_steps: int  # in a row
+    weights_whole: bool  # False while a step's updates are half done
     processes: Processes
 
     def require_same_everywhere(self) -> None: ...
@@ -108,7 +109,8 @@ class Run(Protocol):
 class Guard:
     """What keeps a training run alive between its steps: work that may be left out, checkpoints, and an end in time.
 
-    A context around the steps: where they end by themselves or by out of memory, the last checkpoint is saved.
+    A context around the steps: where they end by themselves or by an error, the last checkpoint is saved first. A second
+    signal, which is no error, ends them at once.
 
     save: writes the newest checkpoint. advised: an error that ends the run, with what to do about it. phase: a context for work
     of the name it is given, such as the memory monitor's. empty_caches: whether the memory that such work took is given back
@@ -135,22 +137,25 @@ class Guard:
         """Raises OutOfMemory, with advice, where the run ended by it."""
         if error is None:
             self.finish()
-        elif self.weights_whole and is_out_of_memory(error):
-            traceback.clear_frames(trace)  # a checkpoint needs memory
-            self._finish_before_error()
-            where = f"step {self.run.step}: out of memory ({first_line(error)})"
-            raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
+        elif isinstance(error, Exception) and self.run.weights_whole:
+            ran_out = is_out_of_memory(error)
+            if ran_out:
+                traceback.clear_frames(trace)  # a checkpoint needs memory
+            self._finish_before(error)
+            if ran_out:
+                where = f"step {self.run.step}: out of memory ({first_line(error)})"
+                raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
     def roll_back(self, go_back: Callable[[], None]) -> None:
         """Take the run back to an earlier checkpoint. Where that fails, none is saved: the weights may be half updated."""
-        self.weights_whole = False
+        self.run.weights_whole = False
         go_back()
         self._go_on()
 
     def _go_on(self) -> None:
         """Continue from the run's step, of which there is a checkpoint, or which is the start of a run."""
         self.first_step = self.saved_step = self.run.step
-        self.owes_checkpoint, self.weights_whole = False, True
+        self.owes_checkpoint, self.run.weights_whole = False, True
 
     def should_end(self) -> bool:
         """Whether the run is to end after this step; all processes get the same answer."""
@@ -163,16 +168,8 @@ class Guard:
             self._twice(name, work, None, ALONE)
 
     def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
-        """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`.
-
-        An error ends the run, whose weights are whole: a checkpoint is saved first.
-        """
-        try:
-            return self._twice(name, work, otherwise, self.run.processes)
-        except Exception as error:  # of many processes, another one's trouble may look like anything here
-            if not self.run.bad_steps and not isinstance(error, CheckpointWriteError):
-                self._finish_before_error()
-            raise
+        """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`."""
+        return self._twice(name, work, otherwise, self.run.processes)
 
     def checkpoint(self) -> None:
         """Save a checkpoint; amid bad steps the last good one is worth more, and the next is owed until a step is good."""
@@ -188,12 +185,21 @@ class Guard:
             if self.saved_step != self.run.step:
                 raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the one before it is as it was")
 
-    def _finish_before_error(self) -> None:
-        """`finish` where an error ends the run: trouble with the checkpoint is logged and does not hide that error."""
+    def _finish_before(self, error: Exception) -> None:
+        """`finish` where an error ends the run: trouble with the checkpoint is logged and does not hide that error.
+
+        No other process is waited for, as the error may be that it is gone. Nothing is written amid bad steps, nor again where
+        it has just failed.
+        """
+        saved_step = self.saved_step
+        if self.run.bad_steps or isinstance(error, CheckpointWriteError):
+            return
         try:
             self.finish()
         except Exception as trouble:
             log.warning("%s", trouble)
+        if self.saved_step != saved_step:
+            log.info("step %d: saved, as an error ends the run; --resume auto continues from there", self.saved_step)
 
     def _save(self) -> None:
         self.save()

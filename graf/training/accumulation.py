@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from graf.memory.sizes import cut
 from graf.runtime.guard import attempt
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated, check_numbers
@@ -27,12 +28,20 @@ LossOfRows = Callable[[slice], tuple[Tensor, Stats]]  # of a batch that is drawn
 def whole_step(state: RunState, images: Tensor, train: Callable[[], Stats]) -> Stats:
     """Take a step by `train`, which returns its scalars, and count it. Returns them, with the learning rates.
 
-    Raises Derailed where training cannot go on from here, OutOfMemory where the smallest part of the step is too large.
+    Raises Derailed where training cannot go on from here, OutOfMemory where the smallest part of the step is too large. An
+    error before a first update leaves the state as it was before the step.
     """
     # Train the networks, in parts that fit into memory
-    sizes = str(state.sizes)
-    with attempt(state.processes) as outcome:
-        stats = train()
+    sizes, draw_again = str(state.sizes), drawing_again(state)
+    try:
+        with attempt(state.processes) as outcome:
+            stats = train()
+    except Exception as error:
+        if state.weights_whole:
+            draw_again()
+        elif isinstance(error, OutOfMemory):  # raised between updates, never in one: better one ahead than all steps lost
+            state.weights_whole = True
+        raise
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
@@ -97,14 +106,24 @@ def accumulate(
 
 def shrinking(state: RunState) -> Callable[[], bool]:
     """Makes a step's parts smaller, for a batch that is drawn once more: the random states go back to what they are now."""
-    draws, noise = state.draws.get_state(), state.noise.get_state()
+    draw_again = drawing_again(state)
 
     def shrink() -> bool:
-        state.draws.set_state(draws)
-        state.noise.set_state(noise)
+        draw_again()
         return state.sizes.shrink()
 
     return shrink
+
+
+def drawing_again(state: RunState) -> Callable[[], None]:
+    """Sets the random states of a step back to what they are now."""
+    draws, noise = state.draws.get_state(), state.noise.get_state()
+
+    def draw_again() -> None:
+        state.draws.set_state(draws)
+        state.noise.set_state(noise)
+
+    return draw_again
 
 
 def _in_one_buffer(network: nn.Module) -> Tensor:
@@ -130,8 +149,10 @@ def optimize(
 ) -> Tensor:
     """One optimizer step, skipped where a gradient or one of the stats is not finite.
 
-    Returns the gradient's norm before clipping, nan for such stats, on the CPU, where to look at it again costs nothing.
+    From here until `advance` counts the step, the state's weights are not whole. Returns the gradient's norm before clipping,
+    nan for such stats, on the CPU, where to look at it again costs nothing.
     """
+    state.weights_whole = False
     scaler.unscale_(optimizer)
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     norm = (nn.utils.get_total_norm(gradients) + 0 * sum(stats.values())).cpu()

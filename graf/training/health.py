@@ -185,7 +185,7 @@ def anomalies_named(state: RunState) -> Iterator[None]:
             if found is None:
                 raise
             message = f"step {state.step + 1}: the backward pass of {found[1]}{_place(traces)} made a nan"
-            raise GrafError(f"{message}; the run's checkpoints are as they were") from None
+            raise GrafError(f"{message}; it has reached no weight") from None
 
 
 def _place(traces: list[str]) -> str:

@@ -60,6 +60,7 @@ class RunState(abc.ABC):
         np.random.seed(config.training.seed % 2**32)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.here(device, self.amp.number_format)
+        self.weights_whole = True  # False from a step's first update to its last: what lies between is never saved
         # What a run counts, and its random states
         self.step = 0
         self.images_seen = 0  # from the data set, in all steps
@@ -113,6 +114,7 @@ class RunState(abc.ABC):
 
     def advance(self) -> None:
         """Count a step and its images as done, and set the learning rates of the next."""
+        self.weights_whole = True
         self.step += 1
         self.images_seen += self.config.training.batch_size
         self.set_learning_rates()

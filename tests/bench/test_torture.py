@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -167,6 +168,23 @@ def test_a_fault_is_not_survived_where_the_run_does_otherwise(run):
     with surviving(run, fault):
         raise NotSurvived("its exit status is 1, not 2")
     assert fault.problem == "its exit status is 1, not 2"
+
+
+@pytest.mark.parametrize(
+    ("kind", "resumed", "problem"),
+    [("killed_anywhere", 4, ""), ("killed_anywhere", 3, "4 steps are lost, more than 3")]
+    + [("images_damaged", 7, ""), ("images_damaged", 6, "1 steps are lost, more than 0")],
+)
+def test_an_error_that_ends_a_run_may_cost_no_step(monkeypatch, kind, resumed, problem):
+    run = SimpleNamespace(alive=False, step=lambda: 7, resumed_step=resumed)
+    for name in ("train_until", "start_training", "end"):
+        setattr(run, name, lambda *_: None)
+    fault = getattr(torture, kind)
+    inflict = functools.wraps(fault)(lambda *_: None)
+    monkeypatch.setattr(torture, "FAULTS", (inflict,))
+    monkeypatch.setattr(torture, "SAVED_FIRST", [inflict] if fault in torture.SAVED_FIRST else [])
+    (found,) = torture.inject(run, 1, 3, random.Random(0))
+    assert found.problem == problem
 
 
 @pytest.mark.parametrize(("said", "survived"), [("error: a/0001.png: gone", True), ("error: no space left", False)])

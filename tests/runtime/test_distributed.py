@@ -13,12 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
-from graf.checkpoints.checkpoint import save_checkpoint
+from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
-from graf.errors import ConfigError, GrafError
+from graf.errors import ConfigError, DataError, GrafError
 from graf.evaluation.sampling import fresh_samples
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.runtime import launch
@@ -117,6 +117,7 @@ def in_two_processes(rank, folder):
         found["first of many"] = [next(tens)] if rank == 0 else list(tens)
     found["first after memory ran out"] = first_after_memory_ran_out(processes)
     found["smallest"] = str(smallest_of_all(StepSizes(4, 0, 64) if rank else StepSizes(2, 32, 64), processes))
+    found["ends"] = [ended_by_a_photograph(of, processes, folder) for of in range(2)]
     with Interruption() as interruption:
         if rank == 1:
             signal.raise_signal(signal.SIGTERM)
@@ -176,6 +177,27 @@ def measured_while_training(processes, folder):
     loop.evaluate = real
     logging.getLogger("graf").removeHandler(handler)
     return called, said.getvalue()
+
+
+def ended_by_a_photograph(rank, processes, folder):
+    """How a run ends, in each process, of which one cannot read its photograph of the step after three."""
+    never = [f"training.{cadence}=0" for cadence in ("save_every", "sample_every", "fid_every")]
+    where = ("training.monitoring=none", "memory.interval_s=0", f"training.outdir={folder / 'spoiled'}", f"expname=by_{rank}")
+    state, dataset = build((*UNREFINED, *never, *where), processes)
+    read = dataset.read
+
+    def read_but_one(index):
+        if processes.rank == rank and state.step == 3:
+            raise DataError("left.png: is missing")
+        return read(index)
+
+    dataset.read = read_but_one
+    state.config.run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        with launch._ending_together(processes):
+            train(state, dataset, Interruption())
+    except (GrafError, SystemExit) as error:
+        return str(error)
 
 
 def first_after_memory_ran_out(processes):
@@ -413,6 +435,20 @@ def test_cards_of_different_models_are_refused_before_they_are_connected(found):
     assert found[1]["other cards"].startswith(
         "process 1 of 2 has NVIDIA 1, the first one NVIDIA 0; a run needs GPUs of one model"
     )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_photograph_that_one_process_cannot_read_ends_both_with_a_checkpoint_of_that_step(found, folder, rank):
+    """The first one writes it, whichever has failed, and waits for nobody; it is that of a run that ends there by itself."""
+    ends = [of_process["ends"][rank] for of_process in found]
+    assert (ends[rank], ends[1 - rank]) == ("left.png: is missing", "1")
+    saved = read_checkpoint(folder / "spoiled" / f"by_{rank}" / "model.pt")["state"]
+    state, dataset = build(UNREFINED)
+    take_steps(state, dataset, 3)
+    assert saved["step"] == 3
+    assert all(torch.equal(saved["rng"][name], state.state_dict()["rng"][name]) for name in ("draws", "noise"))
+    assert_close(saved["discriminator"], dict(state.discriminator.state_dict()))
+    assert_close(saved["generator"], dict(state.generator.state_dict()))
 
 
 def test_an_error_in_one_process_ends_both_at_once_and_only_it_speaks(folder):

@@ -12,6 +12,7 @@ from graf.errors import GrafError
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
+from graf.runtime.processes import AnotherProcessFailed
 from graf.training import health, loop, steps
 from graf.training.health import (
     CollapseWatch,
@@ -30,6 +31,7 @@ from graf.training.steps import train_step
 
 import pytest
 import torch
+from compare_runs import compare_parts
 
 QUIET = (
     "training.max_bad_steps=3", "training.save_every=2", "training.sample_every=0", "training.monitoring=none",
@@ -53,7 +55,7 @@ class Noise(Views):
 def build(smoke, tmp_path):
     def build(*overrides):
         config = smoke(*QUIET, f"training.outdir={tmp_path}", *overrides)
-        config.run_dir.mkdir(exist_ok=True)
+        config.run_dir.mkdir(parents=True, exist_ok=True)
         return TrainState(config, torch.device("cpu"))
 
     return build
@@ -289,6 +291,60 @@ def test_a_step_too_large_in_its_smallest_part_ends_a_run_saved_with_advice(buil
         train(state, Noise(), Interruption())
     assert error.value.exit_status == 2
     assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 3
+
+
+def failing_at_step_3(monkeypatch, state, where, name, error=None):
+    """In the step after step 3, what of `where` has this name fails. The run ends by that."""
+    real = getattr(where, name)
+
+    def fails(*given, **options):
+        if state.step == 3:
+            raise error or ValueError("a mistake of ours")
+        return real(*given, **options)
+
+    monkeypatch.setattr(where, name, fails)
+    with pytest.raises(type(error) if error else ValueError):
+        train(state, Noise(), Interruption())
+
+
+EARLY = {"its draws": "draw", "its discriminator's loss": "discriminator_loss"}
+
+
+@pytest.mark.parametrize("name", EARLY.values(), ids=EARLY.keys())
+@pytest.mark.parametrize("error", [None, AnotherProcessFailed("and says why"), OutOfMemory("no smaller")], ids=type)
+def test_an_error_before_a_first_update_saves_the_step_before_bit_for_bit(build, monkeypatch, tmp_path, name, error):
+    undisturbed = build("training.max_steps=3", f"training.outdir={tmp_path / 'undisturbed'}")
+    train(undisturbed, Noise(), Interruption())
+    state = build("training.max_steps=5")
+    failing_at_step_3(monkeypatch, state, steps, name, error)
+    found, expected = (read_checkpoint(run.config.run_dir / NEWEST)["state"] for run in (state, undisturbed))
+    assert found["step"] == 3
+    expected["sizes"] = found["sizes"]  # smaller where memory ran out
+    assert compare_parts(found, expected) == []
+
+
+LATE = {
+    "amid the discriminator's update": lambda state: (state.optimizer_d, "step"),
+    "between the updates": lambda state: (steps, "generator_loss"),
+    "amid the generator's update": lambda state: (state.optimizer_g, "step"),
+    "amid its average's": lambda state: (state, "update_average"),
+}
+
+
+@pytest.mark.parametrize("where", LATE.values(), ids=LATE.keys())
+def test_an_error_amid_the_updates_of_a_step_saves_nothing_half_done(build, monkeypatch, where):
+    state = build("training.max_steps=5")
+    failing_at_step_3(monkeypatch, state, *where(state))
+    assert state.step == 3
+    assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2  # by training.save_every
+
+
+def test_an_error_amid_bad_steps_leaves_the_last_good_checkpoint(build, monkeypatch):
+    state = build("training.max_steps=5")
+    spoil(monkeypatch, (3,))
+    failing_at_step_3(monkeypatch, state, steps, "discriminator_loss")
+    assert state.bad_steps == 1
+    assert checkpoint_step(read_checkpoint(state.config.run_dir / NEWEST)) == 2
 
 
 def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, recwarn):

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.data import Views
-from graf.errors import CheckpointWriteError
+from graf.errors import CheckpointWriteError, DataError, GrafError
 from graf.evaluation.results import COMPARABLE
 from graf.memory.monitor import MemoryMonitor
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
+from graf.runtime.processes import AnotherProcessFailed
 from graf.training import fid, loop, samples
 from graf.training.loop import train
 from graf.training.state import TrainState
@@ -52,7 +53,7 @@ def step(state, *_):
 def build(smoke, tmp_path, monkeypatch):
     def build(*overrides):
         config = smoke(*CADENCES, "discriminator.condition=none", f"training.outdir={tmp_path}", *overrides)
-        config.run_dir.mkdir(exist_ok=True)
+        config.run_dir.mkdir(parents=True, exist_ok=True)
         return TrainState(config, torch.device("cpu"))
 
     for name in ("write_rotation", "save"):
@@ -254,6 +255,55 @@ def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, cap
         train(state, Grey(), Interruption())
     assert caught.value is error and state.step == 2
     assert len(calls) == caplog.text.count("model.pt: no space left") == saves
+
+
+def grey_until(step, state, error):
+    """Grey photographs whose files end a run that has taken so many steps."""
+
+    class Spoiled(Grey):
+        def read(self, index):
+            if state.step == step:
+                raise error
+            return super().read(index)
+
+    return Spoiled()
+
+
+ENDS = [  # of a run: by a photograph, by loaders that keep dying, by anything else, by another process's end
+    DataError("3.png: is missing, or not a file that can be read"),
+    GrafError("step 2: loader processes died 5 times over one batch"),
+    ValueError("a mistake of ours"),
+    AnotherProcessFailed("another process of the run failed, and says why"),
+]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+def test_an_error_between_saves_ends_a_run_whose_steps_are_all_saved(build, caplog, error):
+    state = build("training.save_every=0", "training.sample_every=0")
+    with caplog.at_level("INFO"), pytest.raises(type(error), match=str(error)):
+        train(state, grey_until(2, state, error), Interruption())
+    assert state.step == saved_step(state) == 2
+    assert "step 2: saved, as an error ends the run; --resume auto continues from there" in caplog.text
+
+
+def test_an_error_at_a_step_that_is_saved_writes_nothing(build, monkeypatch, caplog):
+    state, calls = build("training.sample_every=0"), failing(monkeypatch, "save_newest", 0)
+    with caplog.at_level("INFO"), pytest.raises(DataError):
+        train(state, grey_until(2, state, DataError("3.png: is missing")), Interruption())
+    assert calls == [2] and "saved, as an error" not in caplog.text
+    untrained = build("expname=untrained")
+    with pytest.raises(DataError):
+        train(untrained, grey_until(0, untrained, DataError("3.png: is missing")), Interruption())
+    assert calls == [2]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)
+def test_what_is_to_end_a_run_at_once_saves_nothing(build, monkeypatch, error):
+    """As the second Ctrl-C is."""
+    state, calls = build("training.save_every=0", "training.sample_every=0"), failing(monkeypatch, "save_newest", 0)
+    with pytest.raises(type(error)):
+        train(state, grey_until(2, state, error), Interruption())
+    assert state.step == 2 and calls == []
 
 
 def test_a_sample_sheet_holds_no_more_images_than_it_may(build, monkeypatch):
