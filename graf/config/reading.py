@@ -10,6 +10,7 @@ import json
 import math
 import os
 import typing
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from graf.config.checks import check_config
 from graf.config.foreign import GRAF_RECIPE, OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config, RunConfig
-from graf.config.strict import build, expanded, leaves, one_line, shown
+from graf.config.strict import NAME_IN_UTF_8, build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
 
 import yaml
@@ -176,7 +177,9 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
         if wanted and wanted.type is str and not isinstance(parsed, str):  # 2024 may be a name
             parsed = value
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigError(f"--set {text}: the value is not valid YAML") from None
+        other = any(unicodedata.category(c) == "Cs" for c in value)  # of a command line that is not UTF-8
+        fault = f"expected {NAME_IN_UTF_8}, found {shown(value)}" if other else "the value is not valid YAML"
+        raise ConfigError(f"--set {text}: {fault}") from None
     return translate_names(nested(name.strip(), parsed), f"--set {text}")
 
 

@@ -16,6 +16,7 @@ from graf.errors import ConfigError
 LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave room for
 LONGEST_NAME = 200  # characters of a name in a message
 FAULTS_SHOWN = 20
+NAME_IN_UTF_8 = "a name in UTF-8 (rename the folder or file, or make a link to it)"
 
 
 def key(
@@ -186,7 +187,10 @@ def _typed(value: Any, kind: Any) -> Any:
     if kind is str:
         if not isinstance(value, str):
             raise ValueError("text")
-        if any(unicodedata.category(c) in ("Cc", "Cs") for c in value):
+        found = {unicodedata.category(c) for c in value}
+        if "Cs" in found:
+            raise ValueError(NAME_IN_UTF_8)
+        if "Cc" in found:
             raise ValueError("text of one line without control characters")
         return value
     return _number(value, kind)

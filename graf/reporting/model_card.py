@@ -15,7 +15,7 @@ from graf.evaluation.results import COMPARABLE, OF_IMAGES, protocol_title, title
 from graf.evaluation.sampling import render_views, sample_objects
 from graf.evaluation.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
-from graf.runtime.files import file_sha256, whole_file, write_text
+from graf.runtime.files import encodable, file_sha256, whole_file, write_text
 from graf.version import __version__
 
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
@@ -41,7 +41,7 @@ def write_card(export: Path, generator: Generator, step: int, fingerprint: str, 
     """
     card, picture = require_free(export)
     _write_picture(picture, generator)
-    text = card_text(export, generator, step, fingerprint, measured)
+    text = encodable(card_text(export, generator, step, fingerprint, measured))
     write_text(card, f"<!-- {MARK}, of the text below: {hashlib.sha256(text.encode()).hexdigest()} -->\n{text}")
     return [card, picture]
 

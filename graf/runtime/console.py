@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.errors import GrafError
-from graf.runtime.files import not_worth_a_run
+from graf.runtime.files import encodable, not_worth_a_run
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 from tqdm import tqdm
@@ -42,11 +42,15 @@ class _Lines:
 
 
 class _Lossy(ObjectWrapper):
-    """A terminal stream that drops what cannot be written, for example to a full disk or a closed pipe."""
+    """A terminal stream that drops what cannot be written, for example to a full disk or a closed pipe, and writes `encodable`
+    text."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            self._wrapped.write(text)
+            try:
+                self._wrapped.write(text)
+            except UnicodeEncodeError as error:
+                self._wrapped.write(encodable(text, error.encoding))
         return len(text)
 
     def flush(self) -> None:

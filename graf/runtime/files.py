@@ -40,9 +40,14 @@ def whole_file(path: Path | str) -> Iterator[Path]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """The text, in UTF-8, as a whole file."""
+    """The `encodable` text, in UTF-8, as a whole file."""
     with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(encodable(text), encoding="utf-8")
+
+
+def encodable(text: str, encoding: str = "utf-8") -> str:
+    """The text with escapes for what the encoding does not have, as in the name of a file that is not UTF-8."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def kept_json(path: Path, compute: Callable[[], Any]) -> Any:

@@ -161,6 +161,8 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("nerf.netwidth=" + "[" * 300 + "]" * 300, "nerf.netwidth: expected a number, found [[[[[["),
         ('training.outdir="a\\0b"', "training.outdir: expected text of one line without control characters, found 'a\\x00b'"),
         ('data.datadir="a\\nb"', "data.datadir: expected text of one line"),
+        ('data.datadir="caf\\uDCE9"', "data.datadir: expected a name in UTF-8 (rename the folder or file, or make a link"),
+        ("training.outdir=caf\udce9", "training.outdir=caf\udce9: expected a name in UTF-8"),
         ("expname=" + "a" * 300, "expname: must be at most 200 bytes, found 300"),
         ("z_dist.dim_appearance=64", "z_dist.dim_appearance: must leave room for the shape code in dim = 64, found 64"),
         ("expname=a/b", "expname: must be the name of one folder, found 'a/b'"),

@@ -1,5 +1,8 @@
 """Objects by the names of their images, and sets that share none of them."""
 
+import hashlib
+import os
+
 from graf.camera import Labels, sample_poses
 from graf.data import Views
 from graf.data.folders import object_of
@@ -59,6 +62,15 @@ def test_an_object_stays_in_its_set_whatever_the_order(smoke):
     files = [f"cars/car{i}_0.png" for i in range(30)]
     one, other = (split_by_object(Named(names, smoke()), 0.1, 0.1) for names in (files, files[::-1]))
     assert set(one.test.files) == set(other.test.files)
+
+
+def test_names_that_are_not_utf_8_are_cut_too_and_others_fall_where_they_did(smoke):
+    """By the sha256 of a name's bytes, smallest first: two of ten objects to test, one to validate."""
+    names = [b"caf\xe9", b"\xff", "caf\u00e9".encode(), *(b"car%d" % i for i in range(7))]
+    splits = split_by_object(Named([os.fsdecode(b"cars/" + name + b"_0.png") for name in names], smoke()), 0.1, 0.2)
+    *test, validation = sorted((b"cars/" + name for name in names), key=lambda name: hashlib.sha256(name).digest())[:3]
+    assert {os.fsencode(name) for name in splits.test.objects} == set(test)
+    assert [os.fsencode(name) for name in splits.validation.objects] == [validation]
 
 
 def test_views_of_one_object_are_cut_by_image_and_the_log_says_so(smoke, caplog):

@@ -105,6 +105,17 @@ def test_a_card_that_somebody_wrote_or_edited_is_not_replaced(export, generator,
     assert (card.read_text(), picture.read_bytes()) == (kept, shown)
 
 
+def test_a_card_that_names_a_file_whose_name_is_not_utf_8_is_written_and_known_again(export, generator):
+    other = export.with_name("caf\udce9.safetensors")
+    try:
+        export.rename(other)
+    except OSError:  # as on a Mac
+        pytest.skip("the disk takes no such names")
+    card, _ = write_card(other, generator, 12, "", {})
+    assert 'graf.load_generator("caf\\udce9.safetensors")' in card.read_text(encoding="utf-8")
+    write_card(other, generator, 13, "", {})
+
+
 @pytest.mark.parametrize("theirs", [b"not a picture", None])
 def test_a_picture_of_that_name_is_not_replaced(export, theirs):
     picture = export.with_suffix(".png")

@@ -9,7 +9,16 @@ import stat
 import time
 
 import graf.runtime.files
-from graf.runtime.files import check_writable, file_sha256, json_rows, kept_json, not_worth_a_run, remove_leftovers, whole_file
+from graf.runtime.files import (
+    check_writable,
+    file_sha256,
+    json_rows,
+    kept_json,
+    not_worth_a_run,
+    remove_leftovers,
+    whole_file,
+    write_text,
+)
 
 import pytest
 
@@ -21,6 +30,11 @@ def test_the_file_appears_with_its_content_and_alone(tmp_path):
         assert not path.exists()
     assert path.read_text() == "all of it"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_text_with_a_name_that_is_not_utf_8_is_written_with_escapes(tmp_path):
+    write_text(tmp_path / "notes.txt", "caf\udce9.png, caf\u00e9.png\n")
+    assert (tmp_path / "notes.txt").read_bytes() == b"caf\\udce9.png, caf\xc3\xa9.png\n"
 
 
 def test_an_exception_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
