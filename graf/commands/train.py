@@ -7,7 +7,7 @@ import functools
 import logging
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from graf.camera import rotation_poses
@@ -26,6 +26,7 @@ from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves
+from graf.runtime.command_line import run_overrides
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption
@@ -77,6 +78,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], RunConfig], pr
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
         config = read_config()
+        require_own_folder(args.config, run_overrides(args), config)
         processes.share_of(config.training.batch_size)
         interruption = Interruption(config.training.max_hours)
         locked = processes.first and not args.dry_run
@@ -266,6 +268,23 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
             "or name another folder with --set expname=..."
         )
     return path
+
+
+def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunConfig) -> None:
+    """Raises CheckpointError where the config's file lies in a run's folder and names another one as the run's, as in a folder
+    that was renamed, unless the overrides name one."""
+    if file is None or not file.is_file() or not run_checkpoints(folder := file.resolve().parent):
+        return
+    named = {override.partition("=")[0].strip() for override in overrides}
+    if folder == config.run_dir.resolve() or named & {"expname", "training.outdir"}:
+        return
+    here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    would = "the run there would be continued" if run_checkpoints(config.run_dir) else "a run would begin at step 0"
+    own = shlex.join((f"expname={folder.name}", f"training.outdir={here.parent}"))
+    raise CheckpointError(
+        f"{file}: of the run in this folder, which was renamed, moved or copied: the config names {config.run_dir}, where "
+        f"{would}. Continue this one with --set {own}, or begin another with --set expname=NAME"
+    )
 
 
 def write_config(config: RunConfig) -> None:

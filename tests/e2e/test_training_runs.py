@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,6 +85,31 @@ def test_resume_none_refuses_to_write_over_a_run(folder):
     said = call("train.py", *SMOKE, "--resume", "none", cwd=folder, status=2)
     assert "--resume auto" in said
     assert (folder / "results" / "smoke" / "model.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["beside", "elsewhere"])
+def test_a_renamed_runs_own_config_begins_no_other_run_and_says_how_to_go_on(folder, tmp_path, where):
+    """In the old folder, unless it is asked for another."""
+    shutil.copytree(folder / "data", tmp_path / "data")
+    new = tmp_path / ("results/b c" if where == "beside" else "kept/b c")
+    shutil.copytree(folder / "results" / "smoke", new)
+    again = ("train.py", "--config", f"{new.relative_to(tmp_path)}/config.yaml", "--max_steps", "5")
+    for more in ((), ("--dry_run",), ("--resume", str(new / NEWEST))):
+        said = call(*again, *more, cwd=tmp_path, status=2)
+        assert "which was renamed, moved or copied: the config names results/smoke, where a run would begin at step 0" in said
+    assert not (tmp_path / "results" / "smoke").exists()
+    cure = re.search(r"Continue this one with --set (.*), or begin another", said)[1]
+    assert "model.pt from step 4" in call(*again, "--set", *shlex.split(cure), cwd=tmp_path)
+    assert [row["step"] for row in read_rows(new)] == [1, 2, 3, 4, 5]
+    call(*again, "--set", "expname=other", "--dry_run", cwd=tmp_path)
+    assert not (tmp_path / "results" / "smoke").exists()
+
+
+def test_a_copied_runs_own_config_does_not_go_on_with_the_first(folder, tmp_path):
+    shutil.copytree(folder / "results", tmp_path / "results")
+    shutil.copytree(tmp_path / "results" / "smoke", tmp_path / "results" / "copy")
+    said = call("train.py", "--config", "results/copy/config.yaml", cwd=tmp_path, status=2)
+    assert "the config names results/smoke, where the run there would be continued. Continue this one with --set" in said
 
 
 def test_a_finished_run_says_so(folder):
