@@ -147,9 +147,11 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
         yield f"data.radius: a range of {high - low:g} moves the near plane {data.near:g} behind the camera"
     if not isinstance(data.box, str) and any(a >= b for a, b in zip(data.box[:3], data.box[3:], strict=True)):
         yield f"data.box: each of its first three numbers must be below that of the last three, found {shown(list(data.box))}"
-    for lower, upper in (("umin", "umax"), ("vmin", "vmax")):
-        if getattr(data, lower) > getattr(data, upper):
-            yield f"data: {lower} must be at most {upper}"
+    if data.umin > data.umax:
+        across = f"a range across azimuth 0 begins below it: umin {data.umin - 1:.4g}, umax {data.umax:.4g}"
+        yield "data: umin must be at most umax" + (f"; {across}" if data.umin <= 1 and data.umax >= 0 else "")
+    if data.vmin > data.vmax:
+        yield "data: vmin must be at most vmax"
     if not data.v:
         yield "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]"
 

@@ -18,6 +18,18 @@ COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
 
 
+def _azimuth(degrees: float) -> str:
+    """What data.umin is, for somebody who has typed degrees."""
+    return f"azimuth / 360 degrees; {degrees:g} degrees are {degrees / 360:.4g}"
+
+
+def _polar(degrees: float) -> str:
+    """What data.v is, for somebody who has typed degrees: of the polar angle, or above the horizon."""
+    polar_deg = {"from straight above": degrees, "above the horizon": 90 - degrees}
+    v = {where: (1 - math.cos(math.radians(polar))) / 2 for where, polar in polar_deg.items() if 0 <= polar <= 180}
+    return "(1 - cos polar) / 2" + "".join(f"; {degrees:g} degrees {where} are {value:.4g}" for where, value in v.items())
+
+
 @dataclass(frozen=True)
 class DataConfig:
     type: Literal["toy_cars", "images"] = key("toy_cars", "`toy_cars` (made on first use) or `images` (your folders)")
@@ -50,15 +62,24 @@ class DataConfig:
     )
     fov: float = key(32.0, "horizontal field of view, degrees", 0.1, 179)
     orthographic: bool = key(False, "parallel rays over a square of side far - near")
-    umin: float = key(0.0, "azimuth / 360 degrees of drawn cameras, from", -1, 2)
-    umax: float = key(1.0, "... to", -1, 2)
-    vmin: float = key(0.21, "polar position of drawn cameras, (1 - cos polar) / 2, from", 0, 1)  # 54 degrees
-    vmax: float = key(0.47, "... to", 0, 1)  # 87 degrees
+    umin: float = key(
+        0.0,
+        "azimuth / 360 degrees of drawn cameras, from; below 0 for a range across azimuth 0, as -0.1 to 0.1",
+        -1,
+        2,
+        explained=_azimuth,
+    )
+    umax: float = key(1.0, "... to", -1, 2, explained=_azimuth)
+    vmin: float = key(  # 54 degrees
+        0.21, "polar position of drawn cameras, (1 - cos polar) / 2, from", 0, 1, explained=_polar
+    )
+    vmax: float = key(0.47, "... to", 0, 1, explained=_polar)  # 87 degrees
     v: tuple[float, ...] = key(
         (0.5, 0.4, 0.3, 0.2),
         "polar position of each elevation label, in the order of their rank; toy_cars: vmin..vmax is cut into as many bins",
         0,
         1,
+        explained=_polar,
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")

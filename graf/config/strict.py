@@ -8,7 +8,7 @@ import os
 import reprlib
 import typing
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from graf.errors import ConfigError
@@ -28,12 +28,14 @@ def key(
     is_path: bool = False,
     words: Mapping[str, Any] | None = None,
     wanted: str = "",
+    explained: Callable[[float], str] | None = None,
 ) -> Any:
     """One config key: its default, what it means (docs/config.md has it), the closed range of its numbers.
 
-    is_path: whether it names files; words: that stand for values; wanted: what a message says instead of the type.
+    is_path: whether it names files; words: that stand for values; wanted: what a message says instead of the type; explained:
+    what the number is, for a message on one outside the range, which is given.
     """
-    rules = {"low": low, "high": high, "is_path": is_path, "words": words or {}, "wanted": wanted}
+    rules = {"low": low, "high": high, "is_path": is_path, "words": words or {}, "wanted": wanted, "explained": explained}
     return dataclasses.field(default=default, metadata={"meaning": meaning} | rules)
 
 
@@ -228,11 +230,12 @@ def _typed_tuple(value: Any, kinds: tuple) -> tuple:
 
 
 def _check_range(value: Any, f: dataclasses.Field) -> None:
-    low, high = f.metadata["low"], f.metadata["high"]
+    low, high, explained = (f.metadata[rule] for rule in ("low", "high", "explained"))
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (str, bool)):
             continue
+        meaning = f"; it is {explained(number)}" if explained else ""
         if low is not None and number < low:
-            raise ValueError(f"must be at least {low:g}, found {number:g}")
+            raise ValueError(f"must be at least {low:g}, found {number:g}{meaning}")
         if high is not None and number > high:
-            raise ValueError(f"must be at most {high:g}, found {number:g}")
+            raise ValueError(f"must be at most {high:g}, found {number:g}{meaning}")

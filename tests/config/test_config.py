@@ -143,6 +143,17 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("data.radius=wide", "data.radius: expected a number, found 'wide'"),
         ("data.radius=1,4", "moves the near plane 2.6 behind the camera"),
         ("data.umin=1.5", "umin must be at most umax"),
+        ("data={umin: 0.9, umax: 0.1}", "a range across azimuth 0 begins below it: umin -0.1, umax 0.1"),
+        ("data.umax=70", "data.umax: must be at most 2, found 70; it is azimuth / 360 degrees; 70 degrees are 0.1944"),
+        ("data.umin=-90", "data.umin: must be at least -1, found -90; it is azimuth / 360 degrees; -90 degrees are -0.25"),
+        (  # (1 - cos 20) / 2 and (1 - sin 20) / 2
+            "data.vmin=20",
+            "data.vmin: must be at most 1, found 20; it is (1 - cos polar) / 2; 20 degrees from straight above are 0.03015; "
+            "20 degrees above the horizon are 0.329",
+        ),
+        ("data.v=[0.5, 120]", "found 120; it is (1 - cos polar) / 2; 120 degrees from straight above are 0.75"),
+        ("data.vmax=-10", "must be at least 0, found -10; it is (1 - cos polar) / 2; -10 degrees above the horizon are 0.5868"),
+        ("data.vmax=200", "data.vmax: must be at most 1, found 200; it is (1 - cos polar) / 2"),
         ("data.box=some", "data.box: expected none, auto or 6 numbers, found 'some'"),
         ("data.box=[-1, -1, 1, 1]", "data.box: expected none, auto or 6 numbers, found [-1, -1, 1, 1]"),
         ("data.box=[0, 0, 1, 1, 1, 1]", "data.box: each of its first three numbers must be below that of the last three"),
