@@ -22,8 +22,9 @@ from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
-from graf.config import Config, load_config, override
+from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, fit_to_data, sample_labels
+from graf.data.folders import require_folders
 from graf.data.views import generator_of as numbered_generator
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
@@ -109,6 +110,8 @@ def main() -> int:
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     config = as_trained(config, content, path)
+    if not (args.config or is_set("data.datadir", args.set)):
+        require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
     if args.config:
         config = fit_to_data(config, dataset.knowledge)

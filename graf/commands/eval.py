@@ -16,8 +16,9 @@ from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import run_of
 from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
-from graf.config import Config, override
+from graf.config import Config, is_set, override
 from graf.data import Views, build_dataset, colours_only
+from graf.data.folders import require_folders
 from graf.errors import GrafError
 from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.evaluation.haze import haze
@@ -132,7 +133,10 @@ class Evaluation:
 
     @functools.cached_property
     def dataset(self) -> Views:
-        return build_dataset(colours_only(self.generator.config))
+        config, flags, own = colours_only(self.generator.config), self.flags, self.run_dir / "config.yaml"
+        if not (is_set("data.datadir", flags.set) or (flags.config and flags.checkpoint)):
+            require_folders(config.data, own if own.exists() else self.results.checkpoint)
+        return build_dataset(config)
 
     @functools.cached_property
     def objects(self) -> tuple:

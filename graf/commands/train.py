@@ -15,7 +15,7 @@ from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.foreign.recognition import recognise, stored_config
 from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.config import Config, RunConfig, config_to_dict
+from graf.config import Config, RunConfig, config_to_dict, is_set
 from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.errors import CheckpointError, RunFolderError
@@ -275,8 +275,7 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
     that was renamed, unless the overrides name one."""
     if file is None or not file.is_file() or not run_checkpoints(folder := file.resolve().parent):
         return
-    named = {override.partition("=")[0].strip() for override in overrides}
-    if folder == config.run_dir.resolve() or named & {"expname", "training.outdir"}:
+    if folder == config.run_dir.resolve() or any(is_set(key, overrides) for key in ("expname", "training.outdir")):
         return
     here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     would = "the run there would be continued" if run_checkpoints(config.run_dir) else "a run would begin at step 0"

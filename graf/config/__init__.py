@@ -11,6 +11,7 @@ from graf.config.reading import (
     find_config,
     flat,
     graf_config,
+    is_set,
     load_config,
     merge,
     nested,

@@ -183,6 +183,12 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
     return translate_names(nested(name.strip(), parsed), f"--set {text}")
 
 
+def is_set(key: str, overrides: typing.Iterable[str]) -> bool:
+    """Whether one of the `section.key=value` overrides gives the key, or the whole of its section."""
+    names = (text.partition("=")[0].strip() for text in overrides)
+    return any(key == OLDER_NAMES.get(name, name) or key.startswith(f"{name}.") for name in names)
+
+
 def nested(name: str, value: Any) -> dict:
     """`training.batch_size` and a value as {"training": {"batch_size": value}}."""
     for part in reversed(name.split(".")):

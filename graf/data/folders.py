@@ -16,6 +16,7 @@ from typing import NamedTuple
 from graf.camera import poses_at
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
+from graf.errors import DataError
 
 import torch
 from torch import Tensor
@@ -74,10 +75,7 @@ class Found(NamedTuple):
 def find_folders(data: DataConfig) -> Found:
     """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
     folders, faults, unread, seen = [], [], Counter(), set()
-    roots_of = {
-        pattern: [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
-        for pattern in data.datadir
-    }
+    roots_of = {pattern: _roots(pattern) for pattern in data.datadir}
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
     for pattern, roots in roots_of.items():
         if not roots:
@@ -97,6 +95,25 @@ def find_folders(data: DataConfig) -> Found:
             folders += found
             unread += other
     return Found(folders, faults, unread)
+
+
+def require_folders(data: DataConfig, named_in: Path) -> None:
+    """Raises DataError where a folder of data.datadir is not there, as from elsewhere than where a run was trained.
+
+    named_in: the run's config, or the checkpoint that has it inside.
+    """
+    for pattern in data.datadir if data.type == "images" else ():
+        if not _roots(pattern):
+            here = "" if os.path.isabs(pattern) else f" in {Path.cwd()}"
+            raise DataError(
+                f"{pattern}: no such folder{here}; the run's config ({named_in}) names it as data.datadir. Say where its "
+                "images are: --set data.datadir=FOLDER"
+            )
+
+
+def _roots(pattern: str) -> list[str]:
+    """The folder of this name, or those that match it."""
+    return [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
 
 
 def how_to_convert(unread: Counter[str]) -> str:

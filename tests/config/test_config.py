@@ -13,6 +13,7 @@ from graf.config import (
     config_to_dict,
     find_config,
     flat,
+    is_set,
     load_config,
     merge,
     parse_override,
@@ -576,3 +577,17 @@ def test_a_key_that_is_there_twice_is_told_with_its_line(tmp_path):
     (tmp_path / "other.yaml").write_text("data:\n  fov: 32\nnerf:\n  fov: 40\n")
     with pytest.raises(ConfigError, match="unknown key"):
         load_config(tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "given"),
+    [
+        ("data.datadir=x", True),
+        ("data={datadir: x}", True),
+        ("data.datadirs=x", False),
+        ("data.imsize=8", False),
+        ("da=1", False),
+    ],
+)
+def test_whether_an_override_gives_a_key(override, given):
+    assert is_set("data.datadir", ["training.seed=1", override]) == given

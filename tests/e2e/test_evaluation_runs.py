@@ -10,10 +10,12 @@ from graf.commands import eval as command
 from graf.config import load_config
 from graf.evaluation.consistency import rotation_smoothness
 from graf.evaluation.extractors import choose_extractor
+from graf.evaluation.outputs import write_image
 from graf.runtime.files import file_sha256
 
 import imageio.v2 as imageio
 import pytest
+import torch
 import torch_fidelity
 import trimesh
 from command_line import SMOKE, call, run
@@ -122,6 +124,23 @@ def test_a_wrong_flag_is_said(folder, wrong, message):
 )
 def test_flags_that_say_enough_go_together(flags):
     evaluation.refuse_unused(evaluation.parser().parse_args(flags))
+
+
+def test_a_run_that_was_moved_asks_for_its_photographs(tmp_path):
+    """By the run's config, which names them, and what to say instead."""
+    photos = tmp_path / "trained" / "photos"
+    for index in range(6):
+        write_image(photos / f"IMG_{index}.png", torch.full((3, 16, 16), 40 * index, dtype=torch.uint8))
+    call("train.py", *SMOKE, "--data_dir", "photos", "--max_steps", "1", "--set", *FEW, cwd=photos.parent)
+    shutil.move(photos.parent / "results" / "smoke", tmp_path / "moved")
+    measured = ("eval.py", "--run", "moved", "--device", "cpu", "--metrics", "kid")
+    said = call(*measured, cwd=tmp_path, status=2)
+    assert f"photos: no such folder in {tmp_path}; the run's config ({tmp_path / 'moved' / 'config.yaml'}) names it" in said
+    assert "--set data.datadir=FOLDER" in said
+    assert "nowhere: no such folder; set data.datadir" in call(
+        *measured, "--set", "data.datadir=nowhere", cwd=tmp_path, status=2
+    )
+    assert "KID" in call(*measured, "--set", "data.datadir=trained/photos", *FEW, cwd=tmp_path)
 
 
 def test_degrees_may_begin_with_a_minus():

@@ -431,6 +431,15 @@ def test_the_discriminator_is_shown_opacity_as_training_shows_it(run, checkpoint
         assert (expected - activation).abs().amax(dim=(1, 2, 3)).min() < 5e-3
 
 
+def test_photographs_that_are_elsewhere_now_are_asked_for(run, checkpoint, tmp_path):
+    path, _ = checkpoint("data.type=images", "data.datadir=photos", "discriminator.condition=none")
+    status, said = run("--checkpoint", tmp_path, "--list")
+    assert status == 2 and f"the run's config ({path}) names it as data.datadir" in said
+    assert (
+        "photos: no such folder; set data.datadir" in run("--checkpoint", tmp_path, "--list", "--set", "data.datadir=photos")[1]
+    )
+
+
 def unposed_photographs(folder: Path) -> list[str]:
     """Flags that name photographs of two classes without cameras: black, and white."""
     for index in range(6):
