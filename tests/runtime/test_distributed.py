@@ -48,6 +48,10 @@ RUNS = {
         *("discriminator.coarse_steps=12", RESTORED),
     ),
     "opacity, relativistic": (FILM, RESTORED, "data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
+    "spectral norms": (
+        *(*UNREFINED, FILM, "discriminator.spectral_norm=true", "discriminator.hflip=true", "discriminator.condition=none"),
+        *("training.grad_clip=1", "training.lr_g=0.0002", "training.lr_d=0.0002"),
+    ),
     TRIPLANE: (
         # Channels that are normalised one by one hide their biases, whose gradient is rounding alone: 64 are taken by eights.
         *UNREFINED, "nerf.synthesis_width=64", "nerf.plane_size=32", "nerf.plane_channels=16",
