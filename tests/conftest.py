@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
+from graf.runtime.files import encodable
 from graf.runtime.limits import GB, available_cores
 from graf.runtime.threads import warn_of_one_thread
 
@@ -33,6 +34,14 @@ def pytest_xdist_auto_num_workers():
 def pytest_collection_finish():
     """Garbage collection looks at what tests make only: beside all imported modules each one would take half a second."""
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What a test printed and logged, with escapes for names of files that are not UTF-8: xdist sends it to another process."""
+    report = yield
+    report.sections = [(name, encodable(text)) for name, text in report.sections]
+    return report
 
 
 def pytest_unconfigure():
