@@ -135,7 +135,7 @@ def test_a_run_that_was_moved_asks_for_its_photographs(tmp_path):
     shutil.move(photos.parent / "results" / "smoke", tmp_path / "moved")
     measured = ("eval.py", "--run", "moved", "--device", "cpu", "--metrics", "kid")
     said = call(*measured, cwd=tmp_path, status=2)
-    assert f"photos: no such folder in {tmp_path}; the run's config ({tmp_path / 'moved' / 'config.yaml'}) names it" in said
+    assert f"photos: no such folder in {tmp_path}; the run's config (moved/config.yaml) names it" in said
     assert "--set data.datadir=FOLDER" in said
     assert "nowhere: no such folder; set data.datadir" in call(
         *measured, "--set", "data.datadir=nowhere", cwd=tmp_path, status=2
