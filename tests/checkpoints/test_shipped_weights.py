@@ -8,6 +8,7 @@ from graf.camera import poses_at
 from graf.checkpoints.export import read_export
 from graf.config import Config
 from graf.evaluation.results import METRICS_FILE, rendering_sha256
+from graf.reporting.model_card import card_text
 from graf.runtime.files import file_sha256
 
 import pytest
@@ -34,6 +35,12 @@ def test_the_numbers_beside_it_are_of_this_file(generator):
     drawn_by = rendering_sha256(generator.config)
     assert {measured[name]["rendering_sha256"] for name in ("consistency", "variety", "haze")} == {drawn_by}
     assert measured["rendering_sha256"] == drawn_by and measured["step"] == read_export(FILE)["step"]
+
+
+def test_its_card_is_what_an_export_writes_today(generator):
+    measured, export = json.loads(FILE.with_name(METRICS_FILE).read_text()), read_export(FILE)
+    text = card_text(FILE, generator, export["step"], export["data_fingerprint"], measured)
+    assert FILE.with_suffix(".md").read_text(encoding="utf-8").split("\n", 1)[1] == text
 
 
 def test_the_docs_tell_its_variety_with_coverage_and_mmd():
