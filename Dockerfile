@@ -20,7 +20,7 @@ COPY requirements.txt .
 RUN if [ -n "$TORCH_INDEX" ]; then pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision; fi \
     && pip install --no-cache-dir --requirement requirements.txt
 COPY . .
-RUN pip install --no-cache-dir --editable .[viewer] && mkdir -p data results && chmod 777 data results
+RUN pip install --no-cache-dir --editable '.[viewer]' && mkdir -p data results && chmod 777 data results
 
 # whoever --user says has a place for caches of matplotlib and PyTorch
 ENV HOME=/tmp PYTHONUNBUFFERED=1

@@ -1,4 +1,4 @@
-"""Look at a trained model in the browser: python view.py, then orbit with the mouse. Needs pip install -e .[viewer]"""
+"""Look at a trained model in the browser: python view.py, then orbit with the mouse. Needs pip install -e '.[viewer]'"""
 
 import argparse
 import re

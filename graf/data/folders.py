@@ -229,7 +229,7 @@ def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], 
 def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConfig) -> str | None:
     if not match:
         return (
-            "no label in the name; expected <elevation>_<azimuth>, as in 0.5_0090.png "
+            "no label in the name; expected <elevation>_<azimuth>, as in 0_0090.png "
             "(or set data.labels: none to train without cameras)"
         )
     if not _is_azimuth(match[2]):

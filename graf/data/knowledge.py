@@ -57,7 +57,7 @@ def fit_to_data(config: Config, known: Knowledge) -> Config:
     if condition == discriminator.condition:
         return config
     log.info(
-        "discriminator.condition: %s instead of %s, for these images have %s and no cameras, which names such as 0.5_0090.png "
+        "discriminator.condition: %s instead of %s, for these images have %s and no cameras, which names such as 0_0090.png "
         "(<elevation>_<azimuth>) or a transforms.json would tell",
         *(condition, discriminator.condition, "one class" if known.n_classes == 1 else f"{known.n_classes} classes"),
     )

@@ -62,7 +62,7 @@ def posed_splits(config: PoseConfig, cache: Path | None = None) -> Splits:
     if not dataset.posed:
         raise DataError(
             "a pose estimator learns from photographs whose cameras are known, by a transforms.json or by names such as "
-            "0.5_0090.png; these have neither"
+            "0_0090.png; these have neither"
         )
     return split_by_object(dataset, config.training.validation_share, config.training.test_share)
 

@@ -57,7 +57,7 @@ def test_all_faults_of_named_images_come_in_one_pass(tmp_path):
     )
     message = faults_of(settings)
     expected = {
-        "left_90.png": "no label in the name; expected <elevation>_<azimuth>, as in 0.5_0090.png",
+        "left_90.png": "no label in the name; expected <elevation>_<azimuth>, as in 0_0090.png",
         "0_0360.png": "outside [0, 360) degrees; name the file for the angle 0",
         "0_-10.png": "outside [0, 360) degrees; name the file for the angle 350",
         "2_0000.png": "number 3 of those in the names (0, 1, 2), but data.v has only 2",
