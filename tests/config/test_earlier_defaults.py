@@ -1,0 +1,44 @@
+"""Runs of earlier defaults continue as CHANGELOG.md says: its settings make today's default what the default was then."""
+
+import re
+import shlex
+from pathlib import Path
+
+from graf.config import Config, load_config
+from graf.config.reading import config_from_dict, config_to_dict, flat, merge, override
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+DEFAULTS = yaml.safe_load((Path(__file__).parent / "earlier_defaults.yaml").read_text(encoding="utf-8"))
+CADENCES = {"training.max_steps", "training.fid_every"}  # which a run may change
+PLANES = "nerf.conditioning=triplane"
+RECIPES = [  # of the changes, the newest first, and what set their defaults apart from that with a film
+    (),
+    (PLANES,),
+    (PLANES, "discriminator.coarse_steps=0"),
+]
+
+
+def earlier(name: str, *settings: str) -> Config:
+    return override(config_from_dict(merge(config_to_dict(Config()), DEFAULTS[name], name), name), settings)
+
+
+def differences(config: Config, other: Config) -> set[str]:
+    mine, theirs = (flat(config_to_dict(each)) for each in (config, other))
+    return {key for key in mine if mine[key] != theirs[key]}
+
+
+@pytest.mark.parametrize("index", range(len(RECIPES)))
+def test_settings_of_the_changes_continue_runs_of_earlier_defaults(index):
+    found = re.findall(r"`(--set\s[^`]*nerf\.multires=4[^`]*)`", CHANGES)
+    assert len(found) == len(RECIPES)
+    config = load_config(None, shlex.split(found[index])[1:])
+    assert differences(config, earlier("film", *RECIPES[index])) <= CADENCES
+
+
+def test_film_64_continues_runs_of_the_first_default():
+    assert "`python train.py --config film_64 --set expname=default`" in CHANGES
+    assert differences(load_config("film_64", ["expname=default"]), earlier("first")) <= CADENCES
