@@ -2,13 +2,16 @@
 
 import gc
 import os
+import platform
 import threading
+from importlib.metadata import version
 from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
 from graf.runtime.files import encodable
 from graf.runtime.limits import GB, available_cores
+from graf.runtime.precision import multiplies_bfloat16
 from graf.runtime.threads import warn_of_one_thread
 
 import pynvml
@@ -23,6 +26,22 @@ def pytest_configure():
     """A test takes one thread, as do the programs that it starts: other tests run beside it."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+def pytest_sessionstart(session):
+    """Print what the tests run on, so that a failure of one version or one kind of CPU is known as such.
+
+    pytest's own header is hidden by -q.
+    """
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:  # xdist's workers have none
+        reporter.write_line(what_runs())
+
+
+def what_runs() -> str:
+    cpu = torch.backends.cpu.get_cpu_capability() + (" with bfloat16" if multiplies_bfloat16(torch.device("cpu")) else "")
+    versions = f"torch {torch.__version__}, torchvision {version('torchvision')}, Python {platform.python_version()}"
+    return f"{versions}, {platform.system()}, {available_cores()} cores, {cpu}"
 
 
 @pytest.hookimpl(optionalhook=True)

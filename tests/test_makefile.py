@@ -4,11 +4,13 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 from write_tables import parser_of
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 MAKE = shutil.which("make")
@@ -82,3 +84,14 @@ def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
     run = [line for line in lines if line.startswith("pip ")]
     assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --editable ."]
     assert not any("No NVIDIA card" in line for line in lines)
+
+
+def test_the_tests_begin_with_what_they_run_on():
+    """As make starts them, though none is run here."""
+    recipe = re.search(r"^test:.*\n\t\S+python (-m pytest .*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    command = [sys.executable, *recipe[1].split(), "--collect-only", "tests/test_rotations.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    python = ".".join(map(str, sys.version_info[:3]))
+    first = done.stdout.splitlines()[0]
+    assert first.startswith(f"torch {torch.__version__}, torchvision ") and f", Python {python}, " in first
+    assert torch.backends.cpu.get_cpu_capability() in first
