@@ -43,7 +43,7 @@ class ConditionedDiscriminator(nn.Module):
     def update_spectral_norms(self, iterations: int = 1) -> None:
         """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
         for layer in self.modules():
-            if isinstance(layer, SpectralConv):
+            if isinstance(layer, SpectralConv) and not layer.weight_orig.is_meta:  # the planner builds one of shapes alone
                 for _ in range(iterations):
                     layer.norm.compute_weight(layer, do_power_iteration=True)
 

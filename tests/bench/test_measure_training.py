@@ -3,9 +3,11 @@
 import json
 import sys
 
+import bench.measure_training as program  # as command_line.call has it
 import measure_training
 from graf.errors import GrafError
 from graf.models.rrdb import RRDBNet
+from graf.runtime.files import json_rows
 from measure_training import (
     CCSR,
     COLUMNS,
@@ -27,7 +29,26 @@ FEW = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fa
 RRDB = ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=1", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4")
 
 
-def test_the_peak_is_measured_where_minute_0_is_too(tmp_path):
+def in_this_process(variant, flags, keep):
+    """What measure_training.in_own_process does, without a process for each row, which would load PyTorch again."""
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [*sys.argv, "--variant", variant, *flags])
+        patch.setattr(program.log, "info", lambda line, *values: lines.append(line % values if values else line))
+        status = program.main()
+    for row in json_rows(lines):
+        keep(row)
+    return status
+
+
+def test_the_peak_is_measured_where_minute_0_is_too(tmp_path, monkeypatch):
+    """In a process of its own; the others are this one, which has loaded PyTorch."""
+    in_own_process = program.in_own_process
+
+    def for_the_peak(variant, flags, keep):
+        return (in_own_process if "0.0001" in flags else in_this_process)(variant, flags, keep)
+
+    monkeypatch.setattr(program, "in_own_process", for_the_peak)
     rows = tmp_path / "new" / "rows.json"
     minutes = ["--minutes", "0", "0.0001", "--json", str(rows)]
     said = call("bench/measure_training.py", "progress", *SMOKE, "--set", *FEW, f"data.datadir={tmp_path}", *minutes, cwd=ROOT)
@@ -94,7 +115,8 @@ def test_the_discriminator_sees_the_same_pixels_in_all_variants():
     assert len({variant_config(None, [], scale).patch_size for scale in CCSR.values()}) == 1
 
 
-def test_the_recipe_is_a_row_of_each_variant_and_seed(tmp_path):
+def test_the_recipe_is_a_row_of_each_variant_and_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "in_own_process", in_this_process)
     rows = tmp_path / "rows.json"
     recipe = ["recipe", "--steps", "2", "--seeds", "3", "4", "--only", DEFAULT, "R1 0.1", "--json", str(rows)]
     said = call("bench/measure_training.py", *recipe, *SMOKE, "--set", *FEW, f"data.datadir={tmp_path}", cwd=ROOT)

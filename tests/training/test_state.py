@@ -187,6 +187,7 @@ def test_a_compiled_field_renders_the_same_and_is_saved_under_the_same_names(smo
     """Both passes; the moving average, which renders samples, and the discriminator are as they were."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # or its threads and processes outlive the test
+    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)  # instead of compiling a program for each kind
     plain, compiled = (TrainState(smoke(f"training.compile={c}"), torch.device("cpu"), 2, 3) for c in ("false", "true"))
     latents, found = plain.sample_latents(4), []
     for state in (plain, compiled):
