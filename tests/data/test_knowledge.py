@@ -95,7 +95,7 @@ def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
     with caplog.at_level(logging.INFO, logger="graf"):
         fit_to_data(smoke(), Knowledge(False, n_classes=3))
     assert (
-        "3 classes and no cameras, which names such as 0.5_0090.png (<elevation>_<azimuth>) or a transforms.json" in caplog.text
+        "3 classes and no cameras, which names such as 0_0090.png (<elevation>_<azimuth>) or a transforms.json" in caplog.text
     )
 
 

@@ -49,7 +49,7 @@ def test_nothing_to_look_at(runs):
 def test_without_viser_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "viser", None)
     monkeypatch.delitem(sys.modules, "graf.reporting.viewer", raising=False)
-    with pytest.raises(GrafError, match=r"optional extra: pip install -e \.\[viewer\]"):
+    with pytest.raises(GrafError, match=r"optional extra: pip install -e '\.\[viewer\]'"):
         view(argparse.Namespace())
 
 
