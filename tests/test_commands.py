@@ -146,6 +146,7 @@ def check(words: list[str]) -> None:
 
 def check_program(program: str, arguments: list[str]) -> None:
     """Parse the arguments as the program does, and load the config that they ask for."""
+    assert all((ROOT / word).exists() for word in arguments if word.startswith(("configs/", "weights/"))), arguments
     words, _, command = " ".join(map(shlex.quote, arguments)).partition(" -- ")  # what memory_leak_detector.py starts
     if command:
         check(shlex.split(command))
@@ -156,7 +157,7 @@ def check_program(program: str, arguments: list[str]) -> None:
         check_program(str(Path(args[1]).relative_to(ROOT)), args[2:])
         return
     overrides = [*getattr(args, "set", []), *folder_overrides(getattr(args, "data_dir", None))]
-    schema = PoseConfig if "pose" in Path(program).stem and program != "bench/measure_pose.py" else Config
+    schema = PoseConfig if program == "train_pose.py" else Config
     load_config(getattr(args, "config", None), overrides, schema)
 
 
