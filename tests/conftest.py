@@ -51,6 +51,13 @@ def pytest_xdist_auto_num_workers():
     return min(available_cores(), 8)
 
 
+def pytest_generate_tests(metafunc):
+    """Refuse parameters from a set: their order differs between the processes that share the tests."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if any(isinstance(argument, (set, frozenset)) for argument in mark.args):
+            raise pytest.UsageError(f"{metafunc.definition.nodeid}: parametrize takes a list, a set has no order")
+
+
 def pytest_collection_finish():
     """Garbage collection looks at what tests make only: beside all imported modules each one would take half a second."""
     gc.freeze()

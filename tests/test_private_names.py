@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-PLACES = {ROOT / "graf/runtime/private_torch.py", ROOT / "bench/operations.py"}
+PLACES = (ROOT / "graf/runtime/private_torch.py", ROOT / "bench/operations.py")
 SOURCES = sorted({*ROOT.glob("*.py"), *(path for room in ("graf", "tools", "bench") for path in (ROOT / room).rglob("*.py"))})
 
 
