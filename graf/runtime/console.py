@@ -110,7 +110,7 @@ def run_script(main: Callable[[], int | None]) -> None:
 
 
 def _status_of(main: Callable[[], int | None]) -> int | None:
-    handler = _TqdmHandler()
+    handler, level = _TqdmHandler(), log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
@@ -133,4 +133,5 @@ def _status_of(main: Callable[[], int | None]) -> int | None:
         status = 130
     finally:
         log.removeHandler(handler)
+        log.setLevel(level)
     return status

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from graf.runtime.console import progress
+from graf.runtime.console import log, progress, run_script
 
 import pytest
 
@@ -81,3 +81,10 @@ def test_all_that_is_said_arrives_where_it_can(tmp_path):
     assert done.stderr.count("warning: " + "warning " * 400) == 20
     assert "20/20" in done.stderr
     assert done.stderr.endswith("from a library\nscript.py: error: a mistake\n")
+
+
+def test_a_script_leaves_the_log_as_it_was():
+    before = log.level, list(log.handlers)
+    with pytest.raises(SystemExit):
+        run_script(lambda: 0)
+    assert (log.level, log.handlers) == before
