@@ -176,6 +176,7 @@ def parsed(program: str, arguments: list[str]) -> argparse.Namespace | list[str]
         patch.setattr(Parser, "parse_args", parse_args)
         patch.setattr(watch, "watch_command", watch_command)
         patch.setattr(sys, "argv", [program, *arguments])
+        before = set(sys.modules)
         try:
             runpy.run_path(str(ROOT / program))["main"]()
         except Parsed as found:
@@ -183,6 +184,9 @@ def parsed(program: str, arguments: list[str]) -> argparse.Namespace | list[str]
         except SystemExit as end:
             assert end.code == 0, (program, arguments)
             return None
+        finally:  # tools that were imported hold what is patched here
+            for name in {path.stem for path in (ROOT / "tools").glob("*.py")} & set(sys.modules) - before:
+                del sys.modules[name]
     raise AssertionError(f"{program}: parses nothing")
 
 
