@@ -9,7 +9,7 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
-.PHONY: help train weights test test-gpu lint
+.PHONY: help train weights test test-versions test-gpu lint
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)

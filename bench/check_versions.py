@@ -9,6 +9,7 @@ PyTorch is tried with the lowest of everything else that requirements.txt admits
 
 import argparse
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -56,13 +57,19 @@ def main() -> int:
     print("\n| PyTorch, torchvision, Python | tests | minutes |\n| --- | --- | --- |")
     for found, said, minutes, _ in results:
         print(f"| {', '.join(found)} | {said} | {minutes:.0f} |")
-    return max(status for *_, status in results)
+    return int(any(status for *_, status in results))  # of a suite that a signal ended it is negative
 
 
 def tried(version: Version, index_url: str | None) -> tuple[list[str], str, float, int]:
     """The versions that were found, what the tests ended with, their minutes and their exit status."""
-    python = ready_environment(version, index_url)
-    found = subprocess.run([python, "-c", FOUND], capture_output=True, text=True, check=True).stdout.split()
+    try:
+        python = ready_environment(version, index_url)
+        found = subprocess.run([python, "-c", FOUND], capture_output=True, text=True, check=True).stdout.split()
+    except subprocess.CalledProcessError as error:
+        print(
+            f"{version.name}: cannot be installed ({shlex.join(map(str, error.cmd))} ended with {error.returncode})", flush=True
+        )
+        return [version.name, version.torchvision, version.python], "cannot be installed", 0.0, error.returncode
     log = ENVIRONMENTS / f"{version.name}.log"
     print(f"{version.name}: the tests run, into {log.relative_to(ROOT)}", flush=True)
     began = time.monotonic()
@@ -87,7 +94,7 @@ def closing_line(printed: str) -> str:
 
 def ready_environment(version: Version, index_url: str | None) -> Path:
     """The environment's Python, with the requirements as they are today; what is there already is kept."""
-    folder, requirements = ENVIRONMENTS / f"torch-{version.name}", (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    folder, requirements = ENVIRONMENTS / f"torch-{version.name}", required()
     python, made_of = folder / "bin" / "python", folder / "requirements.txt"
     if version.torch and made_of.exists() and made_of.read_text(encoding="utf-8") == requirements:
         return python
@@ -100,9 +107,15 @@ def ready_environment(version: Version, index_url: str | None) -> Path:
     subprocess.run([*pip, *(("--index-url", index_url) if index_url else ()), *pytorch], check=True)
     constraints = folder / "constraints.txt"
     constraints.write_text(lowest(requirements) if version is VERSIONS[0] else "", encoding="utf-8")
-    subprocess.run([*pip, "--constraint", constraints, "--editable", ROOT], check=True)
+    subprocess.run([*pip, "--constraint", constraints, "--editable", f"{ROOT}[viewer]"], check=True)
     made_of.write_text(requirements, encoding="utf-8")
     return python
+
+
+def required() -> str:
+    """requirements.txt, and what the viewer needs besides."""
+    viewer = re.search(r'^viewer = \["(.+)"\]$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    return (ROOT / "requirements.txt").read_text(encoding="utf-8") + f"{viewer[1]}\n"
 
 
 def interpreter(python: str) -> str:

@@ -54,7 +54,7 @@ def pytest_xdist_auto_num_workers():
 def pytest_generate_tests(metafunc):
     """Refuse parameters from a set: their order differs between the processes that share the tests."""
     for mark in metafunc.definition.iter_markers("parametrize"):
-        if any(isinstance(argument, (set, frozenset)) for argument in mark.args):
+        if any(isinstance(argument, (set, frozenset)) for argument in (*mark.args, *mark.kwargs.values())):
             raise pytest.UsageError(f"{metafunc.definition.nodeid}: parametrize takes a list, a set has no order")
 
 

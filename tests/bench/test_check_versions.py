@@ -31,6 +31,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setattr(check_versions, "ROOT", tmp_path)
     monkeypatch.setattr(check_versions.subprocess, "run", run)
     (tmp_path / "requirements.txt").write_text("torch>=2.6\nnumpy>=2\n", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text('viewer = ["viser>=1.1"]\n', encoding="utf-8")
     return commands
 
 
@@ -46,8 +47,8 @@ def test_the_lowest_pytorch_comes_with_the_lowest_of_the_rest(installed, tmp_pat
     python = ready_environment(VERSIONS[0], index_url="https://wheels.example/cpu")
     pytorch, rest = (command[5:] for command in installed if "pip" in command)
     assert pytorch == ["--index-url", "https://wheels.example/cpu", "torch==2.6.0", "torchvision==0.21.0"]
-    assert rest == ["--constraint", str(python.parents[1] / "constraints.txt"), "--editable", str(tmp_path)]
-    assert (python.parents[1] / "constraints.txt").read_text(encoding="utf-8") == "numpy==2\n"
+    assert rest == ["--constraint", str(python.parents[1] / "constraints.txt"), "--editable", f"{tmp_path}[viewer]"]
+    assert (python.parents[1] / "constraints.txt").read_text(encoding="utf-8") == "numpy==2\nviser==1.1\n"
 
 
 def test_what_is_there_is_kept_until_the_requirements_change_but_the_newest_is_looked_for(installed, tmp_path):
@@ -84,3 +85,31 @@ def test_a_python_that_is_not_here_is_told(monkeypatch, capsys):
 def test_the_suite_is_run_as_make_test_runs_it():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"$(BIN)/python {' '.join(check_versions.SUITE)}" in makefile
+
+
+def test_a_suite_that_a_signal_ended_is_no_success(monkeypatch, capsys):
+    """The system's out-of-memory killer sends signal 9."""
+    found = iter([0, -9, 0, 0])
+    monkeypatch.setattr(check_versions, "tried", lambda version, _: ([version.name], "1 passed", 2.0, next(found)))
+    monkeypatch.setattr(sys, "argv", ["check_versions.py"])
+    assert check_versions.main() == 1
+    assert capsys.readouterr().out.count("| 1 passed | 2 |") == len(VERSIONS)
+
+
+def test_a_version_that_cannot_be_installed_is_a_row_of_the_table(installed, monkeypatch, capsys):
+    def run(command, **_):
+        raise subprocess.CalledProcessError(3, command)
+
+    monkeypatch.setattr(check_versions.subprocess, "run", run)
+    monkeypatch.setattr(check_versions, "interpreter", lambda _: "python")
+    found, said, _, status = check_versions.tried(VERSIONS[0], None)
+    assert (found, said, status) == (["2.6.0", "0.21.0", "3.10"], "cannot be installed", 3)
+    assert "2.6.0: cannot be installed (python -m venv" in capsys.readouterr().out
+
+
+def test_contributing_tells_what_was_run():
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert all(
+        re.search(rf"^\| {re.escape(version.torch)}\S*, \S+, 3\.\d+\.\d+ \| \d+ passed", table, re.MULTILINE)
+        for version in VERSIONS
+    )
