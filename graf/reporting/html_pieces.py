@@ -124,7 +124,7 @@ class Embedder:
         """results: a folder of results outside the run's."""
         self.run_dir, self.page_dir = run_dir, page_dir
         self.bytes_left = PAGE_MB * MB
-        self._homes = [folder.resolve() for folder in (run_dir, page_dir / CURVES, results) if folder is not None]
+        self._homes = [Path(os.path.realpath(folder)) for folder in (run_dir, page_dir / CURVES, results) if folder is not None]
         self._refused: set[Path] = set()
 
     def owns(self, path: Path) -> bool:
@@ -132,7 +132,7 @@ class Embedder:
 
         Whoever made the run could otherwise have any file of whoever writes the page embedded. The log tells what is refused.
         """
-        target = path.resolve()
+        target = Path(os.path.realpath(path))  # Path.resolve raises where links go round before Python 3.13
         if any(target.is_relative_to(home) for home in self._homes):
             return True
         if path not in self._refused:

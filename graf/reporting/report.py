@@ -127,7 +127,8 @@ def _headline(run: _Run, embedder: Embedder) -> Iterator[str]:
     taken = (status.step if status else 0) or run.measured.get("step")  # of weights from elsewhere, their results alone know
     if isinstance(taken, int):
         found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status and status.max_steps else "")
-    if seconds := _seconds(run.folder / "memory.jsonl"):
+    memory = run.folder / "memory.jsonl"
+    if _is_own_file(memory, embedder) and (seconds := _seconds(memory)):
         found["run time"] = duration(seconds)
     match run.config:
         case {"data": {"imsize": int(side)}}:
@@ -177,7 +178,7 @@ def _solidity(run: _Run, embedder: Embedder) -> Iterator[str]:
 def _surface(folder: Path, embedder: Embedder) -> Iterator[str]:
     """The first object's mesh, to turn."""
     files = [path for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"object_*{suffix}"))]
-    for file in filter(embedder.owns, files):
+    for file in (file for file in files if _is_own_file(file, embedder)):
         size = file.stat().st_size
         if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file)) is not None:
             embedder.bytes_left -= size
@@ -306,7 +307,8 @@ def _tables(folder: Path, embedder: Embedder) -> Iterator[str]:
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:
     """The curve of memory.jsonl, and the results of memory_leak_detector.py."""
     rows, watched = run_dir / "memory.jsonl", run_dir / "memory_report.png"
-    paths = _draw_memory(rows, embedder.page_dir / CURVES / "memory.png", max_points)
+    drawn = embedder.page_dir / CURVES / "memory.png"
+    paths = _draw_memory(rows, drawn, max_points) if _is_own_file(rows, embedder) else []
     return paths + [watched] * _is_own_file(watched, embedder)
 
 

@@ -13,9 +13,10 @@ from urllib.parse import unquote
 
 from graf.errors import GrafError
 from graf.evaluation.outputs import write_video
-from graf.reporting import html_pieces, report
+from graf.reporting import html_pieces, report, status_page
 from graf.reporting.mesh_view import SCRIPT
 from graf.reporting.report import write_report
+from graf.reporting.run_status import RunReader
 
 import imageio.v2 as imageio
 import numpy as np
@@ -322,6 +323,25 @@ def test_links_out_of_the_run_are_refused(run, tmp_path, caplog):
         told = [record.getMessage() for record in caplog.records if name in record.getMessage()]
         assert told and all(str(secret.resolve()) in message for message in told)
     assert f"{newest / 'photo.png'}: not in the page, as it leads out of the run, to {secret / 'photo.png'}" in caplog.text
+
+
+def test_links_that_lead_round_are_left_out(run):
+    newest = run / "eval" / "step_00000100"
+    for path in (newest / "mesh" / "object_00.ply", newest / "round.png", run / "samples" / "00000100_rgb.png"):
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(path.name)
+    page = page_of(run)
+    assert not [name for name in page.captions if "round" in name or "00000100_rgb" in name]
+    assert status_page.html(RunReader(run).status())
+
+
+def test_rows_of_memory_that_lie_elsewhere_are_not_drawn(run, tmp_path, caplog):
+    (tmp_path / "memory.jsonl").write_text('{"time": 1.0, "step": 1, "phase": "train", "host_bytes": 5}\n' * 2)
+    (run / "memory.jsonl").unlink(missing_ok=True)
+    (run / "memory.jsonl").symlink_to(tmp_path / "memory.jsonl")
+    assert not [name for name in page_of(run).captions if "memory.png" in name]
+    assert f"memory.jsonl: not in the page, as it leads out of the run, to {tmp_path / 'memory.jsonl'}" in caplog.text
 
 
 def test_a_run_or_its_results_may_lie_behind_a_link(run, tmp_path):
