@@ -11,6 +11,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 PLACES = (ROOT / "graf/runtime/private_torch.py", ROOT / "bench/operations.py")
+KEPT = {"_modules", "_parameters", "_buffers"}
 SOURCES = sorted({*ROOT.glob("*.py"), *(path for room in ("graf", "tools", "bench") for path in (ROOT / room).rglob("*.py"))})
 
 
@@ -23,8 +24,9 @@ def dotted(node: ast.AST) -> str:
 
 
 def private_names(source: str) -> set[str]:
-    """Dotted names of torch, imported or used, with a part that begins with an underscore, and those of torch.ops."""
-    names = set()
+    """Dotted names of torch, imported or used, with a part that begins with an underscore, and those of torch.ops; where a module
+    keeps its parts."""
+    names, kept = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and not node.level:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -32,8 +34,9 @@ def private_names(source: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         else:
             names.add(dotted(node))
+            kept |= {node.attr} & KEPT if isinstance(node, ast.Attribute) else set()
     parts = [name.split(".") for name in names if name.split(".")[0] == "torch"]
-    return {
+    return kept | {
         ".".join(name)
         for name in parts
         if name[1:2] == ["ops"] or any(part.startswith("_") and not part.startswith("__") for part in name)
@@ -47,6 +50,7 @@ def private_names(source: str) -> set[str]:
         ("from torch._subclasses import FakeTensorMode", {"torch._subclasses.FakeTensorMode"}),
         ("import torch\nf = torch.cuda.memory._dump_snapshot", {"torch.cuda.memory._dump_snapshot"}),
         ("import torch\ntorch.ops.aten.add(1, 2)", {"torch.ops", "torch.ops.aten", "torch.ops.aten.add"}),
+        ("twin._modules = dict(network._modules)", {"_modules"}),
         ("from torch.nn import functional\nself._torch = torch.__version__", set()),
     ],
 )

@@ -7,7 +7,6 @@ points of a grid are no proof, so the first view is also rendered exactly, and s
 Legend: B images, R rays per image, S samples per ray, N points, G points of the grid along a side (x, y, z).
 """
 
-import copy
 import logging
 import math
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from graf.camera import Labels
 from graf.config import NerfConfig
 from graf.models.generator import Generator, Rendering
+from graf.runtime.private_torch import shallow_copy
 
 import torch
 from torch import Tensor, nn
@@ -101,8 +101,7 @@ def only_what_is_seen(generator: Generator, latents: Tensor, class_index: Tensor
     its fields are `SeenField`s."""
     device = generator.background.device
     latents = generator.condition(latents.to(device), Labels(None, class_index.to(device), class_index))
-    of_object = copy.copy(generator)
-    of_object._modules = dict(generator._modules)
+    of_object = shallow_copy(generator, lambda parameter: parameter, lambda part: part)
     of_object.piece_of_frame *= PIECE
     for name, style in zip(("field", "field_fine"), generator.styles(latents), strict=False):
         setattr(of_object, name, SeenField(getattr(generator, name), style, generator.box, generator.config.nerf))

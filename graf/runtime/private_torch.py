@@ -1,4 +1,4 @@
-"""What this package uses of PyTorch's private interface: each behind a name of ours, and nowhere else.
+"""What this package uses of PyTorch's private functions: each behind a name of ours, and nowhere else.
 
 ours                       theirs                                             where it is missing
 multiplies_bfloat16_on_cpu torch.cpu._is_avx512_bf16_supported,               mixed precision on a CPU is float32
@@ -6,8 +6,10 @@ multiplies_bfloat16_on_cpu torch.cpu._is_avx512_bf16_supported,               mi
                            torch.ops.mkldnn._is_mkldnn_bf16_supported (ARM)
 record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
 write_allocations          torch.cuda.memory._dump_snapshot                   snapshots are without the GPU's
+shallow_copy               torch.nn.Module._modules, _parameters              AttributeError: no way around them
 """
 
+import copy
 import logging
 import platform
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from types import ModuleType
 from graf.runtime.files import whole_file
 
 import torch
+from torch import Tensor, nn
 
 log = logging.getLogger("graf")
 
@@ -31,6 +34,16 @@ def multiplies_bfloat16_on_cpu() -> bool:
         found = torch.cpu.get_capabilities()
         return bool(found.get("avx512_bf16") or found.get("amx_tile"))
     return _answer(torch.cpu, "_is_avx512_bf16_supported") or _answer(torch.cpu, "_is_amx_tile_supported")
+
+
+def shallow_copy(
+    network: nn.Module, of_parameter: Callable[[Tensor], Tensor], of_part: Callable[[nn.Module], nn.Module]
+) -> nn.Module:
+    """A copy of the network, which stays as it is, with what the functions make of each of its own parameters and parts."""
+    twin = copy.copy(network)
+    twin._parameters = {name: p if p is None else of_parameter(p) for name, p in network._parameters.items()}
+    twin._modules = {name: part if part is None else of_part(part) for name, part in network._modules.items()}
+    return twin
 
 
 def record_allocations(device: torch.device, n: int) -> None:
