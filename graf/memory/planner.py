@@ -35,10 +35,9 @@ import torch
 from torch import nn
 
 FLOAT = 4  # bytes
-LOADED_BYTES = psutil.Process().memory_info().rss  # Python with its libraries: 0.5 to 0.7 GB, by PyTorch's version and build
+LOADED_BYTES = 400 * MB, 800 * MB  # of Python with its libraries, at least and at most: by PyTorch's version and build
 FIRST_STEP_BYTES = 64 * MB  # what they load when they are first used
 GRAIN = 64 * MB  # of what was measured: a resumed run is to plan as it did before
-PROCESS_BYTES = {"cpu": math.ceil((LOADED_BYTES + FIRST_STEP_BYTES) / GRAIN) * GRAIN, "cuda": 500 * MB}  # a GPU's context
 GAPS = {"cpu": 0.3, "cuda": 0.15}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
 COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
@@ -49,6 +48,16 @@ PERCEPTION_WEIGHTS = 18 * MB
 MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
 SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
 RAYS_AT_ONCE = (16384, 4096, 1024)
+
+
+def process_bytes(held_bytes: int) -> int:
+    """Memory of a process that trains on the CPU, but its tensors, by what it holds when it has loaded its libraries: more than
+    those take, such as a notebook's own arrays, is not counted."""
+    loaded = min(max(held_bytes, LOADED_BYTES[0]), LOADED_BYTES[1])
+    return math.ceil((loaded + FIRST_STEP_BYTES) / GRAIN) * GRAIN
+
+
+PROCESS_BYTES = {"cpu": process_bytes(psutil.Process().memory_info().rss), "cuda": 500 * MB}  # of CUDA, a GPU's context
 
 
 @dataclasses.dataclass(frozen=True)

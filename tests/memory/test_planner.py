@@ -5,7 +5,7 @@ import functools
 import gc
 
 from graf.config import CONFIG_DIR, Config, load_config, override
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, process_bytes, smallest_edits
 from graf.models import generator
 from graf.runtime import precision
 from graf.runtime.limits import MB
@@ -240,3 +240,9 @@ def test_rays_are_advised_where_all_are_held():
     config = load_config(None, [*WIDE, "nerf.checkpoint_rays=0"])
     budget = estimate_step(override(config, ["nerf.checkpoint_rays=1024"])).total_bytes
     assert smallest_edits(config, budget) == ("nerf.checkpoint_rays=1024",)
+
+
+def test_what_a_notebook_holds_beside_the_libraries_is_not_counted_as_theirs():
+    assert process_bytes(600 * MB) == 704 * MB  # 600 + 64, in whole 64
+    assert process_bytes(5000 * MB) == process_bytes(800 * MB) == 896 * MB
+    assert process_bytes(100 * MB) == process_bytes(400 * MB)
