@@ -21,6 +21,8 @@ from graf.data.views import Views
 from graf.errors import GrafError
 from graf.rays import camera_rays, visible_radius
 from graf.runtime.console import progress
+from graf.runtime.limits import available_cores
+from graf.runtime.threads import map_in_threads
 
 import torch
 from torch import Tensor
@@ -45,7 +47,7 @@ def with_hull_box(config: Config, dataset: Views) -> Config:
             box, within = car_box(config.data), f"all {len(dataset)} toy cars"
         else:
             box = hull_box(dataset, config.data)
-            within = f"the visual hull of {min(len(dataset), PHOTOGRAPHS)} photographs' silhouettes"
+            within = f"all {len(dataset)} photographs' silhouettes"
         log.info("data.box: %s, around %s", list(box), within)
     except NoHull as reason:
         box = "none"
@@ -89,11 +91,15 @@ def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
 def silhouettes(dataset: Views, index: Tensor, data: DataConfig, desc: str) -> Iterator[Tensor]:
     """Whether most of a pixel is the object's (side, side) bool, of each photograph. Raises NoHull where one is opaque."""
     small = dataclasses.replace(data, imsize=min(SIDE, data.imsize))
-    for i in progress(index.tolist(), desc=desc, unit="image"):
+
+    def silhouette(i: int) -> Tensor:
         alpha = alpha_of(dataset, i, small, supersampling=1)
         if alpha is None:
             raise NoHull(f"{dataset.files[i]} has no transparency that would tell its silhouette")
-        yield alpha > 0.5
+        return alpha > 0.5
+
+    masks = map_in_threads(silhouette, index.tolist(), available_cores())
+    yield from progress(masks, desc=desc, total=len(index), unit="image")
 
 
 def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:

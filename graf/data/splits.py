@@ -5,7 +5,6 @@ An object is known by the folder of its images, or by their names without the nu
 
 import hashlib
 import logging
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +82,7 @@ def split_by_object(views: Views, validation_share: float, test_share: float) ->
         names, by_object = views.files, False
     if len(set(names)) < FEWEST_OBJECTS:
         raise DataError(f"{len(names)} images cannot be cut into training, validation and test; add images")
-    ranked = sorted(set(names), key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
+    ranked = sorted(set(names), key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
     n_test, n_validation = (max(1, round(share * len(ranked))) for share in (test_share, validation_share))
     if n_test + n_validation >= len(ranked):
         raise DataError(

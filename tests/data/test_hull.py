@@ -169,7 +169,7 @@ def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(sm
     with caplog.at_level(logging.INFO, "graf"):
         box = with_hull_box(config, dataset).data.box
     assert box == hull_box(dataset, config.data) == with_hull_box(config, dataset).data.box  # the same again
-    assert f"data.box: {list(box)}, around the visual hull of 16 photographs' silhouettes" in caplog.text
+    assert f"data.box: {list(box)}, around all 16 photographs' silhouettes" in caplog.text
 
 
 @pytest.mark.parametrize(
