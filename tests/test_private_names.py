@@ -24,8 +24,8 @@ def dotted(node: ast.AST) -> str:
 
 
 def private_names(source: str) -> set[str]:
-    """Dotted names of torch, imported or used, with a part that begins with an underscore, and those of torch.ops; where a module
-    keeps its parts."""
+    """Dotted names of torch, imported or used, with a part that begins with an underscore, and those of torch.ops; and the
+    attributes in which a module keeps its parts."""
     names, kept = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and not node.level:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import shlex
 import time
@@ -279,7 +280,7 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
         return
     here = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     would = "the run there would be continued" if run_checkpoints(config.run_dir) else "a run would begin at step 0"
-    own = shlex.join((f"expname={folder.name}", f"training.outdir={here.parent}"))
+    own = shlex.join((f"expname={json.dumps(folder.name)}", f"training.outdir={json.dumps(str(here.parent))}"))
     raise CheckpointError(
         f"{file}: of the run in this folder, which was renamed, moved or copied: the config names {config.run_dir}, where "
         f"{would}. Continue this one with --set {own}, or begin another with --set expname=NAME"

@@ -70,6 +70,9 @@ class FlagOverride(str):
         made.typed = typed
         return made
 
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.typed
+
 
 def override(config: C, overrides: typing.Sequence[str]) -> C:
     """The config with `section.key=value` overrides on top. Raises ConfigError."""

@@ -27,7 +27,7 @@ log = logging.getLogger("graf")
 TIMES_SLOWER = 7  # a step in bfloat16 than in float32, on two cores with AVX2 only (bench/benchmark.py speed --dtype bfloat16)
 NARROW = ("DEFAULT", "NO AVX", "AVX2")  # of torch.backends.cpu.get_cpu_capability: without AVX-512
 FIRST_WITH_TENSOR_CORES = 7, 0  # compute capability: Volta
-WITHOUT_TENSOR_CORES = re.compile(r"\b(GTX 16\d\d|MX\d{3}|T\d{3,4})\b")  # of 7.5: chips TU116 and TU117 (a T4 has tensor cores)
+WITHOUT_TENSOR_CORES = re.compile(r"\b(GTX 16\d\d|MX\d{3}|T\d{3,4}|CMP 30HX)\b")  # of 7.5: TU116 and TU117, not a T4
 LARGEST_ERROR = 0.01  # of a convolution in float16, of which rounding makes less than 0.001
 WITH_BFLOAT16 = ("ALL", "DEFAULT", "BF16", "FP16", "AMX", "AVX10")  # parts of ONEDNN_MAX_CPU_ISA's names that allow them
 

@@ -60,7 +60,7 @@ class RunState(abc.ABC):
         np.random.seed(config.training.seed % 2**32)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.here(device, self.amp.number_format)
-        self.weights_whole = True  # False from a step's first update to its last: what lies between is never saved
+        self.weights_whole = True  # False from a step's first update to its last, where only OutOfMemory still saves
         # What a run counts, and its random states
         self.step = 0
         self.images_seen = 0  # from the data set, in all steps

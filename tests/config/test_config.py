@@ -1,7 +1,9 @@
 """The config refuses what it does not know, by name, and loses nothing on the way through YAML."""
 
+import copy
 import itertools
 import json
+import pickle
 import re
 
 from graf.config import (
@@ -21,6 +23,7 @@ from graf.config import (
 )
 from graf.config.checks import advice
 from graf.config.foreign import OTHER_SUITES
+from graf.config.reading import FlagOverride
 from graf.errors import ConfigError
 
 import pytest
@@ -591,3 +594,9 @@ def test_a_key_that_is_there_twice_is_told_with_its_line(tmp_path):
 )
 def test_whether_an_override_gives_a_key(override, given):
     assert is_set("data.datadir", ["training.seed=1", override]) == given
+
+
+def test_an_override_of_a_flag_can_be_copied():
+    text = FlagOverride("data.type=images", "--data_dir photos")
+    for copied in (copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
+        assert copied == text and copied.typed == "--data_dir photos"

@@ -91,7 +91,7 @@ def test_resume_none_refuses_to_write_over_a_run(folder):
 def test_a_renamed_runs_own_config_begins_no_other_run_and_says_how_to_go_on(folder, tmp_path, where):
     """In the old folder, unless it is asked for another."""
     shutil.copytree(folder / "data", tmp_path / "data")
-    new = tmp_path / ("results/b c" if where == "beside" else "kept/b c")
+    new = tmp_path / ("results/b #1" if where == "beside" else "kept/b #1")
     shutil.copytree(folder / "results" / "smoke", new)
     again = ("train.py", "--config", f"{new.relative_to(tmp_path)}/config.yaml", "--max_steps", "5")
     for more in ((), ("--dry_run",), ("--resume", str(new / NEWEST))):

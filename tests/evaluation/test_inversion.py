@@ -375,6 +375,8 @@ def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):
         assert folder(green, "b/van.png") == "van"
         assert folder(torch.cat([red, green]), "a/car.png", "b/car.png") == "car_and_1_more"
         assert caplog.text == ""
+        long = folder(red, f"{'汽' * 200}.png", "b/car.png")
+        assert len(long.encode()) <= 255 and folder(green, f"{'汽' * 200}.png", "b/car.png") == f"{long}_2"
         assert folder(red, "a/car.png") == "car"
     assert f"{tmp_path / 'car'}: these are the same photographs, and replace what was found before" in caplog.text
     (tmp_path / "mine").write_text("a file of mine")

@@ -25,6 +25,7 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 INVERSIONS = "inversion"  # the folder of an evaluation that has a folder for each photograph
+LONGEST_FOLDER = 60  # characters of it in that folder's name, which may take 255 bytes
 LONGEST_NAME = 24  # characters of a photograph's name beside it
 FAILED_DB, GOOD_DB = 12.0, 20.0  # PSNR below which a photograph was not found, and about that of one that was
 OTHER_BORDER = 0.5  # mean difference of two borders in [-1, 1] from which they are of different colours
@@ -85,7 +86,7 @@ def write_inversion(
 def inversion_folder(parent: Path, photographs: Tensor, names: Sequence[str]) -> Path:
     """The folder below parent for the results of photographs (N, 3, W, W): by the first one's name, with a number where that
     is taken by others. Results of the same photographs are replaced, which the log tells."""
-    first = Path(names[0]).stem + (f"_and_{len(names) - 1}_more" if len(names) > 1 else "")
+    first = Path(names[0]).stem[:LONGEST_FOLDER] + (f"_and_{len(names) - 1}_more" if len(names) > 1 else "")
     candidates = (parent / (first if i == 1 else f"{first}_{i}") for i in itertools.count(1))
     folder = next(folder for folder in candidates if not folder.exists() or _is_of(folder, photographs))
     if folder.exists():
