@@ -12,11 +12,14 @@ import time
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.estimator_loading import load_estimator
 from graf.config import PoseConfig
 from graf.data import build_loader
-from graf.data.splits import Splits, posed_splits
-from graf.evaluation.pose import accuracy, photographs_of, read_cameras
+from graf.pose.accuracy import accuracy, photographs_of, read_cameras
+from graf.pose.loading import load_estimator
+from graf.pose.loop import PoseMethod
+from graf.pose.splits import Splits, posed_splits
+from graf.pose.state import PoseState
+from graf.pose.step import pose_step
 from graf.rotations import rotation_of_six
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
@@ -24,8 +27,6 @@ from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import check_writable, write_text
 from graf.runtime.interruption import Interruption
 from graf.training.loop import train
-from graf.training.pose import PoseMethod, pose_step
-from graf.training.pose_state import PoseState
 
 import torch
 from torch import Tensor, nn

@@ -33,10 +33,10 @@ from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.evaluation.outputs import write_image
 from graf.evaluation.reconstruction import transforms
+from graf.pose.state import PoseState
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, run_script
 from graf.runtime.files import write_text
-from graf.training.pose_state import PoseState
 from graf.training.state import TrainState
 from torture_run import FORK, POLL_S, NotSurvived, Subject
 

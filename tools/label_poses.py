@@ -13,14 +13,14 @@ import shlex
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, elevation_of_v, focal_length
-from graf.checkpoints.estimator_loading import load_estimator
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb, square_side
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.evaluation.inversion.photographs import photograph_files, read_photograph
-from graf.evaluation.pose import cameras_of, doubt
+from graf.pose.accuracy import cameras_of, doubt
+from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.estimator_loading import TrainedEstimator, load_estimator
 from graf.checkpoints.export import data_fingerprint, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
@@ -29,7 +28,6 @@ from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_fo
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
-from graf.evaluation.pose import cameras_of, doubt, pose_accuracy
 from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
@@ -46,6 +44,8 @@ from graf.evaluation.splats import render_splats, splats_of_surface, write_splat
 from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.evaluation.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
 from graf.models.generator import Generator
+from graf.pose.accuracy import cameras_of, doubt, pose_accuracy
+from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
 from graf.runtime.cleanup import clean_up

@@ -8,13 +8,15 @@ from pathlib import Path
 from graf.commands.train import Run
 from graf.config import PoseConfig
 from graf.data import build_loader
-from graf.data.splits import Splits, posed_splits
 from graf.errors import DataError
-from graf.reporting.pose_plots import write_pose_plots
+from graf.pose.loop import PoseMethod
+from graf.pose.plots import write_pose_plots
+from graf.pose.splits import Splits, posed_splits
+from graf.pose.state import PoseState
+from graf.pose.step import pose_step
+from graf.pose.validation import Validation
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.processes import Processes
-from graf.training.pose import PoseMethod, Validation, pose_step
-from graf.training.pose_state import PoseState
 from graf.training.state import restore
 
 import torch

@@ -43,7 +43,7 @@ EARLY_STEPS = 500  # in which sample sheets are written four times as often
 
 
 class Method(Protocol):
-    """What a kind of run does in the loop that is its own; `Adversarial` is a generator's, `graf.training.pose` another."""
+    """What a kind of run does in the loop that is its own; `Adversarial` is a generator's, `graf.pose.step` another."""
 
     SHOWN: tuple[str, ...]  # scalars beside the progress bar
 

@@ -8,15 +8,17 @@ from graf.checkpoints.checkpoint import NEWEST
 from graf.config import CONFIG_DIR, PoseConfig, load_config
 from graf.data import build_dataset, raycast
 from graf.data.car_shapes import make_car
-from graf.data.splits import split_by_object
 from graf.data.toy_cars import render_cars
 from graf.errors import CheckpointError
+from graf.pose import loop, step
+from graf.pose.loop import PoseMethod
+from graf.pose.splits import split_by_object
+from graf.pose.state import PoseState
+from graf.pose.step import mirrored, pose_losses, pose_step, recoloured
+from graf.pose.validation import Validation, predictions
 from graf.runtime.interruption import Interruption
-from graf.training import pose
 from graf.training.health import Derailed
 from graf.training.loop import train
-from graf.training.pose import PoseMethod, Validation, mirrored, pose_losses, pose_step, predictions, recoloured
-from graf.training.pose_state import PoseState
 from graf.training.state import TrainState, restore
 from torture import digest
 
@@ -125,7 +127,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
 
 def test_a_step_that_runs_out_of_memory_is_taken_in_smaller_parts(build, monkeypatch):
     state, expected = build(), build("training.accumulation_steps=2")
-    loss, asked = pose._loss, []
+    loss, asked = step._loss, []
 
     def short_of_memory(state, images, poses):
         asked.append(len(images))
@@ -136,7 +138,7 @@ def test_a_step_that_runs_out_of_memory_is_taken_in_smaller_parts(build, monkeyp
     images = torch.rand(4, 3, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
     pose_step(expected, images, labels)
-    monkeypatch.setattr(pose, "_loss", short_of_memory)
+    monkeypatch.setattr(step, "_loss", short_of_memory)
     pose_step(state, images, labels)
     assert asked == [4, 2, 2]
     assert digest(state.estimator.state_dict()) == digest(expected.estimator.state_dict())
@@ -205,7 +207,7 @@ def test_a_validation_tells_one_line_and_draws_nothing(build, caplog):
 
 def test_memory_that_runs_out_in_a_validation_leaves_it_out(build, monkeypatch, caplog):
     state = build()
-    monkeypatch.setattr(pose, "predictions", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
+    monkeypatch.setattr(loop, "predictions", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
     assert run(state) == {}
     assert state.step == 6
     assert "no validation this time" in caplog.text
@@ -219,14 +221,14 @@ def test_perfect_predictions_have_no_errors():
 
 
 def test_steps_that_are_not_finite_end_the_run_with_a_diagnosis(build, monkeypatch):
-    state, loss = build("training.max_bad_steps=2"), pose._loss
+    state, loss = build("training.max_bad_steps=2"), step._loss
     before = copy.deepcopy(state.estimator.state_dict())
 
     def overflowing(*given):
         total, stats = loss(*given)
         return total * math.inf, stats | {"loss": total * math.inf}
 
-    monkeypatch.setattr(pose, "_loss", overflowing)
+    monkeypatch.setattr(step, "_loss", overflowing)
     with pytest.raises(Derailed, match="lower training.lr, set"):
         run(state)
     assert digest(before) == digest(state.estimator.state_dict())

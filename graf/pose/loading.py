@@ -7,7 +7,7 @@ from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint
 from graf.checkpoints.generator_loading import trained_checkpoint
 from graf.config import PoseConfig, config_from_dict
 from graf.errors import CheckpointError
-from graf.models.pose_estimator import PoseEstimator
+from graf.pose.network import PoseEstimator
 from graf.runtime.files import file_sha256
 
 import torch

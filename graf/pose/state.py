@@ -7,7 +7,7 @@ from graf.checkpoints.checkpoint import POSE_FORMAT
 from graf.config import PoseConfig
 from graf.errors import CheckpointError
 from graf.memory.sizes import StepSizes, smallest_of_all
-from graf.models.pose_estimator import PoseEstimator
+from graf.pose.network import PoseEstimator
 from graf.runtime.processes import ALONE, Processes
 from graf.training.state import RunState
 
@@ -43,7 +43,7 @@ class PoseState(RunState):
         images = min(config.images_at_once, processes.share_of(training.batch_size))
         self.sizes = smallest_of_all(StepSizes(images, rays=0, n_rays=1), processes)
         self.scaler = self.amp.scaler()
-        self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.training.pose.Validation` has it
+        self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.pose.step.Validation` has it
         self.set_learning_rates()
 
     def set_learning_rates(self) -> None:

@@ -1,7 +1,7 @@
 """The pose estimator: any size, any batch, and rotations that are rotations."""
 
 from graf.config import PoseModelConfig
-from graf.models.pose_estimator import PoseEstimator, position_embedding
+from graf.pose.network import PoseEstimator, position_embedding
 from graf.rotations import relative_motion
 
 import pytest

@@ -4,9 +4,9 @@ import csv
 import math
 
 from graf.camera import poses_at
-from graf.reporting.pose_plots import comparable, r2, write_pose_plots
+from graf.pose.plots import comparable, r2, write_pose_plots
+from graf.pose.validation import Validation
 from graf.rotations import relative_motion, six_of_freedom
-from graf.training.pose import Validation
 
 import imageio.v2 as imageio
 import pytest

@@ -7,18 +7,18 @@ import re
 import shlex
 
 from graf.camera import azimuth_and_v, poses_at
-from graf.checkpoints.estimator_loading import load_estimator
 from graf.commands.eval import Evaluation
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
 from graf.errors import CheckpointError
-from graf.evaluation import pose
 from graf.evaluation.inversion import invert
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.outputs import write_image
-from graf.evaluation.pose import accuracy, cameras_of, doubt, pose_accuracy
 from graf.evaluation.shapes import Subject
 from graf.models.generator import Generator
+from graf.pose import accuracy as reading
+from graf.pose.accuracy import accuracy, cameras_of, doubt, pose_accuracy
+from graf.pose.loading import load_estimator
 from tools import label_poses
 
 import pytest
@@ -62,7 +62,7 @@ def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, s
     """With an estimator that reads the cameras off the order of images."""
     config = smoke(f"data.datadir={tmp_path}")
     subject = Subject(Generator(config).eval(), build_dataset(config), 0, 1.0, tmp_path, n=12)
-    asked, draw = [], pose.labels_of
+    asked, draw = [], reading.labels_of
 
     def noted(*given):
         def labels(n, rng):
@@ -73,8 +73,8 @@ def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, s
         return labels
 
     taken = iter(range(12))
-    monkeypatch.setattr(pose, "labels_of", noted)
-    monkeypatch.setattr(pose, "cameras_of", lambda _, images: torch.stack([asked[next(taken)] for _ in images]))
+    monkeypatch.setattr(reading, "labels_of", noted)
+    monkeypatch.setattr(reading, "cameras_of", lambda _, images: torch.stack([asked[next(taken)] for _ in images]))
     result = pose_accuracy(subject, load_estimator(run_dir))
     assert result["azimuth_deg"] < 1e-3 and result["rotation_deg"] < 0.1 and result["within_15_deg"] == 1
     assert result["floor_images"] == 4 and 0 <= result["floor_azimuth_deg"] <= 180

@@ -6,8 +6,8 @@ import os
 from graf.camera import Labels, sample_poses
 from graf.data import Views
 from graf.data.folders import object_of
-from graf.data.splits import split_by_object
 from graf.errors import DataError
+from graf.pose.splits import split_by_object
 
 import pytest
 import torch

@@ -5,9 +5,9 @@ import io
 import math
 from pathlib import Path
 
+from graf.pose.validation import Validation
 from graf.rotations import nearest_vector, pose_errors
 from graf.runtime.files import whole_file, write_text
-from graf.training.pose import Validation
 
 import torch
 from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from graf.camera import Labels
-from graf.checkpoints.estimator_loading import TrainedEstimator
 from graf.data import Views
-from graf.data.splits import posed_splits
 from graf.evaluation.sampling import fresh_renderings, labels_of
 from graf.evaluation.shapes import Subject
+from graf.pose.loading import TrainedEstimator
+from graf.pose.splits import posed_splits
 from graf.rotations import pose_errors
 from graf.runtime.guard import retry_halved
 
