@@ -35,10 +35,9 @@ def main() -> int:
     config = functools.cache(lambda: load_config(args.config or CONFIG_DIR / "pose.yaml", run_overrides(args), PoseConfig))
     if "RANK" not in os.environ:
         config()  # its faults are told before PyTorch is loaded; several processes end together, which takes PyTorch
-    from graf.commands.train import train_run
-    from graf.commands.train_pose import pose_run
+    from graf.commands.train_pose import train_run
 
-    return train_run(args, config, pose_run)
+    return train_run(args, config)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from graf.config import Config, load_config
 from graf.data import build_dataset, build_loader, fit_to_data, settled
 from graf.data.loader import loader_processes
 from graf.training.state import TrainState
-from graf.training.steps import train_step
+from graf.training.step import train_step
 from speed_rows import described
 
 import numpy as np
@@ -50,6 +50,7 @@ def loader_row(config: Config, cache: Path, steps: int, device: torch.device) ->
         batch = next(batches)
         waits.append(time.perf_counter() - start)
         train_step(state, dataset, *batch)
+        state.advance()
         wholes.append(time.perf_counter() - start)
     cpu_seconds = (time.process_time() - cpu_start) / steps
     batches.close()

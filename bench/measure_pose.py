@@ -16,7 +16,7 @@ from graf.config import PoseConfig
 from graf.data import build_loader
 from graf.pose.accuracy import accuracy, photographs_of, read_cameras
 from graf.pose.loading import load_estimator
-from graf.pose.loop import PoseMethod
+from graf.pose.loop import train_pose
 from graf.pose.splits import Splits, posed_splits
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
@@ -26,7 +26,6 @@ from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import check_writable, write_text
 from graf.runtime.interruption import Interruption
-from graf.training.loop import train
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +104,7 @@ def step_seconds(state: PoseState, splits: Splits) -> float:
         if step == WARM_STEPS:
             began = time.process_time()
         pose_step(state, images, labels)
+        state.advance()
     return (time.process_time() - began) / TIMED_STEPS
 
 
@@ -115,7 +115,7 @@ def trained(config: PoseConfig, device: torch.device, splits: Splits, distance: 
         config = dataclasses.replace(config, training=training)
         config.run_dir.mkdir()
         state = PoseState(config, device, distance, estimator=SmallConvNet(distance))
-        measured = train(state, splits.training, Interruption(), method=PoseMethod(state, splits))
+        measured = train_pose(state, splits, Interruption())
     tested = {name.removeprefix("test_"): value for name, value in measured.items() if name.startswith("test_")}
     return tested | {"steps": steps}
 

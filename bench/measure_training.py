@@ -30,7 +30,7 @@ from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.files import check_writable, json_rows, write_text
 from graf.training.state import TrainState
-from graf.training.steps import train_step
+from graf.training.step import train_step
 from recipe_parts import DEFAULT, PART_COLUMNS, PARTS, part_configs, part_quality
 
 import torch
@@ -199,6 +199,7 @@ def timed_step(state: TrainState, dataset: Views, batches: Iterator) -> float:
     """One training step. Returns its seconds."""
     start = time.perf_counter()
     train_step(state, dataset, *next(batches))
+    state.advance()
     return time.perf_counter() - start
 
 

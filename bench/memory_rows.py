@@ -28,10 +28,11 @@ from graf.models.projection import projection_operators
 from graf.runtime.cleanup import clean_up
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
+from graf.training import learn
 from graf.training import state as training_state
-from graf.training import steps
+from graf.training.inputs import discriminator_batch, generator_batch
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
+from graf.training.step import discriminator_step, generator_step
 from operations import LiveBytes, OneThread, ShapesOnly
 from plain_step import PlainGenerator
 
@@ -121,7 +122,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
     state = TrainState(config, device)
     if plain:
         state.generator = PlainGenerator(state.generator)
-        steps.cut = lambda rows, _: [rows]  # in this process, which measures nothing else
+        learn.cut = lambda rows, _: [rows]  # in this process, which measures nothing else
     seconds, cpu_seconds, start, before = [], [], time.perf_counter(), time.process_time()
     for taken, _ in islice(timed_steps(state), WARM_UP_STEPS + n_steps):
         seconds.append(taken)
@@ -153,7 +154,8 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
         own = labels[0][processes.rows]
-        stats = discriminator_step(state, images, own, labels[1]) | generator_step(state, labels[2], images, own)
+        for_d = discriminator_batch(state, images, own, labels[1])
+        stats = discriminator_step(state, for_d) | generator_step(state, generator_batch(state, labels[2], images, own))
         processes.barrier()  # as a training step ends
         state.advance()
         if afterwards:
@@ -301,8 +303,8 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
                 parameter.grad = torch.zeros_like(parameter)
             optimizer.step()  # so that it has its state, as after a first step
         counter.peak = counter.live
-        discriminator_step(state, images, labels, labels)
-        generator_step(state, labels, images, labels)
+        discriminator_step(state, discriminator_batch(state, images, labels, labels))
+        generator_step(state, generator_batch(state, labels, images, labels))
     for cache in caches:
         cache.cache_clear()
     return counter.peak

@@ -26,7 +26,7 @@ from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import available_cores
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16
 from graf.runtime.threads import map_in_threads
-from graf.training import steps
+from graf.training import learn, step
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, counted_peak, idle_bytes, timed_steps, wait_for
 from operations import OneThread, flops_of, map_tensors, tensors_in
@@ -154,8 +154,8 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("compositing", rendering, "composite"),
         ("CCSR", Refinement, "forward"),  # of its copies too, by which the field learns
         ("discriminator", state.discriminator, "forward"),
-        ("penalty", steps, "_gradient_penalty"),
-        ("optimizers", steps, "optimize"),
+        ("penalty", step, "_gradient_penalty"),
+        ("optimizers", learn, "clip_and_step"),
         ("EMA", state, "update_average"),
     ]
     calls, here = {name: [] for name, _, _ in parts}, threading.local()

@@ -32,8 +32,9 @@ from graf.runtime.guard import WITH_SMALLEST, attempt
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16, why_not_float16
+from graf.training.inputs import discriminator_batch, generator_batch
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
+from graf.training.step import discriminator_step, generator_step
 
 import imageio_ffmpeg
 import psutil
@@ -220,8 +221,8 @@ def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[
     for _ in range(STEPS):
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        discriminator_step(state, images, labels[0], labels[1])
-        generator_step(state, labels[2], images, labels[0])
+        discriminator_step(state, discriminator_batch(state, images, labels[0], labels[1]))
+        generator_step(state, generator_batch(state, labels[2], images, labels[0]))
         state.advance()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

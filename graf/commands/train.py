@@ -2,14 +2,14 @@
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
@@ -38,10 +38,10 @@ from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
-from graf.training.loop import Adversarial, Method, train
+from graf.training.loop import train
 from graf.training.samples import write_progress
 from graf.training.state import RunState, TrainState, restore, start_from
-from graf.training.steps import train_step
+from graf.training.step import train_step
 
 import torch
 import yaml
@@ -51,102 +51,103 @@ log = logging.getLogger("graf")
 PEAKS = {"host_bytes": "host", "reserved_bytes": "card"}  # in memory.jsonl, whose memory they are
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run that is ready to train: its state, with the checkpoint's in it, the images that it learns from, and its method.
+class Setup(NamedTuple):
+    """What a run starts with, the same for all that can be trained."""
 
-    dry_run: takes one step, and tells what the run would be. ended: called however training ended, by an error too.
-    done: what was measured after the last step, as rows of the closing table, and the command to go on with.
-    """
-
-    state: RunState
-    dataset: Views
-    method: Method
-    dry_run: Callable[[], None]
-    done: Callable[[dict], dict[str, str]]
-    ended: Callable[[], None] = lambda: None
+    config: RunConfig
+    checkpoint: Path | None  # to continue from
+    device: torch.device
+    processes: Processes
+    interruption: Interruption
 
 
-# The config of a command line, the checkpoint to continue from, the device and the processes, to a run
-Prepare = Callable[[argparse.Namespace, RunConfig, Path | None, torch.device, Processes], Run]
+def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> int:
+    """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status."""
+    with set_up(args, read_config) as setup:
+        state, dataset = generator_run(args, setup)
+        note_data(state, dataset)
+        # What ends before a first step
+        if args.dry_run:
+            with anomaly_checks(args, state):
+                dry_run(state, dataset)
+            return 0
+        if is_done(state, setup.checkpoint):
+            return 0
+        # Train
+        began = announce(state, dataset)
+        with setup.interruption, anomaly_checks(args, state):
+            measured = train(state, dataset, setup.interruption, args.memory_snapshot)
+        return end(state, setup.interruption, began, lambda: rows_of_generator(state, measured))
 
 
-def train_run(args: argparse.Namespace, read_config: Callable[[], RunConfig], prepare: Prepare | None = None) -> int:
-    """Train by the flags of train.py, in this process or as one of several. Returns the exit status.
-
-    prepare: builds another kind of run than a generator's.
-    """
+@contextlib.contextmanager
+def set_up(args: argparse.Namespace, read_config: Callable[[], RunConfig]) -> Iterator[Setup]:
+    """Processes, config, device, the lock of the run's folder, and the checkpoint to continue from."""
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
         config = read_config()
         require_own_folder(args.config, run_overrides(args), config)
         processes.share_of(config.training.batch_size)
-        interruption = Interruption(config.training.max_hours)
-        locked = processes.first and not args.dry_run
-        with run_lock(config.run_dir) if locked else contextlib.nullcontext():
-            return run(args, config, interruption, device, processes, prepare or generator_run)
+        interruption, writes = Interruption(config.training.max_hours), processes.first and not args.dry_run
+        with run_lock(config.run_dir) if writes else contextlib.nullcontext():
+            # What can be refused at once, and the memory limit
+            check_monitoring(config)
+            keep_to(config.memory, device)
+            if args.memory_snapshot:
+                record_history(device)  # from here on, so that the networks' own memory has one
+            if writes:
+                remove_run_leftovers(config.run_dir)
+            checkpoint = processes.broadcast(
+                lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
+            )
+            yield Setup(config, checkpoint, device, processes, interruption)
 
 
-def run(
-    args: argparse.Namespace,
-    config: RunConfig,
-    interruption: Interruption,
-    device: torch.device,
-    processes: Processes,
-    prepare: Prepare,
-) -> int:
-    """Build what the config says, continue where the run is, and train. Returns the exit status."""
-    # What can be refused at once, and the memory limit
-    check_monitoring(config)
-    keep_to(config.memory, device)
-    if args.memory_snapshot:
-        record_history(device)  # from here on, so that the networks' own memory has one
-    # The checkpoint to continue from, and the run with it, the same in all processes
-    if processes.first and not args.dry_run:
-        remove_run_leftovers(config.run_dir)
-    checkpoint = processes.broadcast(
-        lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
-    )
-    ready = prepare(args, config, checkpoint, device, processes)
-    state, dataset, config = ready.state, ready.dataset, ready.state.config
-    log_number_format(config.training, device)
-    note_data(state, dataset)
-    # What ends before a first step
-    checked = anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
-    if args.dry_run:
-        with checked:
-            ready.dry_run()
-        return 0
-    if state.step >= config.training.max_steps:
+def anomaly_checks(args: argparse.Namespace, state: RunState) -> contextlib.AbstractContextManager:
+    """With --detect_anomaly the context in which each backward pass is checked."""
+    return anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
+
+
+def is_done(state: RunState, checkpoint: Path | None) -> bool:
+    """Whether the run has taken all its steps already, which is logged."""
+    done = state.step >= state.config.training.max_steps
+    if done:
         log.info(
             "%s is at step %d already; a higher --max_steps trains on, --set expname=NAME begins another run",
             checkpoint,
             state.step,
         )
-        return 0
-    # Train
-    began, first_step = time.monotonic(), state.step
-    if processes.first:
+    return done
+
+
+def announce(state: RunState, dataset: Views) -> tuple[float, int]:
+    """Log what is trained, and write config.yaml. Returns the time and the step at which this session begins."""
+    config = state.config
+    if state.processes.first:
         write_config(config)
     log.info(
-        "training on %d images on %s until step %d, into %s", len(dataset), device, config.training.max_steps, config.run_dir
+        "training on %d images on %s until step %d, into %s",
+        *(len(dataset), state.device, config.training.max_steps, config.run_dir),
     )
-    try:
-        with interruption, checked:
-            measured = train(state, dataset, interruption, args.memory_snapshot, ready.method)
-    finally:
-        if processes.first:
-            ready.ended()
+    return time.monotonic(), state.step
+
+
+def end(state: RunState, interruption: Interruption, began: tuple[float, int], rows: Callable[[], dict[str, str]]) -> int:
+    """Say how the session ended, with curves and a table where the run is done. Returns the exit status.
+
+    began: of `announce`. rows: what else the table tells.
+    """
+    config = state.config
     if state.step < config.training.max_steps:
         log.warning("ended by %s at step %d; --resume auto continues from there", interruption.reason, state.step)
         return interruption.exit_status
-    if not processes.first:
+    if not state.processes.first:
         return 0
     if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
-    seconds = time.monotonic() - began
-    log.info("%s", closing_table(config, state.images_seen, state.step - first_step, seconds, ready.done(measured)))
+    seconds, steps = time.monotonic() - began[0], state.step - began[1]
+    log.info("%s", closing_table(config, state.images_seen, steps, seconds, rows()))
     return 0
 
 
@@ -170,10 +171,9 @@ def closing_table(config: RunConfig, images_seen: int, steps: int, seconds: floa
     return "\n".join(f"{name + ':':<12}{text}" for name, text in (table | rows).items() if text)
 
 
-def generator_run(
-    args: argparse.Namespace, config: Config, checkpoint: Path | None, device: torch.device, processes: Processes
-) -> Run:
-    """The run of train.py: photographs, and a generator that learns from them."""
+def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views]:
+    """The state of a generator's run, with the checkpoint's in it, and the real images that it learns from."""
+    config, checkpoint, device, processes, _ = setup
     for message in advice(config):
         log.warning("%s", message)
     config = continued(config, None if args.partial else checkpoint, named=args.resume != "auto")
@@ -187,19 +187,22 @@ def generator_run(
     load_weights(state, checkpoint, args.partial)
     if config.training.fid_every and processes.first and not args.dry_run and state.step < config.training.max_steps:
         choose_extractor(config.metrics)  # what is missing is said now, not after hours
+    log_number_format(config.training, device)
+    return state, dataset
 
-    def done(measured: dict) -> dict[str, str]:
-        samples, run_dir = config.run_dir / "samples", shlex.quote(str(config.run_dir))
-        return {
-            "quality": summary(measured) if measured else "not measured",
-            "pictures": str(samples) if samples.is_dir() else "",
-            "progress": str(write_progress(config.run_dir, state.step) or ""),
-            "curves": str(config.run_dir / "curves"),
-            "next": f"python eval.py --run {run_dir}",
-            "look": f"python view.py --run {run_dir}",
-        }
 
-    return Run(state, dataset, Adversarial(state, dataset), lambda: dry_run(state, dataset), done)
+def rows_of_generator(state: TrainState, measured: dict) -> dict[str, str]:
+    """What the closing table tells of a generator, and the commands to go on with."""
+    config = state.config
+    samples, run_dir = config.run_dir / "samples", shlex.quote(str(config.run_dir))
+    return {
+        "quality": summary(measured) if measured else "not measured",
+        "pictures": str(samples) if samples.is_dir() else "",
+        "progress": str(write_progress(config.run_dir, state.step) or ""),
+        "curves": str(config.run_dir / "curves"),
+        "next": f"python eval.py --run {run_dir}",
+        "look": f"python view.py --run {run_dir}",
+    }
 
 
 def continued(config: Config, checkpoint: Path | None, named: bool) -> Config:

@@ -3,31 +3,51 @@
 import argparse
 import logging
 import shlex
-from pathlib import Path
+from collections.abc import Callable
 
-from graf.commands.train import Run
+from graf.commands.train import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
 from graf.config import PoseConfig
 from graf.data import build_loader
 from graf.errors import DataError
-from graf.pose.loop import PoseMethod
+from graf.pose.loop import train_pose
 from graf.pose.plots import write_pose_plots
 from graf.pose.splits import Splits, posed_splits
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
 from graf.pose.validation import Validation
 from graf.runtime.files import not_worth_a_run
-from graf.runtime.processes import Processes
+from graf.runtime.precision import log_number_format
 from graf.training.state import restore
-
-import torch
 
 log = logging.getLogger("graf")
 
 
-def pose_run(
-    args: argparse.Namespace, config: PoseConfig, checkpoint: Path | None, device: torch.device, processes: Processes
-) -> Run:
-    """The run of train_pose.py: posed photographs, cut by objects, and a network that learns their cameras."""
+def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -> int:
+    """Train a pose estimator by the flags of train_pose.py, as graf.commands.train.train_run does a generator."""
+    with set_up(args, read_config) as setup:
+        state, splits = pose_run(args, setup)
+        note_data(state, splits.training)
+        # What ends before a first step
+        if args.dry_run:
+            with anomaly_checks(args, state):
+                dry_run(state, splits)
+            return 0
+        if is_done(state, setup.checkpoint):
+            return 0
+        # Train, and draw the newest validation however it ends
+        began = announce(state, splits.training)
+        try:
+            with setup.interruption, anomaly_checks(args, state):
+                measured = train_pose(state, splits, setup.interruption, args.memory_snapshot)
+        finally:
+            if setup.processes.first:
+                draw_validation(state)
+        return end(state, setup.interruption, began, lambda: rows_of_estimator(state, measured))
+
+
+def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]:
+    """The state of a pose estimator's run, with the checkpoint's in it, and posed images, cut by objects."""
+    config, checkpoint, device, processes, _ = setup
     splits = processes.in_turn(lambda: posed_splits(config, None if args.dry_run else config.run_dir / "cache"))
     processes.require_same(tuple(map(len, splits[:3])), "the photographs")
     training = splits.training
@@ -45,18 +65,18 @@ def pose_run(
         "training on %d images, validating on %d and testing on %d, of other %s",
         *(len(training), len(splits.validation), len(splits.test), "objects" if splits.by_object else "views"),
     )
+    log_number_format(config.training, device)
+    return state, splits
 
-    def done(measured: dict[str, float]) -> dict[str, str]:
-        error = measured.get("test_azimuth_deg")
-        return {
-            "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
-            "plots": str(config.run_dir / "plots"),
-            "next": f"python tools/label_poses.py PHOTOS --estimator {shlex.quote(str(config.run_dir))}",
-        }
 
-    return Run(
-        state, training, PoseMethod(state, splits), lambda: dry_run(state, splits), done, ended=lambda: draw_validation(state)
-    )
+def rows_of_estimator(state: PoseState, measured: dict[str, float]) -> dict[str, str]:
+    """What the closing table tells of a pose estimator, and the command to go on with."""
+    error, run_dir = measured.get("test_azimuth_deg"), state.config.run_dir
+    return {
+        "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
+        "plots": str(run_dir / "plots"),
+        "next": f"python tools/label_poses.py PHOTOS --estimator {shlex.quote(str(run_dir))}",
+    }
 
 
 def draw_validation(state: PoseState) -> None:

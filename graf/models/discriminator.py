@@ -106,8 +106,8 @@ class Discriminator(ConditionedDiscriminator):
         self.update_spectral_norms(POWER_ITERATIONS)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `judged_images` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there is a
-        condition."""
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there
+        is a condition."""
         if images.shape[-1] < self.patch_size:
             features = self.main[self.shared_from : -1](self.coarse_entry(images))
         else:

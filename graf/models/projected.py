@@ -69,8 +69,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         self.update_spectral_norms(POWER_ITERATIONS)
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `judged_images` (B, C, K, K) in [-1, 1], of any side, with a logit for each position of each head; labels
-        where there is a condition."""
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], of any side, with a logit for each position of each head;
+        labels where there is a condition."""
         return Scores(torch.cat(self.logits(self.features(images), labels), dim=1).float())
 
     def features(self, images: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ from graf.errors import CheckpointError
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.pose.network import PoseEstimator
 from graf.runtime.processes import ALONE, Processes
-from graf.training.state import RunState
+from graf.training.state import Player, RunState
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,13 @@ class PoseState(RunState):
         images = min(config.images_at_once, processes.share_of(training.batch_size))
         self.sizes = smallest_of_all(StepSizes(images, rays=0, n_rays=1), processes)
         self.scaler = self.amp.scaler()
-        self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.pose.step.Validation` has it
+        self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.pose.validation.Validation` has it
         self.set_learning_rates()
+
+    @property
+    def player(self) -> Player:
+        """The network, as `graf.training.learn` trains it."""
+        return Player("grad_norm", self.estimator, self.optimizer, self.scaler)
 
     def set_learning_rates(self) -> None:
         """Up to training.lr over warm_up_steps, and down along a cosine to 0 at max_steps (Loshchilov and Hutter 2017)."""

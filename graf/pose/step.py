@@ -3,55 +3,64 @@
 Legend: B images of a step, or of a part of one.
 """
 
-import logging
-from functools import partial
+import dataclasses
 
 from graf.camera import Labels
 from graf.pose.state import PoseState
 from graf.rays import mirrored_images
-from graf.runtime.guard import retry_smaller
-from graf.training.accumulation import LossOfRows, Stats, accumulate, all_reduced, optimize, shrinking, whole_step
+from graf.training.learn import Stats, learn, retried, whole_step
 
 import torch
 from torch import Tensor
-
-log = logging.getLogger("graf")
 
 ROUNDING = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
 LARGEST_GAIN = 0.3  # of recoloured photographs: exp of a number in +- this
 
 
-def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
-    """One step on photographs (B, 3 or 4, W, W) with their cameras. Returns its scalars, and raises as `whole_step`."""
-    images = images[:, :3].to(state.device, non_blocking=True)
-    poses = labels.pose_c2w.to(state.device)
-    training = state.config.training
+@dataclasses.dataclass(frozen=True)
+class PoseBatch:
+    """B images (B, 3, W, W) in [-1, 1] as they are shown to the network, recoloured and mirrored, with pose_c2w (B, 3, 4)."""
 
-    def drawn_loss() -> LossOfRows:
+    images: Tensor
+    pose_c2w: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> "PoseBatch":
+        return PoseBatch(self.images[rows], self.pose_c2w[rows])
+
+
+def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
+    """One step on images (B, 3 or 4, W, W) with their cameras. Returns and raises as graf.training.step.train_step."""
+    with whole_step(state):
+        stats = learn(state, state.player, sample_batch(state, images, labels), pose_objective)
+    return stats | state.learning_rates()
+
+
+def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
+    """This process's images, augmented at random as training.recolour and training.mirror say."""
+    images = images[:, :3].to(state.device, non_blocking=True)
+    pose_c2w, training = labels.pose_c2w.to(state.device), state.config.training
+
+    def sample() -> PoseBatch:
         n = len(images) * state.processes.world_size  # of all processes, of which each has its rows
         coins, order, gains = (torch.rand(n, *shape, generator=state.draws) for shape in ((), (3,), (3,)))
-        mine = state.processes.rows
-        shown, seen_from = images, poses
+        mine, shown, seen_from = state.processes.rows, images, pose_c2w
         if training.recolour:
             shown = recoloured(shown, order[mine].argsort(1).to(shown.device), gains[mine].to(shown.device))
         if training.mirror:
             shown, seen_from = mirrored(shown, seen_from, (coins[mine] < 0.5).to(shown.device))
-        return lambda rows: _loss(state, shown[rows], seen_from[rows])
+        return PoseBatch(shown, seen_from)
 
-    def train() -> Stats:
-        n = len(images) * state.processes.world_size
-        gradients = partial(accumulate, state, drawn_loss, n, state.estimator, state.optimizer, state.scaler)
-        sums = retry_smaller(gradients, shrinking(state), f"step {state.step}", state.processes)
-        stats = all_reduced(*sums, state.processes)
-        return stats | {"grad_norm": optimize(state, state.estimator, state.optimizer, state.scaler, stats)}
-
-    return whole_step(state, images, train)
+    return retried(state, sample)
 
 
-def _loss(state: PoseState, images: Tensor, poses: Tensor) -> tuple[Tensor, Stats]:
+def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:
+    """The loss on B images, rotation's and translation's summed, and values for the log."""
     with state.amp.autocast():
-        predicted = state.estimator(images)
-    rotation, translation = pose_losses(predicted, poses, state.estimator.distance)
+        predicted = state.estimator(batch.images)
+    rotation, translation = pose_losses(predicted, batch.pose_c2w, state.estimator.distance)
     return rotation + translation, {"loss": rotation + translation, "loss_rotation": rotation, "loss_translation": translation}
 
 

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, Literal
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.evaluation.collapse import collapse_warning
 from graf.evaluation.results import comparable
 from graf.memory.leaks import LeakReport, duration
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB
+from graf.training.collapse import collapse_warning
 
 TAIL_BYTES = 2**20  # read at a time, at most; what is further from the end is skipped
 LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept rows of metrics.jsonl and memory.jsonl

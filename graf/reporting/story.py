@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from graf.camera import elevation_of_v
-from graf.evaluation.collapse import collapse_warning
 from graf.evaluation.inversion.results import FAILED_DB
 from graf.evaluation.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
 from graf.reporting.run_status import DISTANCES
+from graf.training.collapse import collapse_warning
 
 FEW_STEPS, MANY_STEPS = 10, 25  # of 255, up to which the colours of two views agree, or agree roughly
 CONTRADICTED = 0.02  # share of the surface from which views contradict each other

@@ -112,9 +112,8 @@ class Guard:
     A context around the steps: where they end by themselves or by an error, the last checkpoint is saved first. A second
     signal, which is no error, ends them at once.
 
-    save: writes the newest checkpoint. advised: an error that ends the run, with what to do about it. phase: a context for work
-    of the name it is given, such as the memory monitor's. empty_caches: whether the memory that such work took is given back
-    after it. Only the first process of a run writes.
+    save: writes the newest checkpoint. empty_caches: whether the memory that optional work took is given back after it. Only
+    the first process of a run writes.
     """
 
     def __init__(
@@ -122,19 +121,16 @@ class Guard:
         run: Run,
         interruption: Interruption,
         save: Callable[[], None],
-        advised: Callable[[OutOfMemory], OutOfMemory],
-        phase: Callable[[str], contextlib.AbstractContextManager],
         empty_caches: bool,
     ):
-        self.run, self.interruption, self.save, self.advised = run, interruption, save, advised
-        self.phase, self.empty_caches = phase, empty_caches
+        self.run, self.interruption, self.save, self.empty_caches = run, interruption, save, empty_caches
         self._go_on()
 
     def __enter__(self) -> "Guard":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raises OutOfMemory, with advice, where the run ended by it."""
+        """Raises OutOfMemory where the run ended by memory that ran out."""
         if error is None:
             self.finish()
         elif isinstance(error, Exception) and self.run.weights_whole:
@@ -144,7 +140,7 @@ class Guard:
             self._finish_before(error)
             if ran_out:
                 where = f"step {self.run.step}: out of memory ({first_line(error)})"
-                raise self.advised(error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
+                raise (error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
     def roll_back(self, go_back: Callable[[], None]) -> None:
         """Take the run back to an earlier checkpoint. Where that fails, none is saved: the weights may be half updated."""
@@ -162,10 +158,10 @@ class Guard:
         self.interruption.began |= self.run.step > self.first_step
         return self.run.processes.to_end(self.interruption)
 
-    def optional(self, name: str, work: Callable[[], None]) -> None:
-        """Do the work in the first process. When memory runs out it is retried once and then skipped: no run ends for it."""
-        if self.run.processes.first:
-            self._twice(name, work, None, ALONE)
+    def optional(self, name: str, work: Callable[[], T], otherwise: T | None = None) -> T | None:
+        """The work's result, in the first process, which alone does it. When memory runs out it is retried once and then
+        skipped: no run ends for it."""
+        return self._twice(name, work, otherwise, ALONE) if self.run.processes.first else otherwise
 
     def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
         """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`."""
@@ -206,16 +202,15 @@ class Guard:
         self.saved_step = self.run.step
 
     def _twice(self, name: str, work: Callable[[], T], otherwise: T, processes: Processes) -> T:
-        with self.phase(name):
-            for _ in range(2):
-                with attempt(processes, WITH_SMALLEST) as outcome:
-                    result = work()
-                if not outcome.ran_out:
-                    break
-                clean_up()
-            else:
-                result = otherwise
-                log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.ran_out, name)
-            if self.empty_caches:
-                clean_up()
+        for _ in range(2):
+            with attempt(processes, WITH_SMALLEST) as outcome:
+                result = work()
+            if not outcome.ran_out:
+                break
+            clean_up()
+        else:
+            result = otherwise
+            log.warning("step %d: out of memory twice (%s); no %s this time", self.run.step, outcome.ran_out, name)
+        if self.empty_caches:
+            clean_up()
         return result

@@ -1,42 +1,26 @@
-"""Detects steps that are not finite, half-done weight updates and collapse of the GAN.
-
-A run whose steps are not finite is rolled back to its last good checkpoint, once, and then ends with a diagnosis.
+"""Detects steps that are not finite; a run of them is rolled back to its last good checkpoint, once, and then ends with a
+diagnosis.
 """
 
 import contextlib
 import logging
-import math
 import re
 import warnings
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save_newest
 from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
-from graf.memory.budget import budget_bytes
-from graf.memory.planner import smallest_edits
-from graf.memory.sizes import with_sizes
 from graf.runtime.cleanup import clean_up
-from graf.runtime.limits import GB
-from graf.runtime.out_of_memory import OutOfMemory
-from graf.training.state import RunState, TrainState, restore
+from graf.training.state import RunState, restore
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 log = logging.getLogger("graf")
 
 MAX_ROLLBACKS = 1  # in a run
-CELLS = 4  # cells along each side of an image; their mean colours are compared
-WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
-PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
-EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
-ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the photographs
-WATCHED = ("accuracy_d", "opacity", "sample_std", "real_std")
 
 
 class Derailed(GrafError):
@@ -152,18 +136,6 @@ def _restore_last_good(state: RunState) -> Path | None:
     return None
 
 
-def with_advice(error: OutOfMemory, state: TrainState) -> OutOfMemory:
-    """The error with the settings that would make a step fit, by the planner."""
-    device, config = state.device, with_sizes(state.config, state.sizes)
-    budget = budget_bytes(config.memory, device) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
-    edits, room = smallest_edits(config, budget, device.type), f"into {budget / GB:.1f} GB"
-    if edits is None:
-        advice = f"no setting fits {room}; take a smaller data.imsize or another device"
-    else:
-        advice = f"a step fits {room}" + (f" with --set {' '.join(edits)}" if edits else "; look at what else takes memory")
-    return OutOfMemory(f"{error}; by the plan {advice}. python tools/check_system.py tells more")
-
-
 @contextlib.contextmanager
 def anomalies_named(state: RunState) -> Iterator[None]:
     """Every backward pass is checked; raises GrafError naming step and operation at the first that makes a nan. Slow."""
@@ -197,86 +169,3 @@ def _place(traces: list[str]) -> str:
         return ""
     file, line, function = ours[-1]
     return f", called in {Path(file).resolve().relative_to(root.parent)}, line {line} ({function}),"
-
-
-def accuracy(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
-    """Share of the photographs' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar.
-
-    The relativistic loss has no such level: there it is the share of its pairs in which the photograph's is the higher.
-    """
-    if gan_type == "relativistic":
-        return (real > fake.view(-1, len(real))).float().mean()
-    return ((real > 0).float().mean() + (fake < 0).float().mean()) / 2
-
-
-def colour_moments(images: Tensor) -> Tensor:
-    """Mean and mean square over images (B, 3, K, K) of their colours in 4 x 4 cells: (2, 3, 4, 4), in float64.
-
-    The moments of a batch are the weighted sum of those of its parts. They carry no gradient.
-    """
-    cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS).double()  # (B, 3, 4, 4)
-    return torch.stack((cells.mean(0), cells.square().mean(0)))
-
-
-def colour_deviation(moments: Tensor) -> Tensor:
-    """Standard deviation over a batch, averaged over cells and channels, from its `colour_moments`: a scalar."""
-    mean, square = moments
-    return (square - mean.square()).clamp_min(0).sqrt().mean().float()
-
-
-class CollapseWatch:
-    """Warns once of each kind of collapse, and again if it returns after it had ended.
-
-    It sees the rows of metrics.jsonl and judges by their means over the last 300 steps or 10 rows, whichever is more.
-    These are not part of a run's state: a resumed run starts a new window.
-    """
-
-    def __init__(self):
-        self._rows: deque[tuple[int, Mapping[str, float]]] = deque()
-        self._told: set[str] = set()
-
-    def look(self, numbers: Mapping[str, float], step: int) -> None:
-        """Add a row of metrics.jsonl, and warn where its window shows a collapse."""
-        if self._rows and step <= self._rows[-1][0]:  # the run was rolled back
-            self._rows.clear()
-            self._told.clear()
-        self._rows.append((step, numbers))
-        while len(self._rows) > WINDOW_ROWS and self._rows[1][0] <= step - WINDOW_STEPS:
-            self._rows.popleft()
-        steps = step - self._rows[0][0]
-        if len(self._rows) < WINDOW_ROWS or steps < WINDOW_STEPS:
-            return
-        values = {name: [row[name] for _, row in self._rows if math.isfinite(row.get(name, math.nan))] for name in WATCHED}
-        found = collapses({name: fmean(known) for name, known in values.items() if known}, steps)
-        for kind in sorted(found.keys() - self._told):
-            log.warning("step %d: %s", step, found[kind])
-        self._told = set(found)
-
-
-def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
-    """Kinds of collapse, each with its evidence and a cure, by the means of those of WATCHED that are known, over `steps`."""
-    found, last = {}, f"over the last {steps} steps"
-    accuracy_d, opacity = means.get("accuracy_d", 0.5), means.get("opacity", 0.5)
-    sample_std, real_std = means.get("sample_std", math.inf), means.get("real_std", 0.0)
-    if accuracy_d >= PINNED:
-        found["discriminator"] = (
-            f"the discriminator told {accuracy_d:.1%} of photographs and fakes apart {last} (accuracy_d): the generator hardly "
-            "learns from it any more. Lower training.lr_d, or raise training.reg_param or discriminator.blur_steps"
-        )
-    if opacity <= EMPTY:
-        found["empty"] = (
-            f"opacity was {opacity:.4f} on average {last}: the field has collapsed to nothing. Look whether data.near and "
-            "data.far enclose the object; lower training.lr_d or raise training.reg_param"
-        )
-    if opacity >= OPAQUE:
-        found["opaque"] = (
-            f"opacity was {opacity:.4f} on average {last}: unless the photographs are filled by their object, its background "
-            "is a wall. Look whether data.background is that of the photographs"
-        )
-    if sample_std < ALIKE * real_std:
-        found["alike"] = (
-            f"generated images differed by {sample_std:.4f} {last} (sample_std), photographs by {real_std:.4f} (real_std): the "
-            "generator makes one image of all latents. Lower training.lr_g or raise training.reg_param, and start again from a "
-            "checkpoint in backups/ with --resume"
-        )
-    return found

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import math
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ class RunLog:
     def go_on_after(self, step: int) -> None:
         """Write what comes after this step, to which the run may have been rolled back."""
         self.close()
-        self.restart_clock(step)
         if not self.writes:
             return
         with not_worth_a_run("rows of metrics.jsonl"):
@@ -70,15 +68,9 @@ class RunLog:
         """Plot the memory monitor's numbers, the machine's load and heat among them; its own file has them."""
         self._plot({f"{_group_of_reading(name)}/{name}": value for name, value in values.items()}, step)
 
-    def restart_clock(self, step: int) -> None:
-        """Leave what was done until now out of the time of the next steps."""
-        self._clock = time.monotonic(), step
-
-    def speed(self, step: int) -> None:
-        """Plot the seconds per step since the clock was started. They are in no row of metrics.jsonl, which a run that was
-        stopped has just as one that was not."""
-        began, first = self._clock
-        seconds = (time.monotonic() - began) / (step - first)
+    def speed(self, seconds: float, step: int) -> None:
+        """Plot the seconds per step. They are in no row of metrics.jsonl, which a run that was stopped has just as one that was
+        not."""
         self._plot({"speed/seconds_per_step": seconds, "speed/steps_per_second": 1 / seconds}, step)
 
     def picture(self, name: str, path: Path, step: int) -> None:

@@ -23,20 +23,22 @@ FEATURE_PENALTY = 30
 NARROWEST_BLUR = 0.2  # pixels; a narrower blur changes nothing
 
 
-def judged_images(
+def discriminator_input(
     images: Tensor,
     low: Tensor | None,
     alpha: Tensor | None,
     config: DiscriminatorConfig,
     projection: ConsistencyEnforcingModule | None,
     step: int,
+    mirrored: Tensor | None = None,
 ) -> Tensor:
     """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training; then
-    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are.
+    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored.
 
     low (B, 3, k, k): what the images were refined from; None for photographs, which go through the same downsampling H.
     alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of photographs (B, 1, K, K) goes through
-    H before. projection: that has H; None where images are not refined, and opacity has their size.
+    H before. projection: that has H; None where images are not refined, and opacity has their size. mirrored (B, 1, 1, 1): the
+    images to flip, None for no flips. Patches have no optical axis, and no camera is judged with them.
     """
     side = images.shape[-1]
 
@@ -54,7 +56,8 @@ def judged_images(
                 low_alpha = projection.downsample(alpha) if alpha.shape[-1] == side else alpha
                 alpha = F.interpolate(low_alpha, side, mode="bilinear")
             seen.append(blurred(alpha))
-        return torch.cat(seen, dim=1)
+        seen = torch.cat(seen, dim=1)
+        return seen if mirrored is None else torch.where(mirrored, seen.flip(3), seen)
 
 
 def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
@@ -36,6 +37,15 @@ log = logging.getLogger("graf")
 COUNTED = (  # plain values
     *("step", "images_seen", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
 )
+
+
+class Player(NamedTuple):
+    """A network that learns, with what updates it, and the name of its gradient's norm in the log."""
+
+    grad_norm: str
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
 
 
 class RunState(abc.ABC):
@@ -113,11 +123,22 @@ class RunState(abc.ABC):
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
     def advance(self) -> None:
-        """Count a step and its images as done, and set the learning rates of the next."""
+        """Count a step and its images as done, and set the learning rates and sizes of the next."""
         self.weights_whole = True
         self.step += 1
         self.images_seen += self.config.training.batch_size
         self.set_learning_rates()
+        if self.sizes.step_done():
+            log.info("step %d: memory sufficed for long enough to try %s again", self.step, self.sizes)
+
+    def random_states(self) -> tuple[Tensor, Tensor]:
+        """Random states of what a step samples, on the CPU and on the device."""
+        return self.draws.get_state(), self.noise.get_state()
+
+    def set_random_states(self, states: tuple[Tensor, Tensor]) -> None:
+        """Go back to `random_states` of before."""
+        for generator, state in zip((self.draws, self.noise), states, strict=True):
+            generator.set_state(state)
 
     def checkpoint(self) -> Checkpoint:
         """The state as a checkpoint to be saved."""
@@ -208,6 +229,16 @@ class TrainState(RunState):
         self.sizes = smallest_of_all(sizes, processes)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         self.set_learning_rates()
+
+    @property
+    def d(self) -> Player:
+        """The discriminator, as `graf.training.learn` trains it."""
+        return Player("grad_norm_d", self.discriminator, self.optimizer_d, self.scaler_d)
+
+    @property
+    def g(self) -> Player:
+        """The generator, likewise."""
+        return Player("grad_norm_g", self.generator, self.optimizer_g, self.scaler_g)
 
     def load_pretrained_backbone(self, path: str) -> None:
         """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""

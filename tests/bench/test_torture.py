@@ -16,7 +16,7 @@ from graf.commands.train import note_data
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.runtime.interruption import Interruption
-from graf.training import loop
+from graf.training import loop, session
 from graf.training.state import TrainState
 
 import pytest
@@ -156,7 +156,9 @@ def test_a_config_that_changes_meanwhile_does_not_change_the_run(tmp_path):
 def test_a_training_on_the_cpu_adds_up_in_one_order(smoke, tmp_path, monkeypatch):
     """Gradients of indexed maps, which threads otherwise add up as they come."""
     asked = []
-    monkeypatch.setattr(loop.Guard, "should_end", lambda _: asked.append(torch.are_deterministic_algorithms_enabled()) or True)
+    monkeypatch.setattr(
+        session.Guard, "should_end", lambda _: asked.append(torch.are_deterministic_algorithms_enabled()) or True
+    )
     config = smoke(f"training.outdir={tmp_path}", "training.monitoring=none", "memory.interval_s=0")
     loop.train(TrainState(config, torch.device("cpu")), [], Interruption())
     assert asked == [True] and not torch.are_deterministic_algorithms_enabled()

@@ -24,12 +24,12 @@ from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
 from graf.training.state import TrainState, restore
-from graf.training.steps import discriminator_step, generator_step
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from halves import discriminator_step, generator_step
 
 CPU = torch.device("cpu")
 OFFICIAL = Path(__file__).parents[2].parent / "shared" / "fixtures" / "graf_official"

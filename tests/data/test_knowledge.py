@@ -9,10 +9,11 @@ from graf.data import build_dataset, build_loader
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
 from graf.errors import ConfigError
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, train_step
+from graf.training.step import train_step
 
 import pytest
 import torch
+from halves import discriminator_step
 from test_data_images import config, put, put_transforms
 
 CPU = torch.device("cpu")

@@ -10,12 +10,14 @@ from graf.models.ccsr import LightBackbone, Refinement, ViewCodes, conv3x3, prim
 from graf.models.generator import Generator, without_learning
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
+from graf.training.inputs import generator_batch
 from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
-from graf.training.steps import _generator_loss, discriminator_step, draw, generator_step
+from graf.training.step import generator_objective
 
 import pytest
 import torch
+from halves import discriminator_step, generator_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -322,7 +324,7 @@ def test_detach_names_who_does_not_learn(detach, learns):
 def test_the_consistency_loss_teaches_field_and_refinement_as_detach_says(refine, labels, detach, learns, judge):
     config = refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
     state = state_of(config)
-    _, stats = _generator_loss(state, draw(state, labels))
+    _, stats = generator_objective(state, generator_batch(state, labels))
     networks = state.generator.field, state.generator.refinement
 
     def taught(value):
@@ -344,7 +346,7 @@ def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, 
     alpha = ("ccsr.alpha_init=2000", "ccsr.alpha_decay=0.01")
     state = state_of(refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", *alpha))
     state.step = step
-    loss, stats = _generator_loss(state, draw(state, labels))
+    loss, stats = generator_objective(state, generator_batch(state, labels))
     torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["loss_ccsr"])
     assert weight * stats["loss_ccsr"] > 0.1
 
@@ -380,7 +382,7 @@ def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels)
         with torch.no_grad():
             backbone.last.weight.zero_()
             backbone.last.bias += 0.5
-        loss, stats = _generator_loss(state, draw(state, labels))
+        loss, stats = generator_objective(state, generator_batch(state, labels))
         torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["ccsr_drift"])
         return torch.autograd.grad(loss, backbone.last.bias)[0]
 
@@ -404,7 +406,7 @@ def test_ccsr_learns_from_photographs_alone_and_the_field_through_it(refine, lab
         with torch.no_grad():  # a discriminator's first logits hardly depend on the image
             state.discriminator.main[-1].weight.mul_(30)
         images = photographs(4, state.config.data.imsize)
-        loss, stats = _generator_loss(state, draw(state, labels), images, labels)
+        loss, stats = generator_objective(state, generator_batch(state, labels, images, labels))
         of_field, of_ccsr = (list(getattr(state.generator, name).parameters()) for name in ("field", "refinement"))
         if source == "photographs":
             own = stats["loss_restore"]

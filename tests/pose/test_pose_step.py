@@ -11,14 +11,13 @@ from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
 from graf.errors import CheckpointError
 from graf.pose import loop, step
-from graf.pose.loop import PoseMethod
+from graf.pose.loop import train_pose, validate
 from graf.pose.splits import split_by_object
 from graf.pose.state import PoseState
 from graf.pose.step import mirrored, pose_losses, pose_step, recoloured
 from graf.pose.validation import Validation, predictions
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed
-from graf.training.loop import train
 from graf.training.state import TrainState, restore
 from torture import digest
 
@@ -58,17 +57,16 @@ def splits_of(state):
 def run(state, interruption=None, stop_after=None):
     """Train it as train_pose.py does, and interrupt it after a step where asked for. Returns what was measured."""
     interruption, splits = interruption or Interruption(), splits_of(state)
-    method = PoseMethod(state, splits)
-    taken = method.step
+    taken = loop.pose_step
 
-    def step(images, labels):
-        stats = taken(images, labels)
-        if state.step == stop_after:
+    def step(*given):
+        if state.step + 1 == stop_after:
             interruption.signal = 15
-        return stats
+        return taken(*given)
 
-    method.step = step
-    return train(state, splits.training, interruption, method=method)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "pose_step", step)
+        return train_pose(state, splits, interruption)
 
 
 def test_losses_are_distances_of_rotations_and_positions():
@@ -95,7 +93,7 @@ def test_epochs_are_of_the_images_seen(build):
     """Of 4 steps with 8 images each, in a run that goes on with 4."""
     state = build()
     state.step, state.images_seen, splits = 4, 32, splits_of(state)
-    PoseMethod(state, splits).validate()
+    validate(state, splits)
     assert state.validation["epoch"] == 32 / len(splits.training)
 
 
@@ -127,18 +125,18 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
 
 def test_a_step_that_runs_out_of_memory_is_taken_in_smaller_parts(build, monkeypatch):
     state, expected = build(), build("training.accumulation_steps=2")
-    loss, asked = step._loss, []
+    loss, asked = step.pose_objective, []
 
-    def short_of_memory(state, images, poses):
-        asked.append(len(images))
-        if len(images) > 2:
+    def short_of_memory(state, batch):
+        asked.append(len(batch))
+        if len(batch) > 2:
             raise MemoryError("no room")
-        return loss(state, images, poses)
+        return loss(state, batch)
 
     images = torch.rand(4, 3, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
     pose_step(expected, images, labels)
-    monkeypatch.setattr(step, "_loss", short_of_memory)
+    monkeypatch.setattr(step, "pose_objective", short_of_memory)
     pose_step(state, images, labels)
     assert asked == [4, 2, 2]
     assert digest(state.estimator.state_dict()) == digest(expected.estimator.state_dict())
@@ -183,10 +181,8 @@ def test_predictions_are_bounded_detached_and_cleared(build):
         for values in output.values():
             assert not values.requires_grad
             assert values.untyped_storage().nbytes() == values.numel() * values.element_size()  # no view of a larger one
-    method = PoseMethod(state, splits)
     assert len(splits.validation) > 4
-    method.validate()
-    assert method.outputs == []
+    validate(state, splits)
     assert len(state.validation["predicted"]) == 4
 
 
@@ -221,14 +217,14 @@ def test_perfect_predictions_have_no_errors():
 
 
 def test_steps_that_are_not_finite_end_the_run_with_a_diagnosis(build, monkeypatch):
-    state, loss = build("training.max_bad_steps=2"), step._loss
+    state, loss = build("training.max_bad_steps=2"), step.pose_objective
     before = copy.deepcopy(state.estimator.state_dict())
 
     def overflowing(*given):
         total, stats = loss(*given)
         return total * math.inf, stats | {"loss": total * math.inf}
 
-    monkeypatch.setattr(step, "_loss", overflowing)
+    monkeypatch.setattr(step, "pose_objective", overflowing)
     with pytest.raises(Derailed, match="lower training.lr, set"):
         run(state)
     assert digest(before) == digest(state.estimator.state_dict())

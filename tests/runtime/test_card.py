@@ -15,11 +15,11 @@ from graf.memory.readings import CARD_READINGS, Card, read_allocator
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.state import TrainState, restore
-from graf.training.steps import discriminator_step, generator_step
 
 import pytest
 import torch
 from command_line import ROOT
+from halves import discriminator_step, generator_step
 from test_distributed import run_that_loses_its_second_process
 
 CARD = torch.device("cuda", 0)

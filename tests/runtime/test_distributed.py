@@ -25,10 +25,12 @@ from graf.runtime import launch
 from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
-from graf.training import loop, steps
+from graf.training import loop
+from graf.training import step as steps
+from graf.training.inputs import generator_batch
 from graf.training.loop import train
 from graf.training.state import TrainState, restore
-from graf.training.steps import train_step
+from graf.training.step import train_step
 
 import pytest
 import torch
@@ -84,6 +86,7 @@ def take_steps(state, dataset, until):
     with closing(batches):
         while state.step < until:
             stats = train_step(state, dataset, *next(batches))
+            state.advance()
     return {name: float(value) for name, value in stats.items()}
 
 
@@ -388,7 +391,9 @@ def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
     monkeypatch.setattr(Processes, "all_reduce", lambda self, buffer: order.append("all-reduce") or buffer)
     state, dataset = build(UNREFINED)
     state.processes = Processes(0, 2)
-    stats = steps.generator_step(state, dataset.labels[slice(0, 4)])
+    batch = generator_batch(state, dataset.labels[slice(0, 4)])
+    order.clear()
+    stats = steps.generator_step(state, batch)
     assert stats["loss_g"].dtype == torch.float32
     assert order[order.index("any") :] == ["any", "all-reduce", "all-reduce"]
     assert order[order.index("any") - 2 : order.index("any")] == ["cat", "cat"]

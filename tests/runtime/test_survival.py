@@ -11,12 +11,13 @@ from graf.models.generator import Generator
 from graf.runtime.console import run_script
 from graf.runtime.guard import attempt, retry_halved, retry_smaller
 from graf.runtime.out_of_memory import OutOfMemory, is_out_of_memory
-from graf.training import steps
+from graf.training import inputs, learn
+from graf.training import step as steps
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
 
 import pytest
 import torch
+from halves import discriminator_step, generator_step
 
 CPU_ALLOCATOR = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
 ERRORS = [
@@ -74,12 +75,12 @@ def gradients_of_a_step(state, photographs, labels, monkeypatch):
     """Gradients of both networks in one step, which is not taken."""
     found = {}
 
-    def keep(state, network, *_):
-        name = "discriminator" if network is state.discriminator else "generator"
-        found[name] = [None if p.grad is None else p.grad.clone() for p in network.parameters()]
+    def keep(state, player, *_):
+        name = "discriminator" if player.network is state.discriminator else "generator"
+        found[name] = [None if p.grad is None else p.grad.clone() for p in player.network.parameters()]
         return torch.tensor(0.0)
 
-    monkeypatch.setattr(steps, "optimize", keep)
+    monkeypatch.setattr(learn, "clip_and_step", keep)
     stats = discriminator_step(state, photographs, labels, labels) | generator_step(state, labels, photographs, labels)
     return found, stats
 
@@ -99,10 +100,10 @@ def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch
         torch.testing.assert_close(stats_of_parts[name], value, atol=1e-5, rtol=1e-5)
 
 
-PHASES = {  # where it fails: what of graf.training.steps
-    "drawing a batch": "draw",
+PHASES = {  # where it fails: what of graf.training.step, or of its inputs
+    "sampling a batch": "sample_inputs",
     "drawing a batch's rendering": "_render",
-    "what the discriminator sees": "_judged",
+    "what the discriminator sees": "_seen",
     "the discriminator's loss": "discriminator_loss",
     "the penalty": "_gradient_penalty",
     "the generator's loss": "generator_loss",
@@ -122,7 +123,8 @@ def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
     generator_step(expected, labels)
 
     state = build()
-    real, calls = getattr(steps, PHASES[phase]), []
+    where = inputs if PHASES[phase] == "sample_inputs" else steps
+    real, calls = getattr(where, PHASES[phase]), []
 
     def fails_once(*args, **kwargs):
         calls.append(1)
@@ -130,7 +132,7 @@ def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
             raise error
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(steps, PHASES[phase], fails_once)
+    monkeypatch.setattr(where, PHASES[phase], fails_once)
     with caplog.at_level(logging.WARNING):
         discriminator_step(state, photographs, labels, labels)
         generator_step(state, labels)

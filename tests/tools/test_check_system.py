@@ -10,7 +10,7 @@ from graf.memory import planner
 from graf.memory.planner import estimate_step
 from graf.runtime import precision
 from graf.runtime.limits import GB, MB
-from graf.training import steps
+from graf.training import step as steps
 
 import pytest
 import torch

@@ -13,21 +13,14 @@ from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import AnotherProcessFailed
-from graf.training import health, loop, steps
-from graf.training.health import (
-    CollapseWatch,
-    Derailed,
-    HalfUpdated,
-    accuracy,
-    anomalies_named,
-    collapses,
-    colour_deviation,
-    colour_moments,
-    roll_back,
-)
+from graf.training import health, inputs, loop
+from graf.training import step as steps
+from graf.training.collapse import CollapseWatch, collapses
+from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back
 from graf.training.loop import train
 from graf.training.state import TrainState, restore
-from graf.training.steps import train_step
+from graf.training.statistics import accuracy, colour_deviation, colour_moments
+from graf.training.step import train_step
 
 import pytest
 import torch
@@ -76,17 +69,25 @@ def same(first, second):
     return all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(first, second, strict=True))
 
 
+def take_step(state, dataset, images, labels):
+    """A step as the loop takes it."""
+    stats = train_step(state, dataset, images, labels)
+    state.advance()
+    check_numbers(state, stats, images)
+    return stats
+
+
 def derail(state, batch):
     """What is said where every step of the state is bad."""
     with pytest.raises(Derailed) as error:
         for _ in range(state.config.training.max_bad_steps):
-            train_step(state, Noise(), *batch)
+            take_step(state, Noise(), *batch)
     return str(error.value)
 
 
 def test_nan_in_the_photographs_is_named(build, batch):
     state = build()
-    train_step(state, Noise(), *batch)
+    take_step(state, Noise(), *batch)
     batch[0][2, 1, 5, 7] = torch.nan
     said = derail(state, batch)
     assert "First, step 2: loss_d is nan; the first tensor not finite is the photographs of the step" in said
@@ -128,10 +129,10 @@ def test_an_infinite_loss_with_finite_gradients_moves_nothing(build, batch, monk
 def test_a_good_step_between_bad_ones_begins_the_count_anew(build, batch):
     state, bad = build(), batch[0].clone().fill_(torch.nan)
     for images in (bad, bad, batch[0], bad, bad):
-        train_step(state, Noise(), images, batch[1])
+        take_step(state, Noise(), images, batch[1])
     assert state.bad_steps == 2
     assert state.first_bad.startswith("step 4: ")
-    train_step(state, Noise(), *batch)
+    take_step(state, Noise(), *batch)
     assert (state.bad_steps, state.first_bad) == (0, "")
 
 
@@ -210,10 +211,10 @@ def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(bu
     save_newest(state.checkpoint())
     with monkeypatch.context() as patch, pytest.raises(HalfUpdated) as caught:
         patch.setattr(torch.nn.utils, "get_total_norm", out_of_memory)
-        train_step(state, Noise(), *batch)
+        take_step(state, Noise(), *batch)
     roll_back(state, caught.value)
     assert state.scaler_g.get_scale() == 512
-    train_step(state, Noise(), *batch)
+    take_step(state, Noise(), *batch)
     assert (state.step, state.bad_steps) == (1, 0)
 
 
@@ -307,16 +308,16 @@ def failing_at_step_3(monkeypatch, state, where, name, error=None):
         train(state, Noise(), Interruption())
 
 
-EARLY = {"its draws": "draw", "its discriminator's loss": "discriminator_loss"}
+EARLY = {"its sampling": (inputs, "sample_inputs"), "its discriminator's loss": (steps, "discriminator_loss")}
 
 
-@pytest.mark.parametrize("name", EARLY.values(), ids=EARLY.keys())
+@pytest.mark.parametrize("where", EARLY.values(), ids=EARLY.keys())
 @pytest.mark.parametrize("error", [None, AnotherProcessFailed("and says why"), OutOfMemory("no smaller")], ids=type)
-def test_an_error_before_a_first_update_saves_the_step_before_bit_for_bit(build, monkeypatch, tmp_path, name, error):
+def test_an_error_before_a_first_update_saves_the_step_before_bit_for_bit(build, monkeypatch, tmp_path, where, error):
     undisturbed = build("training.max_steps=3", f"training.outdir={tmp_path / 'undisturbed'}")
     train(undisturbed, Noise(), Interruption())
     state = build("training.max_steps=5")
-    failing_at_step_3(monkeypatch, state, steps, name, error)
+    failing_at_step_3(monkeypatch, state, *where, error)
     found, expected = (read_checkpoint(run.config.run_dir / NEWEST)["state"] for run in (state, undisturbed))
     assert found["step"] == 3
     expected["sizes"] = found["sizes"]  # smaller where memory ran out
@@ -351,9 +352,9 @@ def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, 
     state = build("training.reg_type=none")
     state.step = 6
     monkeypatch.setattr(steps, "generator_loss", lambda logits, *_: (logits * 0).sqrt().mean())
-    told = r"^step 7: the backward pass of MulBackward0, called in graf.training.steps\.py, line \d+ \(_generator_loss\), made"
+    told = r"^step 7: the backward pass of MulBackward0, called in graf.training.step\.py, line \d+ \(generator_objective\), "
     with pytest.raises(GrafError, match=told), anomalies_named(state):
-        train_step(state, Noise(), *batch)
+        take_step(state, Noise(), *batch)
     assert not torch.is_anomaly_enabled()
     assert not [warning for warning in recwarn if "Error detected" in str(warning.message)]
     assert state.step == 6
@@ -380,8 +381,8 @@ def test_deviation_by_hand_and_in_parts():
 
 def test_a_batch_of_one_image_has_no_deviation(build, batch):
     state = build()
-    assert {"sample_std", "real_std"} <= train_step(state, Noise(), *batch).keys()
-    one = train_step(state, Noise(), batch[0][:1], batch[1][:1])
+    assert {"sample_std", "real_std"} <= take_step(state, Noise(), *batch).keys()
+    one = take_step(state, Noise(), batch[0][:1], batch[1][:1])
     assert not {"sample_std", "real_std"} & one.keys()
 
 

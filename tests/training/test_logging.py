@@ -65,7 +65,7 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
     imageio.imwrite(tmp_path / "sheet.png", np.zeros((4, 4, 3), np.uint8))
     log.scalars({"loss_d": 1.0}, 10)
     log.memory({"host_bytes": 1e9, "machine_cpu_percent": 50.0, "gpu_temperature_c": 61.0}, 10)
-    log.speed(10)
+    log.speed(0.5, 10)
     log.picture("samples", tmp_path / "sheet.png", 10)
     log.picture("samples", tmp_path / "missing.png", 20)
     log.close()

@@ -1,6 +1,7 @@
 """Between steps memory may run out as in them: what is made there is tried again, then left, and no run is lost for it."""
 
 import json
+import math
 from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
@@ -13,7 +14,7 @@ from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import AnotherProcessFailed
-from graf.training import fid, loop, samples
+from graf.training import fid, loop, samples, session
 from graf.training.loop import train
 from graf.training.state import TrainState
 
@@ -45,7 +46,6 @@ class Grey(Views):
 
 def step(state, *_):
     """One that nobody learns from."""
-    state.advance()
     return dict.fromkeys(("loss_d", "loss_g", "opacity"), torch.tensor(1.0))
 
 
@@ -56,8 +56,8 @@ def build(smoke, tmp_path, monkeypatch):
         config.run_dir.mkdir(parents=True, exist_ok=True)
         return TrainState(config, torch.device("cpu"))
 
-    for name in ("write_rotation", "save"):
-        monkeypatch.setattr(loop, name, lambda *_: None)
+    monkeypatch.setattr(loop, "write_rotation", lambda *_: None)
+    monkeypatch.setattr(session, "save", lambda *_: None)
     monkeypatch.setattr(loop, "train_step", step)
     monkeypatch.setattr(loop, "write_samples", lambda *_: {})
     monkeypatch.setattr(loop, "evaluate", lambda *_: {"values": {}})
@@ -65,8 +65,9 @@ def build(smoke, tmp_path, monkeypatch):
 
 
 def failing(monkeypatch, name, times, error=None):
-    """What of graf.training.loop is called `name` runs out of memory so often. Returns the steps of its calls."""
-    real, calls = getattr(loop, name), []
+    """What of the loop or its session is called `name` runs out of memory so often. Returns the steps of its calls."""
+    where = loop if hasattr(loop, name) else session
+    real, calls = getattr(where, name), []
 
     def work(*given):
         calls.append(next(part.step for part in given if isinstance(part, TrainState | Checkpoint)))
@@ -74,7 +75,7 @@ def failing(monkeypatch, name, times, error=None):
             raise error or RuntimeError(CPU_ALLOCATOR)
         return real(*given)
 
-    monkeypatch.setattr(loop, name, work)
+    monkeypatch.setattr(where, name, work)
     return calls
 
 
@@ -145,8 +146,7 @@ def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(bui
     calls = failing(monkeypatch, "save_newest", 0)
 
     def overflowing(state, *_):
-        state.bad_steps = {2: 1, 3: 2}.get(state.step, 0)  # steps 3 and 4 are skipped
-        return step(state)
+        return step(state) | {"grad_norm_d": torch.tensor(math.nan if state.step in (2, 3) else 1.0)}  # 3 and 4 are skipped
 
     monkeypatch.setattr(loop, "train_step", overflowing)
     train(state, Grey(), Interruption())
@@ -174,14 +174,14 @@ def test_a_run_whose_last_checkpoint_has_no_room_says_so(build, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError(CPU_ALLOCATOR), MemoryError()], ids=lambda e: type(e).__name__)
 def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeypatch, error):
-    state, real = build("training.save_every=0"), loop.RunLog.scalars
+    state, real = build("training.save_every=0"), session.RunLog.scalars
 
     def fails(rows, *given):
         if state.step == 2:
             raise error
         return real(rows, *given)
 
-    monkeypatch.setattr(loop.RunLog, "scalars", fails)
+    monkeypatch.setattr(session.RunLog, "scalars", fails)
     with pytest.raises(OutOfMemory, match=r"step 2: out of memory .*tools/check_system\.py"):
         train(state, Grey(), Interruption())
     assert saved_step(state) == 2
@@ -191,7 +191,7 @@ def test_out_of_memory_anywhere_else_ends_a_run_saved_with_advice(build, monkeyp
 def test_a_last_checkpoint_hides_no_out_of_memory_that_ends_a_run(build, monkeypatch, caplog, error):
     state = build("training.save_every=0", "training.sample_every=0")
     failing(monkeypatch, "save_newest", 9, error)
-    monkeypatch.setattr(loop.RunLog, "scalars", lambda *_: (_ for _ in ()).throw(MemoryError("no room for a row")))
+    monkeypatch.setattr(session.RunLog, "scalars", lambda *_: (_ for _ in ()).throw(MemoryError("no room for a row")))
     with pytest.raises(OutOfMemory, match=r"step 1: out of memory .no room for a row.*tools/check_system\.py"):
         train(state, Grey(), Interruption())
     assert ("no memory for a checkpoint" if isinstance(error, RuntimeError) else str(error)) in caplog.text
@@ -221,7 +221,7 @@ def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(
     few = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4")
     state, rows = build("training.save_best=kid", *few), []
     monkeypatch.setattr(loop, "evaluate", fid.evaluate)
-    monkeypatch.setattr(loop.RunLog, "evaluation", lambda *row: rows.append(row))
+    monkeypatch.setattr(session.RunLog, "evaluation", lambda *row: rows.append(row))
     for parameter in state.generator_ema.parameters():
         parameter.data.fill_(float("nan"))
     train(state, Grey(), Interruption())
@@ -251,6 +251,7 @@ def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, cap
     calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
     failing(monkeypatch, "evaluate", 1, error)
     state.bad_steps = bad_steps
+    monkeypatch.setattr(loop, "check_numbers", lambda *_: None)  # which counts them
     with pytest.raises(type(error)) as caught:
         train(state, Grey(), Interruption())
     assert caught.value is error and state.step == 2
@@ -317,16 +318,18 @@ def test_the_line_tells_images_losses_quality_and_memory(build):
     state = build("training.batch_size=8")
     state.step, state.images_seen = 400, 2400  # of which 200 had 4 images
     monitor = SimpleNamespace(latest=lambda: {"reserved_bytes": 3e9, "host_bytes": 1.5e9, "workers_bytes": 7.0})
-    told = loop._told(state, {"loss_d": 1.23456, "loss_g": 2.0, "opacity": 0.5}, ("loss_d", "loss_g"), "KID 0.07", monitor)
+    told = session.progress_text(
+        state, {"loss_d": 1.23456, "loss_g": 2.0, "opacity": 0.5}, ("loss_d", "loss_g"), "KID 0.07", monitor
+    )
     assert told == f"2,400 images, loss_d 1.235, loss_g 2.000, KID 0.07, host {1.5e9 / GB:.2f} GB, card {3e9 / GB:.2f} GB"
     monitor.latest = dict  # before the first reading
-    assert loop._told(state, {}, (), "", monitor) == "2,400 images"
+    assert session.progress_text(state, {}, (), "", monitor) == "2,400 images"
 
 
 def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
     state, given = build(), []
-    monkeypatch.setattr(loop, "watched_budgets", lambda *_: (6 << 30, 2 << 30))
-    monkeypatch.setattr(loop, "MemoryMonitor", lambda *a: given.extend(a[3:]) or monitor_of(state))
+    monkeypatch.setattr(session, "watched_budgets", lambda *_: (6 << 30, 2 << 30))
+    monkeypatch.setattr(session, "MemoryMonitor", lambda *a: given.extend(a[3:]) or monitor_of(state))
     train(state, Grey(), Interruption())
     assert given == [6 << 30, 2 << 30]
 

@@ -8,20 +8,20 @@ from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.losses import (
     FEATURE_PENALTY,
     consistency_loss,
+    discriminator_input,
     discriminator_loss,
     faded_blur,
     feature_penalty,
     generator_loss,
-    judged_images,
     label_loss,
     r1_penalty,
     wgan_gp_penalty,
 )
 from graf.training.state import TrainState
-from graf.training.steps import discriminator_step
 
 import pytest
 import torch
+from halves import discriminator_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -232,7 +232,7 @@ def test_opacity_of_photographs_is_judged_as_the_rendered_one_is(refine, kernel,
     rendered = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(5)) * 2 - 1
     photographed = projection(torch.zeros(2, 1, 16, 16), rendered)
     images = torch.zeros(2, 3, 16, 16)
-    seen = [judged_images(images, None, alpha, config, projection, step) for alpha in (rendered, photographed)]
+    seen = [discriminator_input(images, None, alpha, config, projection, step) for alpha in (rendered, photographed)]
     assert seen[0].shape == (2, 4, 16, 16)
     torch.testing.assert_close(seen[1], seen[0], atol=1e-5, rtol=0)
     enlarged = F.interpolate(rendered, 16, mode="bilinear")
@@ -243,7 +243,7 @@ def test_opacity_of_photographs_is_judged_as_the_rendered_one_is(refine, kernel,
 def test_opacity_is_seen_as_it_is_where_images_are_not_refined(smoke):
     alpha = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(5)) * 2 - 1
     images, config = torch.zeros(2, 3, 16, 16), smoke("discriminator.blur_steps=0").discriminator
-    assert torch.equal(judged_images(images, None, alpha, config, None, 0), torch.cat([images, alpha], dim=1))
+    assert torch.equal(discriminator_input(images, None, alpha, config, None, 0), torch.cat([images, alpha], dim=1))
 
 
 def test_the_blur_fades_to_nothing():

@@ -4,13 +4,14 @@ import dataclasses
 import math
 
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.training import steps
+from graf.training import learn
+from graf.training import step as steps
 from graf.training.losses import discriminator_loss, r1_penalty
-from graf.training.state import TrainState
-from graf.training.steps import discriminator_step, generator_step
+from graf.training.state import Player, TrainState
 
 import pytest
 import torch
+from halves import discriminator_step, generator_step
 
 EVERYTHING = ("discriminator.condition=class_and_pose", "discriminator.label_loss=MCE")
 
@@ -204,7 +205,9 @@ def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
         scaler.scale(torch.zeros(()))
         for parameter in network.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        norm = steps.optimize(state, network, state.optimizer_d, scaler, {"loss_d": torch.tensor(stat)})
+        norm = learn.clip_and_step(
+            state, Player("grad_norm_d", network, state.optimizer_d, scaler), {"loss_d": torch.tensor(stat)}
+        )
         return bool(torch.isfinite(norm)), scaler.get_scale()
 
     assert step(1.0, 0.0) == (True, 16)
@@ -271,9 +274,9 @@ def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels,
     fixture, overrides = ALPHA[name]
     config = request.getfixturevalue(fixture)("data.alpha=judge", "discriminator.blur_steps=0", *overrides)
     state, seen, rendered, mirrored = TrainState(config, torch.device("cpu"), 2, 3), [], [], []
-    render, judged = steps._render, steps._judged
+    render, judged = steps._render, steps._seen
     monkeypatch.setattr(steps, "_render", lambda *given: (rendered.append(render(*given)), rendered[-1])[1])
-    monkeypatch.setattr(steps, "_judged", lambda *given: (mirrored.append(given[2].mirrored), judged(*given))[1])
+    monkeypatch.setattr(steps, "_seen", lambda *given: (mirrored.append(given[2].mirrored), judged(*given))[1])
     state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()[:, -1:]))
     discriminator_step(state, cut_outs, labels, labels)
     generator_step(state, labels)
@@ -350,14 +353,14 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
     config = request.getfixturevalue(fixture)(*RELATIVISTIC, *overrides, *condition)
     state, judged, drawn = TrainState(config, torch.device("cpu"), 2, 3), [], []
     images = cut_outs[:, : config.data.channels]
-    forward, loss = state.discriminator.forward, steps._generator_loss
+    forward, loss = state.discriminator.forward, steps.generator_objective
 
     def judge(*given):
         judged.append((given, forward(*given)))
         return judged[-1][1]
 
     monkeypatch.setattr(state.discriminator, "forward", judge)
-    monkeypatch.setattr(steps, "_generator_loss", lambda *given: (drawn.append(given[1]), loss(*given))[1])
+    monkeypatch.setattr(steps, "generator_objective", lambda *given: (drawn.append(given[1].fake), loss(*given))[1])
     own = dataclasses.replace(labels[[1, 0, 3, 2]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
     stats = generator_step(state, labels, images, own)
     ((seen, its_labels), real), ((_, fake_labels), fake) = judged
@@ -370,7 +373,7 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
         patches = steps.cut_patch(images, draws.grid)
         alpha = patches[:, 3:] if config.data.alpha == "judge" else None
         projection = state.generator.projection
-        expected = steps.judged_images(patches[:, :3], None, alpha, config.discriminator, projection, 0)
+        expected = steps.discriminator_input(patches[:, :3], None, alpha, config.discriminator, projection, 0)
         assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
 
 

@@ -1,0 +1,116 @@
+"""The inputs of a training step: real images, and everything random that it takes, sampled before any of it is computed.
+
+Legend: B images of a step, or of a part of one, K side of a patch, W side of an image.
+"""
+
+import dataclasses
+
+from graf.camera import Labels
+from graf.data import Views, sample_labels
+from graf.models.discriminator import COARSE
+from graf.rays import low_resolution_grid, sample_patch_grid
+from graf.rendering import RayNoise
+from graf.training.learn import retried
+from graf.training.state import TrainState
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Random inputs of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored
+    (B, 1, 1, 1), whether the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), the interpolation of WGAN-GP;
+    the noise of their rays."""
+
+    latents: Tensor
+    labels: Labels
+    grid: Tensor
+    mirrored: Tensor
+    share: Tensor
+    noise: RayNoise
+
+    def __getitem__(self, rows: slice) -> "Inputs":
+        return Inputs(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
+    (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
+
+    The generator may do without real images; its own patches are cut from them.
+    """
+
+    fake: Inputs
+    images: Tensor | None = None
+    labels: Labels | None = None
+    real: Inputs | None = None
+
+    def __len__(self) -> int:
+        return len(self.fake.latents)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        parts = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return Batch(*(part if part is None else part[rows] for part in parts))
+
+
+def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> tuple[Batch, Batch]:
+    """The discriminator's and the generator's batch of a step, for this process's real images from the loader."""
+    images, labels = images.to(state.device, non_blocking=True), labels.to(state.device)
+
+    def sample() -> tuple[Batch, Batch]:
+        n = len(images) * state.processes.world_size
+        cameras = (sample_labels(dataset, n, state.config.data, state.draws).to(state.device) for _ in range(2))
+        for_d = discriminator_batch(state, images, labels, next(cameras))
+        return for_d, generator_batch(state, next(cameras), images, labels)
+
+    return retried(state, sample)
+
+
+def discriminator_batch(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Batch:
+    """Real images (B, data.channels, W, W) with their labels, and as many fakes.
+
+    In a run of N processes each brings its own B images and the fake_labels of all N * B, in the order of their rows. The
+    relativistic loss takes those of the real images instead.
+    """
+    mine = state.processes.rows
+    real, fake = sample_inputs(state, fake_labels, rendered=False)[mine], sample_inputs(state, fake_labels)[mine]
+    real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
+    return Batch(paired(state, fake, labels), images, labels, real)
+
+
+def generator_batch(
+    state: TrainState, fake_labels: Labels, images: Tensor | None = None, labels: Labels | None = None
+) -> Batch:
+    """Fakes of fake_labels, those of all processes, and this process's real images, for CCSR to restore and for losses that
+    compare fakes with them."""
+    fake = sample_inputs(state, fake_labels)[state.processes.rows]
+    return Batch(fake) if images is None else Batch(paired(state, fake, labels), images, labels)
+
+
+def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
+    """Random inputs, one per label; real images are not `rendered` and have no rays."""
+    config, n = state.config, len(labels)
+    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
+    if state.step < config.discriminator.coarse_steps:
+        grid = low_resolution_grid(grid, COARSE)
+    n_rays = (grid.shape[1] // config.rendered_scale) ** 2
+    coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)
+    mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
+    return Inputs(
+        latents=state.sample_latents(n),
+        labels=labels,
+        grid=grid.to(state.device, non_blocking=True),
+        mirrored=mirrored.to(state.device, non_blocking=True),
+        share=share.to(state.device, non_blocking=True),
+        noise=state.generator.draw_noise(n, state.step, state.noise, n_rays) if rendered else RayNoise(),
+    )
+
+
+def paired(state: TrainState, fake: Inputs, labels: Labels) -> Inputs:
+    """Inputs of fakes with the labels of the real images in their rows, for the relativistic loss: its pairs share class and
+    camera, as in R3GAN, so that they differ in nothing that the discriminator is told. Unknown cameras stay sampled."""
+    if state.config.training.gan_type != "relativistic":
+        return fake
+    return dataclasses.replace(fake, labels=labels.with_cameras(fake.labels))

@@ -1,0 +1,161 @@
+"""One network's part of a step, in any run: gradients, part by part and summed over all processes, and the optimizer step.
+
+The random inputs of a step are sampled before, for the whole batch. So a step has the same gradients in however many parts it
+is computed, and is retried in smaller ones where memory runs out.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from graf.memory.sizes import cut
+from graf.runtime.guard import attempt, retry_smaller
+from graf.runtime.out_of_memory import OutOfMemory
+from graf.runtime.processes import Processes
+from graf.runtime.threads import map_in_threads
+from graf.training.health import HalfUpdated
+from graf.training.state import Player, RunState
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger("graf")
+
+Stats = dict[str, Tensor]
+T = TypeVar("T")
+
+
+class Batch(Protocol):
+    """Images of a step with all their random inputs; its rows are a batch too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice) -> "Batch": ...
+
+
+Objective = Callable[[RunState, Batch], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
+
+
+def learn(state: RunState, player: Player, batch: Batch, objective: Objective) -> Stats:
+    """Train one network on this process's rows of a batch; in smaller parts where memory runs out in any process.
+
+    Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
+    does not suffice for the smallest part.
+    """
+    sizes = str(state.sizes)
+    totals, buffers = retry_smaller(
+        lambda: gradients(state, player, batch, objective), state.sizes.shrink, f"step {state.step}", state.processes
+    )
+    if str(state.sizes) != sizes:
+        log.warning("step %d: out of memory with %s; continuing with %s", state.step + 1, sizes, state.sizes)
+    stats = all_reduce(totals, buffers, state.processes)
+    return stats | {player.grad_norm: clip_and_step(state, player, stats)}
+
+
+def gradients(state: RunState, player: Player, batch: Batch, objective: Objective) -> tuple[Stats, list[Tensor]]:
+    """Leave the gradient of the mean loss over this process's rows in the network, part by part; where it fails, none.
+
+    On the CPU each core computes rows of the part by itself: most operations are too small to be shared. Their gradients are
+    added in the order of rows, so that the sum does not depend on which core is the faster.
+
+    Returns what is summed over all processes: the values of these rows and, where there are other processes, buffers with all
+    gradients of the network (P,) and all values (S,), made before anything is exchanged, as memory may run out in one process.
+    """
+    world_size, totals, buffers = state.processes.world_size, {}, []
+    n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
+    learning = [p for p in player.network.parameters() if p.requires_grad]
+
+    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (rows.stop - rows.start) / (len(batch) * world_size)
+        loss, stats = objective(state, batch[rows])
+        found = torch.autograd.grad(player.scaler.scale(share * loss), learning, allow_unused=True)
+        by_parameter = {p: gradient for p, gradient in zip(learning, found, strict=True) if gradient is not None}
+        return by_parameter, {name: share * value.detach() for name, value in stats.items()}
+
+    player.optimizer.zero_grad(set_to_none=True)
+    try:
+        for part in state.sizes.parts(len(batch)):
+            rows_of_threads = cut(part, math.ceil((part.stop - part.start) / n_threads))
+            for found, stats in map_in_threads(gradients_of, rows_of_threads, len(rows_of_threads)):
+                torch.autograd.backward(list(found), list(found.values()))  # adds them to those of the network
+                found.clear()  # not held beside the next part's
+                for name, value in stats.items():
+                    totals[name] = totals.get(name, 0) + value
+        if world_size > 1:
+            buffers = [_in_one_buffer(player.network), torch.cat([value.double().flatten() for value in totals.values()])]
+    except Exception:
+        player.optimizer.zero_grad(set_to_none=True)
+        raise
+    return totals, buffers
+
+
+def _in_one_buffer(network: nn.Module) -> Tensor:
+    """The network's gradients moved into one buffer (P,)."""
+    learning = [p for p in network.parameters() if p.grad is not None]
+    buffer = torch.cat([p.grad.flatten() for p in learning])
+    for p, part in zip(learning, buffer.split([p.numel() for p in learning]), strict=True):
+        p.grad = part.view_as(p)
+    return buffer
+
+
+def all_reduce(totals: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
+    """The values, and in the network the gradients, summed over all processes."""
+    if not buffers:
+        return totals
+    _, summed = map(processes.all_reduce, buffers)
+    parts = summed.split([value.numel() for value in totals.values()])
+    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(totals.items(), parts, strict=True)}
+
+
+def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
+    """One optimizer step, skipped where a gradient or one of the stats is not finite.
+
+    From here until `advance` counts the step, the state's weights are not whole. Returns the gradient's norm before clipping,
+    nan for such stats, on the CPU, where to look at it again costs nothing.
+    """
+    state.weights_whole = False
+    player.scaler.unscale_(player.optimizer)
+    found = [p.grad for p in player.network.parameters() if p.grad is not None]
+    norm = (nn.utils.get_total_norm(found) + 0 * sum(value.sum().float() for value in stats.values())).cpu()
+    if torch.isfinite(norm):
+        nn.utils.clip_grads_with_norm_(player.network.parameters(), state.config.training.grad_clip or torch.inf, norm)
+        player.scaler.step(player.optimizer)
+        player.scaler.update()
+    elif player.scaler.is_enabled():  # each gradient by itself may be finite, so the scaler has to be told
+        player.scaler.load_state_dict(player.scaler.state_dict() | {"_growth_tracker": 0})
+        player.scaler.update(player.scaler.get_scale() * player.scaler.get_backoff_factor())
+    return norm
+
+
+def retried(state: RunState, sample: Callable[[], T]) -> T:
+    """What is sampled, from the same random states again where memory ran out. Raises OutOfMemory."""
+    before = state.random_states()
+
+    def sample_from_there() -> T:
+        state.set_random_states(before)
+        return sample()
+
+    return retry_smaller(sample_from_there, state.sizes.shrink, f"step {state.step}", state.processes)
+
+
+@contextlib.contextmanager
+def whole_step(state: RunState) -> Iterator[None]:
+    """All updates of a step, in all processes. Raises HalfUpdated where memory runs out between them or in one.
+
+    Any other error before the first update leaves the state as it was before the step.
+    """
+    before = state.random_states()
+    try:
+        with attempt(state.processes) as outcome:
+            yield
+    except Exception as error:
+        if state.weights_whole:
+            state.set_random_states(before)
+        elif isinstance(error, OutOfMemory):  # raised between updates, never in one: better one ahead than all steps lost
+            state.weights_whole = True
+        raise
+    if outcome.ran_out:
+        where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
+        raise HalfUpdated(f"{where} while weights were changed, which may be half done")

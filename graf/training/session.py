@@ -1,0 +1,204 @@
+"""What surrounds the steps of a run, whatever it trains: batches, guard, log, memory monitor and progress line."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from graf.camera import Labels
+from graf.checkpoints.checkpoint import backup_name
+from graf.checkpoints.run_folder import save, save_newest
+from graf.config import RunConfig
+from graf.data import Views, build_loader
+from graf.memory.budget import watched_budgets
+from graf.memory.monitor import MemoryMonitor
+from graf.memory.snapshot import write_snapshot
+from graf.runtime.cleanup import clean_up, install_signal_handler
+from graf.runtime.console import progress
+from graf.runtime.files import not_worth_a_run
+from graf.runtime.guard import Guard
+from graf.runtime.interruption import Interruption
+from graf.runtime.limits import GB
+from graf.runtime.out_of_memory import OutOfMemory
+from graf.runtime.precision import repeatable
+from graf.training.health import Derailed, roll_back_all
+from graf.training.logging import RunLog
+from graf.training.state import RunState
+
+from torch import Tensor
+from tqdm import tqdm
+
+log = logging.getLogger("graf")
+
+MEMORY_LINE_EVERY = 100  # steps
+LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
+MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "card"}  # of the monitor's numbers
+T = TypeVar("T")
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something that is done `every` so many steps is due at this step; never where `every` is 0."""
+    return every > 0 and step % every == 0
+
+
+@contextlib.contextmanager
+def running(
+    state: RunState,
+    dataset: Views,
+    interruption: Interruption,
+    memory_snapshot: bool = False,
+    shown: tuple[str, ...] = (),
+) -> Iterator["Session"]:
+    """The session of a run, around its steps. However they end, the last whole step is saved.
+
+    memory_snapshot: write what memory holds beside each checkpoint. shown: scalars beside the progress bar. Raises OutOfMemory
+    where memory ran out and nothing can be made smaller.
+    """
+    install_signal_handler()
+    state.require_same_everywhere()
+    session, config, first = Session(state, interruption, memory_snapshot, shown), state.config, state.processes.first
+    with (
+        repeatable(state.device),
+        session.monitor,
+        contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
+        _progress_line(config, state.step, first) as session.line,
+        session.guard,
+        contextlib.closing(_batches(state, dataset)) as session.batches,
+    ):
+        yield session
+
+
+class Session:
+    """What the loops share: the work around their steps. Only the first process of a run writes.
+
+    log: the rows of metrics.jsonl. numbers: the scalars of the newest step that was logged. quality: what was measured last,
+    for the progress line.
+    """
+
+    log: RunLog
+    line: tqdm
+    batches: Iterator[tuple[Tensor, Labels]]
+
+    def __init__(self, state: RunState, interruption: Interruption, memory_snapshot: bool, shown: tuple[str, ...]):
+        self.state, self.config, self.memory_snapshot, self.shown = state, state.config, memory_snapshot, shown
+        self.numbers, self.quality = {}, ""
+        self.monitor = _monitor_of(state)
+        self.guard = Guard(state, interruption, self._save, self.config.memory.empty_cache == "phases")
+        self._seconds, self._steps = 0.0, 0  # of the steps since the last row
+
+    def goes_on(self) -> bool:
+        """Whether there is another step to take; all processes get the same answer."""
+        return self.state.step < self.config.training.max_steps and not self.guard.should_end()
+
+    def next_batch(self) -> tuple[Tensor, Labels]:
+        """Real images and labels of the next step."""
+        self._began = time.monotonic()
+        return next(self.batches)
+
+    def roll_back(self, trouble: Derailed) -> None:
+        """Go back to the last good checkpoint. Raises the trouble the second time."""
+        self.guard.roll_back(partial(roll_back_all, self.state, trouble))
+        self.log.go_on_after(self.state.step)
+        self.numbers, self._seconds, self._steps = {}, 0.0, 0
+
+    def step_done(self) -> None:
+        """Count a step that was taken."""
+        self._seconds, self._steps = self._seconds + time.monotonic() - self._began, self._steps + 1
+        self.monitor.step_done(self.state.step)
+        self.line.update(self.state.step - self.line.n)
+
+    def log_step(self, stats: dict[str, Tensor]) -> dict[str, float]:
+        """Write a row of the step's scalars, which are returned as numbers, and what the progress line says."""
+        state = self.state
+        self.numbers = self.log.scalars(stats | state.gradient_scales(), state.step)
+        self.log.memory(self.monitor.latest(), state.step)
+        self.log.speed(self._seconds / self._steps, state.step)
+        self._seconds, self._steps = 0.0, 0
+        state.note_losses(self.numbers)
+        self.line.set_postfix_str(progress_text(state, self.numbers, self.shown, self.quality, self.monitor), refresh=False)
+        return self.numbers
+
+    def optional(self, phase: str, work: Callable[[], T], otherwise: T | None = None) -> T | None:
+        """Work of the first process alone; `otherwise` where memory runs out twice, and in the other processes."""
+        with self.monitor.phase(phase):
+            return self.guard.optional(phase, work, otherwise)
+
+    def optional_together(self, phase: str, work: Callable[[], T], otherwise: T) -> T:
+        """Work of all processes, all of which go on with `otherwise` where memory runs out twice in one."""
+        with self.monitor.phase(phase):
+            return self.guard.optional_together(phase, work, otherwise)
+
+    def save_what_is_due(self) -> None:
+        """The newest checkpoint and backups, as often as the config says."""
+        training, step = self.config.training, self.state.step
+        if due(step, training.save_every) or self.guard.owes_checkpoint:
+            self.guard.checkpoint()
+        if due(step, training.backup_every):
+            self.optional("checkpoint", self._save_backup)
+
+    def tidy_up(self) -> None:
+        """What a step leaves for its end: a line about memory, and an emptied cache."""
+        step, every = self.state.step, self.config.memory.empty_cache
+        if due(step, MEMORY_LINE_EVERY):
+            log.info("step %d: %s", step, self.monitor.line())
+        if isinstance(every, int) and due(step, every):
+            clean_up()
+
+    def _save(self) -> None:
+        with self.monitor.phase("checkpoint"):
+            save_newest(self.state.checkpoint(), self.numbers)
+            if self.memory_snapshot:
+                with not_worth_a_run("memory snapshots"):
+                    log.info("memory snapshot: %s", write_snapshot(self.config.run_dir / "memory", self.state.step))
+
+    def _save_backup(self) -> None:
+        save(self.config.run_dir / backup_name(self.state.step), self.state.checkpoint(), self.numbers)
+
+
+@contextlib.contextmanager
+def advised(advise: Callable[[OutOfMemory], OutOfMemory]) -> Iterator[None]:
+    """An out-of-memory that ends the run comes with what to do about it."""
+    try:
+        yield
+    except OutOfMemory as error:
+        raise advise(error) from None
+
+
+def _monitor_of(state: RunState) -> MemoryMonitor:
+    """The memory monitor, which writes rows in the first process alone."""
+    memory, first = state.config.memory, state.processes.first
+    path, interval_s = (state.config.run_dir / "memory.jsonl", memory.interval_s) if first else (Path(os.devnull), 0)
+    return MemoryMonitor(path, interval_s, state.device, *watched_budgets(memory, state.device))
+
+
+def progress_text(
+    state: RunState, numbers: dict[str, float], names: tuple[str, ...], quality: str, monitor: MemoryMonitor
+) -> str:
+    """What the progress line says beside steps: images seen, losses, what was measured, memory."""
+    images = f"{state.images_seen:,} images"
+    values = (f"{name} {numbers[name]:.3f}" for name in names)
+    held = monitor.latest()
+    memory = (f"{owner} {held[name] / GB:.2f} GB" for name, owner in MEMORY_SHOWN.items() if name in held)
+    return ", ".join(filter(None, (images, *values, quality, *memory)))
+
+
+def _progress_line(config: RunConfig, step: int, shown: bool) -> tqdm:
+    return progress(
+        total=config.training.max_steps, initial=step, desc=config.expname, unit="step", disable=not shown, bar_format=LINE
+    )
+
+
+def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
+    """Real images and labels for the state's current step, also after it was rolled back to an earlier one."""
+    processes = state.processes
+    while True:
+        step = state.step
+        loader = build_loader(dataset, state.config, state.device, step, processes.rank, processes.world_size)
+        with contextlib.closing(loader):
+            while state.step == step:
+                yield next(loader)
+                step += 1

@@ -1,0 +1,35 @@
+"""Values of a step that are logged beside its losses, for those who watch it.
+
+Legend: B images, K side of a patch.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CELLS = 4  # cells along each side of an image; their mean colours are compared
+
+
+def accuracy(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
+    """Share of the photographs' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar.
+
+    The relativistic loss has no such level: there it is the share of its pairs in which the photograph's is the higher.
+    """
+    if gan_type == "relativistic":
+        return (real > fake.view(-1, len(real))).float().mean()
+    return ((real > 0).float().mean() + (fake < 0).float().mean()) / 2
+
+
+def colour_moments(images: Tensor) -> Tensor:
+    """Mean and mean square over images (B, 3, K, K) of their colours in 4 x 4 cells: (2, 3, 4, 4), in float64.
+
+    The moments of a batch are the weighted sum of those of its parts. They carry no gradient.
+    """
+    cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS).double()  # (B, 3, 4, 4)
+    return torch.stack((cells.mean(0), cells.square().mean(0)))
+
+
+def colour_deviation(moments: Tensor) -> Tensor:
+    """Standard deviation over a batch, averaged over cells and channels, from its `colour_moments`: a scalar."""
+    mean, square = moments
+    return (square - mean.square()).clamp_min(0).sqrt().mean().float()

@@ -1,0 +1,195 @@
+"""A training step: the discriminator learns, then the generator. Each has one objective, read from top to bottom: no files, no
+printing.
+
+Legend: B images of a step, or of a part of one, K side of a patch, W side of an image.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from graf.camera import Labels
+from graf.data import Views
+from graf.models.generator import Rendering
+from graf.rays import cut_patch
+from graf.training.inputs import Batch, Inputs, sample_step
+from graf.training.learn import Stats, learn, whole_step
+from graf.training.losses import (
+    consistency_loss,
+    consistency_weight,
+    discriminator_input,
+    discriminator_loss,
+    feature_penalty,
+    generator_loss,
+    label_loss,
+    r1_penalty,
+    wgan_gp_penalty,
+)
+from graf.training.state import TrainState
+from graf.training.statistics import accuracy, colour_deviation, colour_moments
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> Stats:
+    """One step of both networks on one batch from the loader. Returns detached values for the log.
+
+    Raises HalfUpdated where weights may be half updated, OutOfMemory where memory does not suffice for the smallest part.
+    """
+    with whole_step(state):
+        for_d, for_g = sample_step(state, dataset, images, labels)
+        stats = discriminator_step(state, for_d) | generator_step(state, for_g)
+    return stats | state.learning_rates()
+
+
+def discriminator_step(state: TrainState, batch: Batch) -> Stats:
+    """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
+    stats = learn(state, state.d, batch, discriminator_objective)
+    state.discriminator.update_spectral_norms()
+    deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
+    return stats | (deviations if len(batch) * state.processes.world_size > 1 else {})
+
+
+def generator_step(state: TrainState, batch: Batch) -> Stats:
+    """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
+    with frozen(state.discriminator):
+        stats = learn(state, state.g, batch, generator_objective)
+    if torch.isfinite(stats["grad_norm_g"]):
+        state.update_average()
+    return stats
+
+
+@contextlib.contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """Freeze the weights, which saves their half of a backward pass; gradients still reach the inputs."""
+    network.requires_grad_(False)
+    try:
+        yield
+    finally:
+        network.requires_grad_(True)
+
+
+def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
+    """The discriminator's loss on B real images and as many fakes, with its gradient penalty, and values for the log."""
+    config, training, labels = state.config, state.config.training, batch.labels
+    # What the discriminator sees: patches of real images, and fakes without gradient
+    with torch.no_grad(), state.amp.autocast():
+        real, alpha = cut_patch(batch.images, batch.real.grid).tensor_split([3], dim=1)
+        moments = {"real_std": colour_moments(real)}
+        real = _seen(state, _restored(state, real, batch.real), batch.real, alpha)
+        rendering = _render(state, batch.fake)
+        moments["sample_std"] = colour_moments(rendering.images)
+        stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
+        if rendering.coarse_images is not None:
+            stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
+        fake = torch.cat(
+            [
+                _seen(state, _restored(state, images, batch.fake), batch.fake, 2 * opacity - 1, low)
+                for images, opacity, low in stages
+            ]
+        )
+        fake_labels = batch.fake.labels[torch.arange(len(fake)) % len(batch)]
+    # The adversarial loss, and that of the labels
+    with state.amp.autocast():
+        real_scores, fake_scores = state.discriminator(real, labels), state.discriminator(fake, fake_labels)
+        loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
+        stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
+        if training.gan_type != "wgan":  # whose logits have no zero
+            stats["accuracy_d"] = accuracy(real_scores.logits, fake_scores.logits, training.gan_type)
+        if config.discriminator.label_loss == "MCE":
+            stats["loss_label_d"] = label_loss(real_scores, labels)
+            loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
+    # The gradient penalty
+    if state.penalises:
+        stats["penalty"] = _gradient_penalty(state, real, fake, labels, fake_labels, batch.fake.share)
+        loss = loss + training.reg_param * training.reg_every * stats["penalty"]
+    return loss, stats
+
+
+def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
+    """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log."""
+    config, inputs, labels, gan_type = state.config, batch.fake, batch.fake.labels, state.config.training.gan_type
+    real_logits = _real_logits(state, batch) if gan_type == "relativistic" else None
+    with state.amp.autocast():
+        # The adversarial loss, of the coarse network's images too where there is one
+        rendering = _render(state, inputs)
+        fake = rendering.images.float()
+        restored = _restored(state, fake, inputs)
+        seen = _seen(state, restored, inputs, 2 * rendering.opacity - 1, rendering.low_images)
+        scores = state.discriminator(seen, labels)
+        loss = generator_loss(scores.logits, gan_type, real_logits)
+        if rendering.coarse_images is not None:
+            coarse = _restored(state, rendering.coarse_images.float(), inputs)
+            seen = _seen(state, coarse, inputs, 2 * rendering.coarse_opacity - 1)
+            loss = loss + generator_loss(state.discriminator(seen, labels).logits, gan_type, real_logits)
+        stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        # CCSR's losses, and that of the labels
+        drift = rendering.drift
+        if config.restores_photographs:
+            patches = cut_patch(batch.images, inputs.grid)[:, :3]
+            cameras = batch.labels.with_cameras(labels)
+            sharpened, drift = state.generator.restoration(patches, inputs.latents, cameras, inputs.grid)
+            stats["loss_restore"] = F.l1_loss(sharpened, patches)
+            loss = loss + stats["loss_restore"]
+        if drift is not None:
+            stats["ccsr_drift"] = drift.mean()
+            loss = loss + config.ccsr.drift_weight * stats["ccsr_drift"]
+        if config.ccsr.mode == "consistency":
+            ccsr = config.ccsr
+            if ccsr.detach == "nerf":  # the field does not learn through its restored image either
+                restored = _restore(state, fake.detach(), inputs)
+            elif not config.judges_restored:
+                restored = _restore(state, fake, inputs)
+            stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
+            loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
+        if config.discriminator.label_loss == "MCE":
+            stats["loss_label_g"] = label_loss(scores, labels)
+            loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
+    return loss, stats
+
+
+def _render(state: TrainState, inputs: Inputs) -> Rendering:
+    rays = state.sizes.rays_of(len(inputs.latents))
+    return state.generator(inputs.latents, inputs.labels, inputs.grid, noise=inputs.noise, rays_at_once=rays)
+
+
+def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
+    """What CCSR makes of the downsampling of patches (B, 3, K, K), for ccsr.mode: consistency."""
+    return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
+
+
+def _restored(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
+    """`_restore` of the images where the discriminator sees them so. Real images have no latents: sampled ones bring in the
+    same kind of detail."""
+    return _restore(state, images, inputs) if state.config.judges_restored else images
+
+
+def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low: Tensor | None = None) -> Tensor:
+    """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: judge, of their opacity in [-1, 1]."""
+    config, projection = state.config, state.generator.projection
+    alpha = alpha if config.data.alpha == "judge" else None
+    mirrored = inputs.mirrored if config.discriminator.hflip else None
+    return discriminator_input(images, low, alpha, config.discriminator, projection, state.step, mirrored)
+
+
+@torch.no_grad()
+def _real_logits(state: TrainState, batch: Batch) -> Tensor:
+    """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
+    with state.amp.autocast():
+        patches, alpha = cut_patch(batch.images, batch.fake.grid).tensor_split([3], dim=1)
+        restored = _restored(state, patches, batch.fake)  # relativistic fakes have the labels of the real images
+        return state.discriminator(_seen(state, restored, batch.fake, alpha), batch.labels).logits
+
+
+def _gradient_penalty(
+    state: TrainState, real: Tensor, fake: Tensor, labels: Labels, fake_labels: Labels, share: Tensor
+) -> Tensor:
+    reg_type = state.config.training.reg_type
+    with state.amp.autocast(enabled=False):
+        if state.config.discriminator.architecture == "projected":
+            return feature_penalty(state.discriminator, real, labels)
+        if reg_type == "wgan_gp":
+            return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)
+        penalty = r1_penalty(state.discriminator, real, labels)
+        return penalty + r1_penalty(state.discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty
