@@ -55,7 +55,7 @@ LEAST_SPEEDUP_OF_FRAMES = 10  # over plain, fast, at this many pixels a side:
 JUDGED_PIXELS = 128
 PIXELS = (64, 128, 256, 512)
 STARTS = ("train.py --help", "eval.py --help", "first step")
-NEVER = (*(f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video")), "discriminator.coarse_steps=0")
+NEVER = (*(f"training.{name}_every=0" for name in ("sample", "fid", "backup", "video")), "discriminator.low_res_steps=0")
 GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
     "rays per image": ("ray_sampler.rays_per_patch", (256, 1024, 4096)),
     "samples per ray": ("nerf.samples_per_ray", (8, 16, 32, 64)),

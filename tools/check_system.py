@@ -200,7 +200,7 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
-    log.info("%s", completion(seconds, config.training.max_steps, config.discriminator.coarse_steps))
+    log.info("%s", completion(seconds, config.training.max_steps, config.discriminator.low_res_steps))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 

@@ -315,7 +315,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     for name in ("generator", "discriminator"):
         count = sum(p.numel() for p in getattr(state, name).parameters())
         log.info("%s: %s parameters", name, f"{count:,}")
-    patch, coarse = state.config.patch_size, state.config.discriminator.coarse_steps
+    patch, coarse = state.config.patch_size, state.config.discriminator.low_res_steps
     log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     log.info(
@@ -326,7 +326,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
     if coarse:
-        log.info("coarse_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)
+        log.info("low_res_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, f"{every} steps" if every else "never")

@@ -32,16 +32,16 @@ def advice(config: Config) -> list[str]:
             "ccsr.detach: ccsr leaves CCSR nothing to learn from, for the discriminator judges renderings; "
             "set ccsr.judge=restored, or ccsr.detach=none"
         )
-    if config.ccsr.mode == "refine" and config.ccsr.learns_from == "discriminator" and config.ccsr.rate > 1:
+    if config.ccsr.mode == "refine" and config.ccsr.learns_from == "discriminator" and config.ccsr.lr_multiplier > 1:
         found.append(
-            f"ccsr.rate: {config.ccsr.rate:g} is for a CCSR that learns from photographs; one that learns from the "
-            "discriminator paints stripes with more than 0.1: set ccsr.rate=0.1"
+            f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from photographs; one that learns "
+            "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
         )
-    coarse_steps, max_steps = config.discriminator.coarse_steps, config.training.max_steps
-    if 0 < max_steps <= coarse_steps:
+    low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
+    if 0 < max_steps <= low_res_steps:
         found.append(
-            f"discriminator.coarse_steps: {coarse_steps} leaves none of training.max_steps {max_steps} to images with all "
-            f"their pixels; set discriminator.coarse_steps={max_steps // 3}"
+            f"discriminator.low_res_steps: {low_res_steps} leaves none of training.max_steps {max_steps} to images with all "
+            f"their pixels; set discriminator.low_res_steps={max_steps // 3}"
         )
     return found
 

@@ -52,7 +52,7 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
         "raw_noise_std": 1,
         "decrease_noise": True,
     },
-    "ccsr": {"mode": "none", "rate": 1.0},
+    "ccsr": {"mode": "none", "lr_multiplier": 1.0},
     "z_dist": {"dim": 256, "dim_appearance": 128},
     "ray_sampler": {
         "rays_per_patch": 1024,
@@ -65,7 +65,7 @@ GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/gra
     "discriminator": {
         "ndf": 64,
         "blur_steps": 0,
-        "coarse_steps": 0,
+        "low_res_steps": 0,
         "norm": "instance",
         "spectral_norm": True,
         "condition": "none",
@@ -115,13 +115,15 @@ OLDER_NAMES = GRAF_NAMES | {  # of our own keys
     "ccsr.gc": "ccsr.rrdb.gc",
     "ccsr.pretrained_path": "ccsr.rrdb.pretrained_path",
     "ccsr.freeze_backbone": "ccsr.rrdb.freeze",
+    "ccsr.rate": "ccsr.lr_multiplier",
+    "discriminator.coarse_steps": "discriminator.low_res_steps",
     "training.save_every_steps": "training.save_every",
     "memory.max_metric_rows": "reporting.max_metric_rows",
 }
 OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
-    "ccsr": {"rate": 1.0, "learns_from": "discriminator"},
-    "discriminator": {"coarse_steps": 0},
+    "ccsr": {"lr_multiplier": 1.0, "learns_from": "discriminator"},
+    "discriminator": {"low_res_steps": 0},
 }
 FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
     "nerf.conditioning": "film",

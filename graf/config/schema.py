@@ -179,9 +179,9 @@ class CcsrConfig:
     backbone: Literal["light", "rrdb"] = key("light", "what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")
     light: LightBackboneConfig = key(LightBackboneConfig(), "ccsr.backbone light: a few convolutions")
     rrdb: RrdbConfig = key(RrdbConfig(), "ccsr.backbone rrdb: ESRGAN's RRDBNet")
-    rate: float = key(
+    lr_multiplier: float = key(
         2.0,
-        "its learning rate, as a share of training.lr_g; learning from the discriminator it paints stripes with more than 0.1",
+        "learning rate, times training.lr_g; use at most 0.1 with learns_from: discriminator",
         0,
     )
     drift_weight: float = key(
@@ -241,9 +241,9 @@ class DiscriminatorConfig:
         2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
     blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
-    coarse_steps: int = key(
+    low_res_steps: int = key(
         1500,
-        "steps that are taken first, with half as many pixels along each side: faster, and bodies vary more; 0 for none",
+        "initial steps at half the resolution: faster, and bodies vary more; 0 for none",
         0,
     )
     label_loss: Literal["none", "MCE"] = key(

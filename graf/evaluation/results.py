@@ -39,7 +39,8 @@ def rendering_sha256(config: Config) -> str:
         {first_names.get(key, key): value for key, value in flat(config_to_dict(some)).items() if key.startswith(DRAWING)}
         for some in (config, Config())
     )
-    first = defaults | flat(OLDER_VALUES) | FIRST_VALUES
+    older = {first_names.get(key, key): value for key, value in flat(OLDER_VALUES).items()}
+    first = defaults | older | FIRST_VALUES
     named = {key: value for key, value in values.items() if value != first[key]}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 

@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 EMBEDDING_WIDTH = 128
 POWER_ITERATIONS = 15  # of the spectral norms before the first step
-COARSE = 2  # pixels along a side of which a patch has one in discriminator.coarse_steps
+COARSE = 2  # pixels along a side of which a patch has one in discriminator.low_res_steps
 POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the distance
 
 
@@ -92,7 +92,7 @@ class Discriminator(ConditionedDiscriminator):
                 self.shared_from = len(layers)
         self.main = nn.Sequential(*layers, self._conv(widths[-1], 1, stride=1, padding=0))
         self.patch_size, self.coarse_entry = patch_size, None
-        if config.coarse_steps:  # in place of the first two layers
+        if config.low_res_steps:  # in place of the first two layers
             entry = self._conv(channels + 3 * config.dual, widths[1], stride=2, padding=1)
             self.coarse_entry = nn.Sequential(entry, nn.LeakyReLU(0.2, inplace=True))
 

@@ -93,7 +93,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     """Random inputs, one per label; real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
-    if state.step < config.discriminator.coarse_steps:
+    if state.step < config.discriminator.low_res_steps:
         grid = low_resolution_grid(grid, COARSE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)

@@ -221,7 +221,7 @@ class TrainState(RunState):
         if config.training.compile:
             compile_fields(self.generator)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.rate, config.restores_photographs)
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
@@ -260,7 +260,7 @@ class TrainState(RunState):
 
     def go_to_a_whole_step(self) -> None:
         """Go on with a step of whole images and with a gradient penalty: no other takes more time or memory."""
-        self.step = max(self.step, self.config.discriminator.coarse_steps)
+        self.step = max(self.step, self.config.discriminator.low_res_steps)
         self.step += -(self.step + 1) % self.config.training.reg_every
 
     @property
@@ -358,7 +358,7 @@ def _is_adam(optimizer_state: dict) -> bool:
 
 
 def _optimizer(
-    network: nn.Module, training: TrainingConfig, ccsr_rate: float = 1.0, restores: bool = False
+    network: nn.Module, training: TrainingConfig, lr_multiplier: float = 1.0, restores: bool = False
 ) -> torch.optim.Optimizer:
     """Of all parameters, in their order, with a group per part of the network and its share of the learning rate.
 
@@ -368,7 +368,7 @@ def _optimizer(
     adam, groups = training.optimizer == "adam", []
     for name, part in network.named_children():
         is_ccsr = name == "refinement"
-        group = {"params": part.parameters(), "share": ccsr_rate if is_ccsr else 1.0}
+        group = {"params": part.parameters(), "share": lr_multiplier if is_ccsr else 1.0}
         if adam:
             group["betas"] = (0.9 if is_ccsr and restores else 0.0, 0.99)
         groups.append(group)

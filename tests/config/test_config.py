@@ -553,11 +553,11 @@ def test_configs_cannot_be_changed_after_they_were_checked():
         (["data.imsize=16", "ray_sampler.rays_per_patch=256"], "set ray_sampler.rays_per_patch=64, or data.imsize=32"),
         (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
         (["data.imsize=64", "ray_sampler.rays_per_patch=256", "ray_sampler.min_scale=0.5"], None),
-        (["discriminator.coarse_steps=300", "training.max_steps=0"], None),
-        (["discriminator.coarse_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
-        (["discriminator.coarse_steps=300", "training.max_steps=301"], None),
-        (["ccsr.learns_from=discriminator", "ccsr.rate=0.1"], None),
-        (["ccsr.learns_from=discriminator"], "set ccsr.rate=0.1"),
+        (["discriminator.low_res_steps=300", "training.max_steps=0"], None),
+        (["discriminator.low_res_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
+        (["discriminator.low_res_steps=300", "training.max_steps=301"], None),
+        (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
+        (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
     ],
 )
 def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, said):

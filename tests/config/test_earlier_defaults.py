@@ -18,7 +18,7 @@ PLANES = "nerf.conditioning=triplane"
 RECIPES = [  # of the changes, the newest first, and what set their defaults apart from that with a film
     (),
     (PLANES,),
-    (PLANES, "discriminator.coarse_steps=0"),
+    (PLANES, "discriminator.low_res_steps=0"),
 ]
 
 

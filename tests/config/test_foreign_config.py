@@ -53,7 +53,7 @@ def test_an_official_config_says_the_same_in_our_words(tmp_path, caplog):
     assert config.ray_sampler.scale_anneal == 0
     assert (config.ray_sampler.random_scale, config.ray_sampler.random_shift) == (True, True)
     assert (config.training.reg_type, config.training.lr_anneal_every) == ("r1", (50_000, 100_000))
-    assert config.ccsr.rate == 1
+    assert config.ccsr.lr_multiplier == 1
     assert (config.discriminator.norm, config.discriminator.spectral_norm, config.discriminator.condition) == (
         "instance", True, "none",
     )  # fmt: skip

@@ -25,6 +25,8 @@ OLD = {
     "ccsr.gc": 6,
     "ccsr.pretrained_path": "x4.pth",
     "ccsr.freeze_backbone": True,
+    "ccsr.rate": 0.25,
+    "discriminator.coarse_steps": 77,
     "training.save_every_steps": 123,
     "memory.max_metric_rows": 321,
 }

@@ -133,7 +133,7 @@ def test_the_input_is_not_overwritten(build, labels, photographs):
 @pytest.mark.parametrize("norm", ["none", "instance"])
 def test_coarse_patches_enter_at_the_third_layer(build, labels, patch, norm):
     whole = build(f"discriminator.norm={norm}", patch=patch)
-    both = build(f"discriminator.norm={norm}", "discriminator.coarse_steps=5", patch=patch)
+    both = build(f"discriminator.norm={norm}", "discriminator.low_res_steps=5", patch=patch)
     assert {name for name, _ in both.named_parameters()} - {name for name, _ in whole.named_parameters()} == {
         f"coarse_entry.0.{kind}" for kind in (("weight", "bias") if norm == "none" else ("weight",))
     }

@@ -41,13 +41,17 @@ N_STEPS = 20
 FEW_STEPS = 8  # of the run that is short of memory
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_per_ray=4")
 FILM = "nerf.conditioning=film"  # of a triplane's first map Adam enlarges gradients near 0, and with them their rounding
-RESTORED = "ccsr.rate=0.1"  # restoring photographs has a gradient that jumps where a pixel is right
-HALVED = (FILM, "ccsr.rate=0.4", "training.batch_size=8")  # of the run that is short of memory; on its way R1 does not jump
+RESTORED = "ccsr.lr_multiplier=0.1"  # restoring photographs has a gradient that jumps where a pixel is right
+HALVED = (
+    FILM,
+    "ccsr.lr_multiplier=0.4",
+    "training.batch_size=8",
+)  # of the run that is short of memory; on its way R1 does not jump
 TRIPLANE = "triplane, spectral norm, hflip"
 RUNS = {
     "refine, r1, accumulation": (
         *(FILM, "training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
-        *("discriminator.coarse_steps=12", RESTORED),
+        *("discriminator.low_res_steps=12", RESTORED),
     ),
     "opacity, relativistic": (FILM, RESTORED, "data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "spectral norms": (

@@ -75,9 +75,9 @@ def test_a_run_of_one_step_has_the_rates_of_its_config(build):
     assert build("training.max_steps=1", "training.lr_anneal_every=auto").config.training.milestones == (1,)
 
 
-@pytest.mark.parametrize(("reg_every", "coarse_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
-def test_what_measures_a_step_takes_a_whole_one(build, reg_every, coarse_steps, step):
-    state = build(f"training.reg_every={reg_every}", f"discriminator.coarse_steps={coarse_steps}", "training.max_steps=20")
+@pytest.mark.parametrize(("reg_every", "low_res_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
+def test_what_measures_a_step_takes_a_whole_one(build, reg_every, low_res_steps, step):
+    state = build(f"training.reg_every={reg_every}", f"discriminator.low_res_steps={low_res_steps}", "training.max_steps=20")
     state.go_to_a_whole_step()
     assert (state.step, state.penalises) == (step, True)
     state.go_to_a_whole_step()
@@ -97,7 +97,7 @@ def test_optimizers_hold_all_of_their_network(build, name, kind, expected):
 
 
 def test_ccsr_learns_at_its_share_of_the_generators_rate(build):
-    state = build("training.lr_g=0.01", "ccsr.mode=refine", "ccsr.rate=0.25")
+    state = build("training.lr_g=0.01", "ccsr.mode=refine", "ccsr.lr_multiplier=0.25")
     of_ccsr = {id(p) for p in state.generator.refinement.parameters()}
     for group in state.optimizer_g.param_groups:
         refines = {id(p) in of_ccsr for p in group["params"]}

@@ -549,8 +549,8 @@ def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_s
 
 
 @pytest.mark.parametrize("name", ["smoke", "refine"])
-def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, name):
-    overrides = "discriminator.coarse_steps=3", "data.alpha=judge", "nerf.perturb=true"
+def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, name):
+    overrides = "discriminator.low_res_steps=3", "data.alpha=judge", "nerf.perturb=true"
     state = TrainState(request.getfixturevalue(name)(*overrides), torch.device("cpu"), 2, 3)
     seen = []
     state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()))
@@ -577,7 +577,7 @@ def test_coarse_steps_have_half_as_many_pixels_along_each_side(request, cut_outs
     ids=("consistency", "16 rays", "fine", "patches", "projected"),
 )
 def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
-    state = TrainState(refine("discriminator.coarse_steps=1", "data.alpha=judge", *overrides), torch.device("cpu"), 2, 3)
+    state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=judge", *overrides), torch.device("cpu"), 2, 3)
     for sides in ({8}, {16}):
         seen = set()
         hook = state.discriminator.register_forward_pre_hook(lambda _, given, seen=seen: seen.add(given[0].shape[-1]))
@@ -590,7 +590,7 @@ def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overri
 
 @pytest.mark.parametrize("use_amp", ["false", "true"])
 def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels, three_threads, use_amp):
-    overrides = "discriminator.coarse_steps=2", "data.alpha=judge", f"training.use_amp={use_amp}"
+    overrides = "discriminator.low_res_steps=2", "data.alpha=judge", f"training.use_amp={use_amp}"
 
     def taken(n, saved=None):
         state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)

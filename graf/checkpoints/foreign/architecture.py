@@ -284,7 +284,7 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
     side = PATCH_SIZES[len(convs) - 3] // (scale if mode == "refine" else 1)  # rays
     label_head = "class_head.weight"
     coarse = next((name for name in weights if name.startswith("coarse_entry.")), "")
-    n_coarse = prior.discriminator.coarse_steps or Config().discriminator.coarse_steps
+    n_coarse = prior.discriminator.low_res_steps or Config().discriminator.low_res_steps
     told = conditioned | {
         "discriminator.architecture": Finding("graf", first),
         "data.alpha": Finding("judge" if channels in (4, 7) else "ignore", first),
@@ -292,7 +292,7 @@ def _discriminator(weights: Weights, prior: Config, findings: Findings) -> Findi
         "discriminator.norm": Finding("none" if first.rsplit(".", 1)[0] + ".bias" in weights else "instance", first),
         "discriminator.spectral_norm": Finding(first.endswith("_orig"), first),
         "discriminator.dual": Finding(dual, first),
-        "discriminator.coarse_steps": Finding(n_coarse, coarse, certain=False) if coarse else Finding(0, "no coarse_entry"),
+        "discriminator.low_res_steps": Finding(n_coarse, coarse, certain=False) if coarse else Finding(0, "no coarse_entry"),
         "discriminator.label_loss": Finding("MCE" if label_head in weights else "none", label_head),
         "ray_sampler.rays_per_patch": Finding(side**2, last, mode == "none" and "ccsr.mode" in findings),
     }
