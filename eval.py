@@ -27,9 +27,7 @@ def parser() -> argparse.ArgumentParser:
         job.flag.add_to(what)
     p.add_argument("--config", type=Path, help="YAML file of the run, or of a --checkpoint")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.samples_per_ray=64")
-    p.add_argument(
-        "--run", type=Path, help="a run's folder; by default that of the config, and of configs/default.yaml without one"
-    )
+    p.add_argument("--run", type=Path, help="a run's folder; by default the run of --config, else results/default")
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
     p.add_argument("--partial", action="store_true", help="load those of the checkpoint's weights that fit the config")
     for flag in shared_flags():
@@ -84,10 +82,10 @@ def refuse_unused(args: argparse.Namespace) -> None:
         ignoring = [job for job in asked if flag not in job.flags and not job.elsewhere]
         if not taking:
             taken_by = names(job for job in JOBS if flag in job.flags)
-            raise GrafError(f"--{flag.name}: {flag.unused or f'changes nothing of {names(asked)}; it is for {taken_by}'}")
+            raise GrafError(f"--{flag.name}: {flag.unused or f'has no effect on {names(asked)}; use it with {taken_by}'}")
         if flag.general and ignoring:
             raise GrafError(
-                f"--{flag.name}: changes nothing of {names(ignoring)}, which is asked for beside {names(taking)}; ask for them "
+                f"--{flag.name}: has no effect on {names(ignoring)}, which is asked for beside {names(taking)}; ask for them "
                 "one after the other"
             )
     if args.invert and (sampled := names(job for job in asked if job.sampled)):

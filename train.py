@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         help="YAML file, or one of configs/ by name; by default configs/default.yaml, from which all others start",
     )
     add_run_flags(p)
-    p.add_argument("--partial", action="store_true", help="with --resume FILE: a new run from those of its weights that fit")
+    p.add_argument("--partial", action="store_true", help="with --resume FILE: start a new run from weights whose shapes match")
     return p
 
 

@@ -153,7 +153,7 @@ class Evaluation:
         """That of --estimator. Raises GrafError where there is none and --metrics pose needs it, or where nothing uses it."""
         flags = self.flags
         if flags.estimator and not (flags.invert or "pose" in (flags.metrics or ())):
-            raise GrafError("--estimator: changes nothing of these metrics; it is for --metrics pose and --invert")
+            raise GrafError("--estimator: has no effect on these metrics; use it with --metrics pose or --invert")
         if flags.estimator:
             estimator = load_estimator(flags.estimator, choose_device(flags.device))
             if doubts := doubt(estimator):

@@ -100,7 +100,7 @@ ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by de
 PLAIN = Flag("plain", "sheets without captions, in the pixels as rendered", default=False)
 STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES), general=True)
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
-MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where silhouettes agree with opacity", float)
+MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where its silhouettes best match rendered opacity", float)
 TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered back for a check", default=False)
 DUMP_SAMPLES = Flag(
     "dump_samples",

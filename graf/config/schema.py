@@ -76,7 +76,7 @@ class DataConfig:
     vmax: float = key(0.47, "... to", 0, 1, explained=_polar)  # 87 degrees
     v: tuple[float, ...] = key(
         (0.5, 0.4, 0.3, 0.2),
-        "polar position of each elevation label, in the order of their rank; toy_cars: vmin..vmax is cut into as many bins",
+        "one v per prefix of the file names, smallest prefix first; toy_cars: vmin..vmax is cut into as many bins",
         0,
         1,
         explained=_polar,
@@ -85,7 +85,7 @@ class DataConfig:
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
     alpha: Literal["auto", "ignore", "judge"] = key(
         "auto",
-        "`judge`: the discriminator sees opacity too, a fourth channel, in photographs transparency; `ignore`: colours only; "
+        "`judge`: the discriminator sees RGBA, rendered opacity against the images' alpha; `ignore`: colours only; "
         "`auto`: judge where all photographs have it, as toy cars do",
     )
     on_bad_file: Literal["error", "skip"] = key(
@@ -226,7 +226,7 @@ class DiscriminatorConfig:
     architecture: Literal["graf", "projected"] = key(
         "graf",
         "`graf`: convolutions that learn from these images alone; `projected`: heads on the features of a frozen "
-        "EfficientNet-Lite0 (Projected GAN), which learn in fewer steps of twice the time",
+        "EfficientNet-Lite0 (Projected GAN), which learn in fewer steps, each twice as slow",
     )
     ndf: int = key(32, "graf: base width", 2, 1024)
     norm: Literal["instance", "none"] = key("none", "graf: normalisation between layers (GRAF: instance)")
@@ -234,7 +234,7 @@ class DiscriminatorConfig:
     hflip: bool = key(False, "mirror what the discriminator sees at random")
     condition: Literal["none", "class", "class_and_pose"] = key(
         "class_and_pose",
-        "what it knows of an image, by projection; data without cameras makes it class, or none where there is one class",
+        "what it knows of an image, by projection; falls back to class where poses are missing, or to none with one class",
     )
     dual: bool = key(False, "refine, graf: it also sees the low-resolution image, enlarged (EG3D's dual discrimination)")
     blur_sigma: float = key(
@@ -280,7 +280,7 @@ class RunTrainingConfig:
     monitoring: Literal["tensorboard", "wandb", "none"] = key(
         "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
     )
-    print_every: int = key(10, "steps between lines in metrics.jsonl; 0 never, as for all cadences", 0)
+    print_every: int = key(10, "steps between lines in metrics.jsonl; 0 = off, as for all *_every keys", 0)
     save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)

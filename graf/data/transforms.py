@@ -89,7 +89,7 @@ def _read_folder(folder: Path, class_index: int) -> tuple[list[Item], list[Fault
             items.append(Item(image, class_index, **camera))
     if ignored:
         log.warning(
-            "%s: %s not heeded; images are taken as undistorted, the optical axis at their centre",
+            "%s: ignoring %s; images are taken as undistorted, the optical axis at their centre",
             file,
             ", ".join(sorted(ignored)),
         )

@@ -128,7 +128,7 @@ def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) 
 
 
 def _gradients_of_parts(config: Config, network: nn.Module, n_threads: int) -> int:
-    """Those that wait to be added to the step's: one set per thread."""
+    """Bytes of per-thread gradients awaiting summation."""
     at_once = config.images_at_once == config.training.batch_size and n_threads == 1
     return 0 if at_once else n_threads * _weights(network, learning=True)
 

@@ -1,4 +1,4 @@
-"""Features of a network that has seen the world, and a perceptual distance of images by them: differentiable, and offline.
+"""Features of a frozen ImageNet network, and a perceptual distance of images by them: differentiable, and offline.
 
 The network is the packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics use too.
 """

@@ -1,4 +1,4 @@
-"""The projected discriminator: it judges an image by what a network that has seen the world makes of it (Sauer et al. 2021).
+"""The projected discriminator: it judges an image by its features in a frozen ImageNet network (Sauer et al. 2021).
 
 Legend: B images, K their side in pixels; a stage is a depth of the frozen network, with features (B, C, s, s).
 """

@@ -27,17 +27,17 @@ WITH_SMALLEST = (*FAILURES, OutOfMemory)  # for a caller that can do with less, 
 
 @dataclass
 class Attempt:
-    """What became of a block of `attempt`: `ran_out` is how memory ran out in it, empty where it came to its end."""
+    """The outcome of a block of `attempt`: `ran_out` is the error message of an out-of-memory, or "" on success."""
 
     ran_out: str = ""
 
 
 @contextlib.contextmanager
 def attempt(processes: Processes = ALONE, failures: tuple[type[Exception], ...] = FAILURES) -> Iterator[Attempt]:
-    """A block that all processes of a run finish, or none: memory that runs out in one of them runs out in all.
+    """Run a block; if any rank runs out of memory, all ranks report it.
 
-    That ends the block, not the run, and the Attempt tells it. An error of another class than `failures` is raised:
-    OutOfMemory, by default, is for a caller that cannot take smaller pieces.
+    That ends the block, not the run. An error of another class than `failures` is raised: OutOfMemory, by default, is for a
+    caller that cannot take smaller pieces.
     """
     outcome = Attempt()
     try:
@@ -179,7 +179,7 @@ class Guard:
         if self.run.processes.first and self.saved_step != self.run.step:
             self.optional("checkpoint", self._save)
             if self.saved_step != self.run.step:
-                raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the one before it is as it was")
+                raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the previous checkpoint is intact")
 
     def _finish_before(self, error: Exception) -> None:
         """`finish` where an error ends the run: trouble with the checkpoint is logged and does not hide that error.

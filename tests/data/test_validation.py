@@ -153,7 +153,7 @@ def test_what_is_not_heeded_of_a_camera_is_said(tmp_path, caplog):
     assert not caplog.text
     put_transforms(tmp_path, frames, w=100, h=100, cx=53, cy=50, k1=0.1)
     build_dataset(config(tmp_path))
-    assert "transforms.json: cx, cy, k1 not heeded" in caplog.text
+    assert "transforms.json: ignoring cx, cy, k1" in caplog.text
 
 
 def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog):

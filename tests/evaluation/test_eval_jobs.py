@@ -360,7 +360,7 @@ def test_a_new_job_is_one_entry(evaluation, monkeypatch, capsys):
     fog = Job(program.Flag("fog", "draw fog"), lambda evaluation: [Path(f"fog_{evaluation.flags.fog_depth}")], (depth,))
     monkeypatch.setattr(program, "JOBS", (fog, *program.JOBS))
     assert "draw fog" in program.parser().format_help()
-    with pytest.raises(GrafError, match="--fog_depth: changes nothing of --mesh; it is for --fog"):
+    with pytest.raises(GrafError, match="--fog_depth: has no effect on --mesh; use it with --fog"):
         program.refuse_unused(program.parser().parse_args(["--mesh", "--fog_depth", "4"]))
     asked = program.asked_jobs(program.parser().parse_args(["--mesh", "--fog", "--fog_depth", "4"]))
     assert [job.name for job in asked] == ["fog", "mesh"]

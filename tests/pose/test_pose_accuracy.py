@@ -165,5 +165,5 @@ def test_an_estimator_that_nothing_uses_is_refused(tmp_path):
     weights = str(ROOT / "weights" / "toy_cars.safetensors")
     arguments = ["eval.py", "--checkpoint", weights, "--device", "cpu", "--out", str(tmp_path / "out")]
     said = call(*arguments, "--metrics", "haze", "--estimator", "results/pose", cwd=tmp_path, status=2)
-    assert "it is for --metrics pose and --invert" in said
+    assert "use it with --metrics pose or --invert" in said
     assert "name a run of train_pose.py with --estimator" in call(*arguments, "--metrics", "pose", cwd=tmp_path, status=2)
