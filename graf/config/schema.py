@@ -271,7 +271,7 @@ class RunTrainingConfig:
     grad_clip: float = key(0.0, "largest gradient norm of a network; 0 for no limit", 0)
     use_amp: bool = key(False, "mixed precision (`--use_amp`)")
     amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
-        "auto", "auto: bfloat16 where the processor multiplies it, else float16 on GPUs with tensor cores, else float32"
+        "auto", "auto: bfloat16 where the CPU multiplies it, else float16 on GPUs with tensor cores, else float32"
     )
     max_hours: float = key(0.0, "end the run, to be continued, after so many hours; 0 for no limit", 0)
     max_bad_steps: int = key(
