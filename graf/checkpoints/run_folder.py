@@ -75,6 +75,14 @@ def run_checkpoints(run_dir: Path) -> list[Path]:
     return [newest] * newest.exists() + sorted(others, key=_saved, reverse=True)
 
 
+def lost_checkpoints(run_dir: Path) -> list[str]:
+    """Names in a run's folder of damaged checkpoints that were set aside, and of records whose checkpoint is gone."""
+    names = [path.relative_to(run_dir) for folder in ("", *FOLDERS) for path in (run_dir / folder).glob("model*.damaged")]
+    records = [path for folder in ("", *FOLDERS) for path in (run_dir / folder).glob("model*.pt.json")]
+    names += [path.relative_to(run_dir) for path in records if not path.with_suffix("").exists()]
+    return sorted(map(str, names))
+
+
 def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
     """The newest complete checkpoint of a run, None where the run has none at all. Those passed over are logged.
 

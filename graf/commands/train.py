@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import shlex
@@ -15,11 +16,11 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.foreign.recognition import recognise, stored_config
 from graf.checkpoints.generator_loading import as_trained
-from graf.checkpoints.run_folder import newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.config import Config, RunConfig, config_to_dict, is_set
+from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, remove_run_leftovers, run_checkpoints
+from graf.config import Config, RunConfig, config_to_dict, is_set, load_config
 from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
-from graf.errors import CheckpointError, RunFolderError
+from graf.errors import CheckpointError, ConfigError, RunFolderError
 from graf.evaluation.extractors import choose_extractor
 from graf.evaluation.results import summary
 from graf.memory.budget import keep_to
@@ -29,7 +30,7 @@ from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import not_worth_a_run, write_text
+from graf.runtime.files import json_rows, not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
 from graf.runtime.limits import GB
@@ -48,6 +49,7 @@ import yaml
 
 log = logging.getLogger("graf")
 
+CONFIG_FILE, ROWS_FILE = "config.yaml", "metrics.jsonl"
 PEAKS = {"host_bytes": "host", "reserved_bytes": "card"}  # in memory.jsonl, whose memory they are
 
 
@@ -97,9 +99,7 @@ def set_up(args: argparse.Namespace, read_config: Callable[[], RunConfig]) -> It
                 record_history(device)  # from here on, so that the networks' own memory has one
             if writes:
                 remove_run_leftovers(config.run_dir)
-            checkpoint = processes.broadcast(
-                lambda: find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
-            )
+            checkpoint = processes.broadcast(lambda: checkpoint_of(args, config))
             yield Setup(config, checkpoint, device, processes, interruption)
 
 
@@ -124,6 +124,8 @@ def announce(state: RunState, dataset: Views) -> tuple[float, int]:
     """Log what is trained, and write config.yaml. Returns the time and the step at which this session begins."""
     config = state.config
     if state.processes.first:
+        if state.step == 0 and not run_checkpoints(config.run_dir):
+            keep_earlier_files(config)
         write_config(config)
     log.info(
         "training on %d images on %s until step %d, into %s",
@@ -143,7 +145,7 @@ def end(state: RunState, interruption: Interruption, began: tuple[float, int], r
         return interruption.exit_status
     if not state.processes.first:
         return 0
-    if (config.run_dir / "metrics.jsonl").is_file():  # else no row could be written
+    if (config.run_dir / ROWS_FILE).is_file():  # else no row could be written
         with not_worth_a_run("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
     seconds, steps = time.monotonic() - began[0], state.step - began[1]
@@ -246,6 +248,54 @@ def note_data(state: RunState, dataset: Views) -> None:
     state.data_fingerprint = dataset.fingerprint
 
 
+def checkpoint_of(args: argparse.Namespace, config: RunConfig) -> Path | None:
+    """`find_checkpoint` by the flags of a run, in a folder that it may write to."""
+    require_free_folder(config, is_new=args.partial or args.resume in ("auto", "none"))
+    return find_checkpoint(args.resume, config.run_dir, args.partial, set_aside=not args.dry_run)
+
+
+def require_free_folder(config: RunConfig, is_new: bool) -> None:
+    """Raises CheckpointError where the run's folder has no checkpoint but files that no run wrote, or, for a new run, signs of
+    checkpoints that are gone. A run that was killed before its first checkpoint leaves neither.
+    """
+    run_dir = config.run_dir
+    if run_checkpoints(run_dir):
+        return
+    # Files of the user's own
+    config_file, rows_file = run_dir / CONFIG_FILE, run_dir / ROWS_FILE
+    foreign, began = [], config
+    try:
+        began = load_config(config_file, schema=type(config)) if config_file.is_file() else config
+    except ConfigError:
+        foreign.append(config_file.name)
+    last_step = last_logged_step(rows_file)
+    if last_step is None:
+        foreign.append(rows_file.name)
+    if foreign:
+        raise CheckpointError(
+            f"{run_dir}: holds {' and '.join(foreign)}, which no such run wrote and this one would write over; move what is "
+            "there elsewhere, or name another folder with --set expname=..."
+        )
+    # A run's history
+    save_every, lost = began.training.save_every, lost_checkpoints(run_dir)
+    if is_new and (lost or 0 < save_every < last_step):
+        goes_to = f"{rows_file.name} goes to step {last_step}" if last_step else "a run was saved here"
+        traces = f" ({', '.join(lost)} {'is' if len(lost) == 1 else 'are'} left)" if lost else ""
+        raise CheckpointError(
+            f"{run_dir}: {goes_to}, but there is no checkpoint that can be read{traces}; put one back, or name another folder "
+            "with --set expname=..."
+        )
+
+
+def last_logged_step(rows_file: Path) -> int | None:
+    """The last step of a metrics.jsonl, 0 where there is no row or no such file; None where it holds no row but other text."""
+    if not rows_file.is_file():
+        return 0
+    with rows_file.open("rb") as file:
+        steps = [row["step"] for row in json_rows(file) if isinstance(row.get("step"), int)]
+    return max(steps, default=None if rows_file.stat().st_size else 0)
+
+
 def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside: bool = False) -> Path | None:
     """The checkpoint to continue from, or None for a new run; `partial`: a new run from a checkpoint's weights.
 
@@ -256,7 +306,7 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
         raise CheckpointError("--partial: starts from a file's weights that fit; name it with --resume FILE")
     if resume == "auto":
         return newest_checkpoint(run_dir, set_aside)
-    if (resume == "none" or partial) and ((run_dir / "config.yaml").exists() or held):
+    if (resume == "none" or partial) and ((run_dir / CONFIG_FILE).exists() or held):
         raise CheckpointError(
             f"{run_dir}: holds a run already, and --{'partial' if partial else 'resume none'} starts a new one; "
             "continue it with --resume auto, or name another folder with --set expname=..."
@@ -290,11 +340,31 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
     )
 
 
+def keep_earlier_files(config: RunConfig) -> None:
+    """Before a new run writes its own: rename metrics.jsonl of a run that had no checkpoint yet, and a config.yaml written by
+    hand, to config.yaml.1, ... Raises RunFolderError where that fails."""
+    typed, rows_file = config.run_dir / CONFIG_FILE, config.run_dir / ROWS_FILE
+    is_typed = typed.is_file() and typed.read_text(encoding="utf-8") != as_written(load_config(typed, schema=type(config)))
+    for path, is_kept in ((typed, is_typed), (rows_file, last_logged_step(rows_file) != 0)):
+        if is_kept:
+            kept = next(file for i in itertools.count(1) if not (file := path.with_name(f"{path.name}.{i}")).exists())
+            try:
+                path.rename(kept)
+            except OSError as error:
+                raise RunFolderError(f"{path}: cannot be renamed to {kept.name} ({error}), which keeps it; move it") from None
+            log.warning("%s: was here before this run, which begins at step 0; kept as %s", path, kept.name)
+
+
+def as_written(config: RunConfig) -> str:
+    """The text of a run's config.yaml: every key."""
+    return yaml.safe_dump(config_to_dict(config), sort_keys=False)
+
+
 def write_config(config: RunConfig) -> None:
     """config.yaml of the run's folder: every key, as it is trained with. Raises RunFolderError for a new run's."""
-    path = config.run_dir / "config.yaml"
+    path = config.run_dir / CONFIG_FILE
     try:
-        write_text(path, yaml.safe_dump(config_to_dict(config), sort_keys=False))
+        write_text(path, as_written(config))
     except OSError as error:
         if not path.exists():
             raise RunFolderError(

@@ -1,7 +1,9 @@
 """What train.py continues, and with what."""
 
+import json
+
 from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
-from graf.commands.train import continued
+from graf.commands.train import continued, keep_earlier_files, require_free_folder, write_config
 from graf.errors import CheckpointError
 from graf.training.state import TrainState
 
@@ -18,3 +20,100 @@ def test_a_run_on_toy_cars_does_not_go_on_with_photographs_unless_it_is_named(sm
         continued(photographs, tmp_path / NEWEST, named=False)
     assert continued(photographs, tmp_path / NEWEST, named=True).data.alpha == "judge"
     assert continued(photographs, None, named=False) == photographs
+
+
+@pytest.fixture
+def new_run(smoke, tmp_path):
+    """The config of a run in an empty folder, whose checkpoints come every 10 steps."""
+    config = smoke(f"training.outdir={tmp_path}", "expname=run", "training.save_every=10")
+    config.run_dir.mkdir()
+    return config
+
+
+def rows_to(step):
+    return "".join(json.dumps({"step": i, "loss_d": 1.0}) + "\n" for i in range(1, step + 1))
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"config.yaml": "my: notes\n"}, "holds config.yaml, which no such run wrote"),
+        ({"metrics.jsonl": "precious\n"}, "holds metrics.jsonl, which"),
+        ({"config.yaml": "my: notes\n", "metrics.jsonl": '{"mine": 1}\n'}, "holds config.yaml and metrics.jsonl, which"),
+    ],
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_files_that_no_run_wrote_are_refused(new_run, files, named, is_new):
+    for name, text in files.items():
+        (new_run.run_dir / name).write_text(text)
+    with pytest.raises(CheckpointError, match=named + ".*move what is there elsewhere, or name another folder"):
+        require_free_folder(new_run, is_new)
+    assert contents(new_run.run_dir) == files
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"metrics.jsonl": rows_to(24)},
+            "metrics.jsonl goes to step 24, but there is no checkpoint that can be read; put one back",
+        ),
+        (
+            {"metrics.jsonl": rows_to(20), "model.pt.damaged": ""},
+            r"goes to step 20, but there is no checkpoint that can be read \(model.pt.damaged is left\); put one back",
+        ),
+        ({"model.pt.damaged": "", "model.pt.json": "{}"}, r"saved here, .* \(model.pt.damaged, model.pt.json are left\)"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(new_run, files, said):
+    write_config(new_run)
+    for name, text in files.items():
+        (new_run.run_dir / name).write_text(text)
+    with pytest.raises(CheckpointError, match=said):
+        require_free_folder(new_run, is_new=True)
+    require_free_folder(new_run, is_new=False)  # --resume FILE puts one back
+    (new_run.run_dir / NEWEST).touch()
+    require_free_folder(new_run, is_new=True)
+
+
+@pytest.mark.parametrize("last_step", [0, 3, 10])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again_and_keeps_its_rows(new_run, last_step, caplog):
+    """At step 10 it was killed while the checkpoint was written."""
+    write_config(new_run)
+    before = contents(new_run.run_dir)
+    rows = {"metrics.jsonl": rows_to(last_step)} if last_step else {}
+    for name, text in rows.items():
+        (new_run.run_dir / name).write_text(text)
+    for begun in (1, 2):
+        require_free_folder(new_run, is_new=True)
+        keep_earlier_files(new_run)
+        assert contents(new_run.run_dir) == before | {f"{name}.{begun}": text for name, text in rows.items()}
+        before = contents(new_run.run_dir)
+        for name, text in rows.items():
+            (new_run.run_dir / name).write_text(text)
+    assert ("metrics.jsonl: was here before this run, which begins at step 0; kept as metrics.jsonl.2" in caplog.text) == bool(
+        rows
+    )
+
+
+def test_the_cadence_that_counts_is_that_of_the_run_that_was_killed(new_run, smoke):
+    write_config(new_run)
+    (new_run.run_dir / "metrics.jsonl").write_text(rows_to(9))
+    overrides = (f"training.outdir={new_run.run_dir.parent}", "expname=run")
+    require_free_folder(smoke(*overrides, "training.save_every=5"), is_new=True)
+    write_config(smoke(*overrides, "training.save_every=0"))  # no checkpoint before the end
+    (new_run.run_dir / "metrics.jsonl").write_text(rows_to(99))
+    require_free_folder(new_run, is_new=True)
+
+
+def test_a_config_that_was_typed_in_the_folder_of_its_run_is_kept(new_run, caplog):
+    typed = "# mine\nexpname: run\n"
+    (new_run.run_dir / "config.yaml").write_text(typed)
+    require_free_folder(new_run, is_new=True)
+    keep_earlier_files(new_run)
+    assert contents(new_run.run_dir) == {"config.yaml.1": typed}
+    assert "config.yaml: was here before this run" in caplog.text

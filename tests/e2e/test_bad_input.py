@@ -105,6 +105,21 @@ def test_damaged_checkpoint(refused, tmp_path):
     assert "model.pt" in refused("eval.py", "--checkpoint", "model.pt")
 
 
+def test_a_folder_with_files_of_the_users_own(refused, tmp_path):
+    (tmp_path / "results" / "notes").mkdir(parents=True)
+    (tmp_path / "results" / "notes" / "config.yaml").write_text("my: notes")
+    (tmp_path / "results" / "notes" / "metrics.jsonl").write_text("precious")
+    said = refused("train.py", "--config", "smoke", "--device", "cpu", "--set", "expname=notes")
+    assert "results/notes: holds config.yaml and metrics.jsonl, which no such run wrote" in said
+
+
+def test_a_run_without_its_checkpoints(refused, tmp_path):
+    (tmp_path / "results" / "smoke").mkdir(parents=True)
+    (tmp_path / "results" / "smoke" / "metrics.jsonl").write_text('{"step": 20, "loss_d": 1.0}\n')
+    said = refused("train.py", "--config", "smoke", "--device", "cpu")
+    assert "results/smoke: metrics.jsonl goes to step 20, but there is no checkpoint" in said
+
+
 def test_height_beyond_the_zenith(refused):
     assert "--elevations" in refused("eval.py", "--elevations", "120")
 
