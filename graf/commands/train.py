@@ -73,7 +73,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> in
             with anomaly_checks(args, state):
                 dry_run(state, dataset)
             return 0
-        if is_done(state, setup.checkpoint):
+        if is_done(state, setup.checkpoint, args.resume):
             return 0
         # Train
         began = announce(state, dataset)
@@ -108,14 +108,21 @@ def anomaly_checks(args: argparse.Namespace, state: RunState) -> contextlib.Abst
     return anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
 
 
-def is_done(state: RunState, checkpoint: Path | None) -> bool:
-    """Whether the run has taken all its steps already, which is logged."""
-    done = state.step >= state.config.training.max_steps
-    if done:
+def is_done(state: RunState, checkpoint: Path | None, resume: str) -> bool:
+    """Whether the run has taken all its steps already, which is logged. resume: that flag, of which a file is continued in any
+    folder."""
+    max_steps = state.config.training.max_steps
+    done = state.step >= max_steps
+    if done and resume == "auto":
         log.info(
             "%s is at step %d already; a higher --max_steps trains on, --set expname=NAME begins another run",
             checkpoint,
             state.step,
+        )
+    elif done:
+        log.info(
+            "nothing was trained: %s is at step %d already, and --max_steps is %d; a higher one trains on from there",
+            *(checkpoint, state.step, max_steps),
         )
     return done
 

@@ -32,7 +32,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
             with anomaly_checks(args, state):
                 dry_run(state, splits)
             return 0
-        if is_done(state, setup.checkpoint):
+        if is_done(state, setup.checkpoint, args.resume):
             return 0
         # Train, and draw the newest validation however it ends
         began = announce(state, splits.training)

@@ -117,6 +117,16 @@ def test_a_finished_run_says_so(folder):
     assert "already; a higher --max_steps trains on, --set expname=NAME begins another run" in said
 
 
+def test_a_named_checkpoint_with_too_few_steps_to_go_says_so(folder, tmp_path):
+    """Another expname is no advice: the checkpoint would be continued there too."""
+    checkpoint = folder / "results" / "smoke" / NEWEST
+    more = ("--resume", str(checkpoint), "--set", "expname=fresh")
+    said = call("train.py", *SMOKE, "--use_amp", *more, "--max_steps", "3", cwd=tmp_path)
+    assert f"nothing was trained: {checkpoint} is at step 4 already, and --max_steps is 3; a higher one trains on" in said
+    assert "--set expname" not in said
+    assert not (tmp_path / "results" / "fresh").exists()
+
+
 def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):
     said = call("train.py", *SMOKE, "--dry-run", "--set", "training.accumulation_steps=2", cwd=tmp_path)
     assert "parameters" in said
