@@ -9,6 +9,7 @@ running anywhere else.
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -67,9 +68,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             if _read(path) == me:
                 break
     except OSError as error:
-        raise RunFolderError(
-            f"{run_dir}: cannot be written ({error}); make room, or choose another folder with --set training.outdir=..."
-        ) from None
+        raise RunFolderError(_why_not_writable(run_dir, error)) from None
     try:
         yield
     finally:
@@ -78,6 +77,19 @@ def run_lock(run_dir: Path) -> Iterator[None]:
                 path.unlink()
             if made:
                 run_dir.rmdir()  # refuses unless it is empty
+
+
+def _why_not_writable(run_dir: Path, error: OSError) -> str:
+    """What is wrong with the folder, and the cure."""
+    at_fault = next(filter(os.path.exists, (run_dir, *run_dir.parents)), run_dir)
+    elsewhere = "choose another folder with --set training.outdir=..."
+    if not at_fault.is_dir():
+        key = "expname" if at_fault == run_dir else "training.outdir"
+        return f"{at_fault}: is a file, not a folder; move it, or name another folder with --set {key}=..."
+    if isinstance(error, PermissionError):
+        return f"{at_fault}: no permission to write in this folder; have it granted, or {elsewhere}"
+    room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{run_dir}: cannot be written ({error}); {room}{elsewhere}"
 
 
 def _create(path: Path, me: Holder) -> bool:

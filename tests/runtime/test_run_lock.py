@@ -169,9 +169,31 @@ def test_a_file_that_is_no_lock_is_not_taken_for_a_stale_one(tmp_path, content):
     assert (tmp_path / NAME).read_text() == content
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
+@pytest.mark.parametrize(("run_dir", "key"), [("file", "expname"), ("file/run", "training.outdir")])
+def test_a_file_in_the_place_of_the_folder_is_named_with_the_key_to_change(tmp_path, run_dir, key):
     (tmp_path / "file").touch()
-    with pytest.raises(GrafError, match="cannot be written"), run_lock(tmp_path / "file" / "run"):
+    with (
+        pytest.raises(RunFolderError, match=f"file: is a file, not a folder; .* --set {key}=") as caught,
+        run_lock(tmp_path / run_dir),
+    ):
+        pass
+    assert "make room" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, r"no permission to write in this folder; have it granted, or choose another folder with --set"),
+        (errno.ENOSPC, r"run: cannot be written \(.*\); make room, or choose another folder with --set"),
+        (errno.EROFS, r"run: cannot be written \(.*\); choose another folder with --set"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_an_error_with_fitting_advice(tmp_path, monkeypatch, number, advice):
+    def refused(*_arguments, **_options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(RunFolderError, match=advice), run_lock(tmp_path / "run"):
         pass
 
 
