@@ -7,6 +7,7 @@ names the file, and every key that is unknown, of a wrong type or out of range.
 import dataclasses
 import itertools
 import json
+import logging
 import math
 import os
 import typing
@@ -22,6 +23,8 @@ from graf.config.strict import NAME_IN_UTF_8, build, expanded, leaves, one_line,
 from graf.errors import ConfigError
 
 import yaml
+
+log = logging.getLogger("graf")
 
 LARGEST_FILE = 2**20  # characters of a config
 C = typing.TypeVar("C", bound=RunConfig)
@@ -88,10 +91,12 @@ def _typed(overrides: typing.Sequence[str]) -> str:
     return " ".join(" ".join([flag, *texts]) if flag == "--set" else flag for flag, texts in groups)
 
 
-def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = ()) -> list[tuple[dict, str]]:
+def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), heir: str = "") -> list[tuple[dict, str]]:
     """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
-    name."""
-    raw = read_yaml(path)
+    name. heir: the file that inherits from this one, and the key, as a fault names them."""
+    raw = read_yaml(path, heir)
+    if not raw and path.stat().st_size == 0:
+        log.warning("%s: is empty, so every key keeps its default", one_line(str(path)))
     raw, is_graf = translate(raw, str(path)) if schema is Config else (translate_names(raw, str(path)), False)
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
@@ -102,11 +107,14 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = ()) ->
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
     if parent == "default.yaml":
         return [(raw, str(path))]
-    return [*_layers(find_config(parent, path.parent), schema, (*seen, path.resolve())), (raw, str(path))]
+    inherited = _layers(
+        find_config(parent, path.parent), schema, (*seen, path.resolve()), f"{one_line(str(path))}: inherit_from: "
+    )
+    return [*inherited, (raw, str(path))]
 
 
-def read_yaml(path: Path) -> dict:
-    """The mapping in a YAML file. Raises ConfigError where there is none."""
+def read_yaml(path: Path, named_in: str = "") -> dict:
+    """The mapping in a YAML file. Raises ConfigError where there is none, which begins with where a missing one is named."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(LARGEST_FILE + 1)
@@ -115,7 +123,9 @@ def read_yaml(path: Path) -> dict:
         raw = yaml.load(text, _PlainLoader)
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
-        raise ConfigError(f"{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}") from None
+        raise ConfigError(
+            f"{named_in}{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}"
+        ) from None
     except IsADirectoryError:
         raise ConfigError(f"{one_line(str(path))}: is a folder, and a config a YAML file; --data_dir takes a folder") from None
     except UnicodeDecodeError as error:

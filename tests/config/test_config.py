@@ -109,6 +109,13 @@ def test_inherit_from_looks_beside_the_file_and_then_in_configs(tmp_path):
     assert load_config(path).nerf.netdepth == 3
 
 
+def test_a_file_to_inherit_from_that_is_missing_is_told_with_the_file_that_names_it(tmp_path):
+    written(tmp_path, "inherit_from: nothere.yaml\n", "parent.yaml")
+    message = refusal(path=written(tmp_path, "inherit_from: parent.yaml\n"))
+    parent, missing = tmp_path / "parent.yaml", tmp_path / "nothere.yaml"
+    assert message.startswith(f"{parent}: inherit_from: {missing}: no such config file; ")
+
+
 def test_inherit_from_takes_a_name(tmp_path):
     assert "inherit_from must be the name of a config file, found 3" in refusal(path=written(tmp_path, "inherit_from: 3\n"))
 
@@ -409,9 +416,12 @@ def test_an_override_at_fault_is_not_blamed_on_the_file(tmp_path):
     assert "--set" in message
 
 
-def test_an_empty_file_and_empty_sections_change_nothing(tmp_path):
-    assert load_config(written(tmp_path, "")) == load_config()
+def test_an_empty_file_and_empty_sections_change_nothing(tmp_path, caplog):
     assert load_config(written(tmp_path, "data:\nnerf:\n")) == load_config()
+    assert load_config(written(tmp_path, "# expname: mine\n")) == load_config()
+    assert not caplog.text
+    assert load_config(written(tmp_path, "")) == load_config()
+    assert "mine.yaml: is empty, so every key keeps its default" in caplog.text
 
 
 def test_numbers_that_yaml_reads_as_text_are_numbers():
