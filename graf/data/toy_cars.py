@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import math
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +91,7 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
     kept = _read(file, data)
     if kept is None:
+        _require_writable(file.parent)
         log.info(
             "making %d toy cars of %d x %d pixels, once; they are kept in %s (data.datadir)",
             *(data.n_images, data.imsize, data.imsize, file.resolve()),
@@ -184,11 +186,23 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
     return kept if sound else None
 
 
+def _require_writable(folder: Path) -> None:
+    """Raises DataError where no file can be written there, which is told before the cars are made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _not_kept(folder, error) from None
+
+
+def _not_kept(folder: Path, error: Exception) -> DataError:
+    return DataError(f"{folder}: the toy cars cannot be kept there ({error}); set data.datadir to another folder")
+
+
 def _write(kept: dict[str, Tensor], file: Path) -> None:
     try:
         with whole_file(file) as temporary:
             torch.save(kept, temporary)
     except (OSError, RuntimeError) as error:  # torch.save tells a full disk by a RuntimeError
-        raise DataError(
-            f"{file.parent}: the toy cars cannot be kept there ({error}); set data.datadir to another folder"
-        ) from None
+        raise _not_kept(file.parent, error) from None

@@ -1,11 +1,13 @@
 """The toy cars: what is seen from where, depth against geometry, determinism, the kept file."""
 
 import dataclasses
+import errno
 import logging
+import tempfile
 
 from graf.camera import azimuth_and_v, focal_length, poses_at, sample_poses
 from graf.config import load_config
-from graf.data import build_dataset, raycast, settled
+from graf.data import build_dataset, raycast, settled, toy_cars
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
@@ -174,6 +176,19 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="No space left"):
         load_toy_cars(dataclasses.replace(DATA, datadir=(str(tmp_path),)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_cars_are_made(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(toy_cars, "make_toy_cars", lambda data: pytest.fail("made in full"))
+    with pytest.raises(DataError, match="file/cars: the toy cars cannot be kept there"):
+        load_toy_cars(dataclasses.replace(DATA, datadir=(str(tmp_path / "file" / "cars"),)))
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(DataError, match="cars: the toy cars cannot be kept there .*Permission denied"):
+        load_toy_cars(dataclasses.replace(DATA, datadir=(str(tmp_path / "cars"),)))
 
 
 def test_other_keys_make_another_set(tmp_path):
