@@ -86,10 +86,10 @@ def find_folders(data: DataConfig) -> Found:
             if not Path(root).is_dir():
                 faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
-            taken_before = os.path.realpath(root) in seen
+            taken_before, n_faults = os.path.realpath(root) in seen, len(faults)
             other: Counter[str] = Counter()
             found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults, other))
-            if not found and not taken_before:
+            if not found and not taken_before and len(faults) == n_faults:  # else it is told why none were found
                 cure = how_to_convert(other) if other else NAME_YOURS
                 faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it; {cure}"))
             folders += found

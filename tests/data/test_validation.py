@@ -1,5 +1,6 @@
 """Every fault of a data set is told at once, with its file and the cure."""
 
+import errno
 import json
 import logging
 import math
@@ -320,6 +321,15 @@ def test_one_fault_where_there_are_no_images(tmp_path):
     for folder, problem in (("nowhere", "no such folder"), ("heic", "no images")):
         message = faults_of(config(tmp_path / folder, **{"discriminator.condition": "class_and_pose"}))
         assert problem in message and len(message.splitlines()) == 1
+
+
+def test_one_fault_where_the_folder_cannot_be_read(tmp_path, monkeypatch):
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    message = faults_of(config(tmp_path))
+    assert "the folder cannot be read (Permission denied)" in message and len(message.splitlines()) == 1
 
 
 def test_images_of_formats_that_are_not_read_are_counted_by_suffix_and_told_once(tmp_path, caplog):
