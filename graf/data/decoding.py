@@ -17,7 +17,8 @@ UNREAD_EXTENSIONS = (  # images in formats that are not read: counted in a warni
     *(".heic", ".heif", ".avif", ".gif", ".jfif", ".jp2", ".jxl", ".psd", ".exr", ".hdr", ".tga", ".svg"),
     *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # raw files of cameras
 )
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # whatever the extension says; EPS would be run as a program
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # those of EXTENSIONS
+OPENED = (*FORMATS, "GIF")  # whatever the extension says; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: judge to compare silhouettes by; cut its object out, or set data.alpha: ignore"
 MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
@@ -77,7 +78,7 @@ def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Imag
     if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=OPENED) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return taken(ImageOps.exif_transpose(image))

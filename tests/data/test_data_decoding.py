@@ -6,7 +6,7 @@ import struct
 import zlib
 
 from graf.config import load_config
-from graf.data.decoding import MOST_PIXELS, read_image
+from graf.data.decoding import EXTENSIONS, FORMATS, MOST_PIXELS, NO_IMAGE, read_image
 
 import numpy as np
 import pytest
@@ -133,6 +133,16 @@ def test_a_damaged_file_says_what_to_do(tmp_path):
     for name in ("half.png", "text.png", "empty.png"):
         with pytest.raises(ValueError, match="cannot be read.*on_bad_file: skip"):
             read_image(tmp_path / name, DATA)
+
+
+def test_the_formats_that_a_fault_names_are_those_of_the_extensions_that_are_read(tmp_path):
+    suffixes = Image.registered_extensions()
+    assert {suffixes[extension] for extension in EXTENSIONS} == set(FORMATS)
+    assert NO_IMAGE.endswith(f"of another format than {', '.join(FORMATS)}")
+    red = np.full((8, 8, 3), (255, 0, 0), np.uint8)
+    Image.fromarray(red).save(tmp_path / "a.gif")
+    (tmp_path / "a.gif").rename(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", DATA)[:, 0, 0].tolist() == [255, 0, 0]  # whatever its name
 
 
 def test_a_few_bytes_that_say_they_are_huge_take_no_memory(tmp_path):
