@@ -88,7 +88,7 @@ def _why_not_writable(run_dir: Path, error: OSError) -> str:
         return f"{at_fault}: is a file, not a folder; move it, or name another folder with --set {key}=..."
     if isinstance(error, PermissionError):
         return f"{at_fault}: no permission to write in this folder; have it granted, or {elsewhere}"
-    room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
     return f"{run_dir}: cannot be written ({error}); {room}{elsewhere}"
 
 
