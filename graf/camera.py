@@ -9,9 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 
 from graf.config import DataConfig
+from graf.errors import GrafError
 
 import torch
 from torch import Tensor
+
+ROUNDING = 1e-5  # of `azimuth_and_v`, straight above and below
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,15 @@ def look_at_origin(position: Tensor) -> Tensor:
 
 
 def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
-    """pose_c2w (..., 3, 4) of cameras that look at the origin from azimuth_deg and v at a distance in scene units."""
+    """pose_c2w (..., 3, 4) of cameras that look at the origin from azimuth_deg and v at a distance in scene units.
+
+    Raises GrafError for v outside [0, 1]; on a GPU, where the answer would have to be waited for, it is not checked.
+    """
+    if v.device.type == "cpu" and bool(((v < -ROUNDING) | (v > 1 + ROUNDING)).any()):
+        raise GrafError(
+            f"v: from {v.min().item():g} to {v.max().item():g}, where 0 is straight above and 1 straight below; at an "
+            "elevation above the horizon it is (1 - sin(elevation)) / 2"
+        )
     direction = position_on_sphere(azimuth_deg / 360, v)
     return look_at_origin(direction * torch.as_tensor(radius).to(direction)[..., None])
 

@@ -16,6 +16,7 @@ from graf.camera import (
     sweep_poses,
     view_azimuths,
 )
+from graf.errors import GrafError
 
 import pytest
 import torch
@@ -66,6 +67,13 @@ def test_poles_have_proper_cameras(v):
 def test_straight_above_the_camera_keeps_the_worlds_x():
     pose = poses_at(torch.tensor([123.0]), torch.tensor([0.0]), 1.0)[0]
     torch.testing.assert_close(pose[:, :3], torch.eye(3))
+
+
+@pytest.mark.parametrize("v", [1.5, -0.01, 20.0])
+def test_a_polar_position_that_there_is_not_is_an_error(v):
+    with pytest.raises(GrafError, match=f"v: from {min(v, 0.5):g} to {max(v, 0.5):g}, where 0 is straight above"):
+        poses_at(torch.zeros(2), torch.tensor([0.5, v]), 3.6)
+    poses_at(torch.zeros(2), torch.tensor([-1e-7, 1 + 1e-7]), 3.6)  # as rounding leaves them
 
 
 def test_azimuth_and_v_is_the_inverse_of_poses_at():
