@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import logging
 from pathlib import Path
 
 from graf.config import config_to_dict
@@ -14,15 +15,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+log = logging.getLogger("graf")
+
 FORMAT = "graf_ccsr generator 1"
 
 
 def write_export(path: Path | str, generator: Generator, step: int, fingerprint: str = "") -> Path:
     """Write a generator's weights, and as metadata its config, step, number of classes and, where it is known, the fingerprint
-    of the data that it was trained on. Returns the path. A file that holds the same already is left as it is.
+    of the data that it was trained on. Returns the path. A file that holds the same already is left as it is; another export
+    is replaced, which the log tells.
 
-    Raises CheckpointWriteError where the file cannot be written; what the path held before is then as it was.
+    Raises CheckpointError as `require_replaceable` does, and CheckpointWriteError where the file cannot be written; what the
+    path held before is then as it was.
     """
+    require_replaceable(path)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
     embedding = generator.class_embedding
     metadata = {
@@ -35,12 +41,23 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
         metadata["data_fingerprint"] = fingerprint
     if _holds(path, weights, metadata):
         return Path(path)
+    if Path(path).exists():
+        log.info("%s: replaces an export of other weights or settings, of step %s", path, _metadata(path).get("step"))
     try:
         with whole_file(path) as temporary:
             temporary.write_bytes(save(weights, metadata))  # save_file would make it readable by its owner only
     except (OSError, SafetensorError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error})") from error
     return Path(path)
+
+
+def require_replaceable(path: Path | str) -> None:
+    """Raises CheckpointError where something is at the path that no export wrote."""
+    if Path(path).exists() and _metadata(path).get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: the generator would be written here, but this is no whole file of an earlier export; move it away, or "
+            "export under another name"
+        )
 
 
 def missing(path: Path) -> CheckpointError:
@@ -84,6 +101,15 @@ def data_fingerprint(content: dict) -> str:
     state = content.get("state")
     found = (state if isinstance(state, dict) else content).get("data_fingerprint")
     return found if isinstance(found, str) else ""
+
+
+def _metadata(path: Path | str) -> dict[str, str]:
+    """Of a safetensors file; {} for any other file."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError, ValueError):
+        return {}
 
 
 def _holds(path: Path | str, weights: dict[str, Tensor], metadata: dict[str, str]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.export import data_fingerprint, write_export
+from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import run_of
@@ -169,7 +169,8 @@ class Evaluation:
 
     @functools.cached_property
     def card(self) -> tuple[Path, Path]:
-        """The files of the model card."""
+        """The files of the model card. Raises GrafError where these or the export would replace files of others."""
+        require_replaceable(self.flags.export)
         return require_free(Path(self.flags.export))
 
     @functools.cached_property

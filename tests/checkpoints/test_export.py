@@ -103,6 +103,27 @@ def test_the_same_again_leaves_the_file_as_it_is(smoke, exported):
     assert torch.equal(next(graf.load_generator(exported).parameters()), next(same.parameters()))
 
 
+@pytest.mark.parametrize("format", [None, "pt"])
+def test_a_file_that_no_export_wrote_is_never_replaced(smoke, tmp_path, format):
+    """Neither text nor other people's tensors."""
+    path = tmp_path / "old.safetensors"
+    path.write_text("hi")
+    if format:
+        save_file({"a": torch.ones(2)}, path, {"format": format})
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match="old.safetensors: .* no whole file of an earlier export; move it away"):
+        write_export(path, Generator(smoke()), step=1)
+    assert path.read_bytes() == before
+
+
+def test_an_export_that_is_replaced_by_another_is_told(exported, caplog):
+    same = graf.load_generator(exported)
+    with caplog.at_level("INFO", "graf"):
+        write_export(exported, same, step=13)
+        write_export(exported, same, step=13)  # nothing is replaced
+    assert caplog.messages == [f"{exported}: replaces an export of other weights or settings, of step 12"]
+
+
 def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
     content = read_checkpoint(exported)
     assert checkpoint_step(content) == 12

@@ -116,6 +116,7 @@ def begins(name: str) -> Job:
         ("sweep", {"n_objects": 57}, "57: a sheet or video of 4104 images, more than memory.max_test_outputs 4096"),
         ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
         ("neighbours", {}, "no photographs"),
+        ("export", {"export": __file__}, "test_eval_jobs.py: the generator would be written here"),
     ],
 )
 def test_what_a_job_needs_is_asked_for_before_any_work(asked, monkeypatch, name, flags, message):
