@@ -28,6 +28,7 @@ from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_fo
 from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
+from graf.evaluation.own_files import make_way
 from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
 from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
 from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
@@ -113,6 +114,8 @@ class Evaluation:
                 getattr(self, need)
         files, no_surface = [], None
         for job in jobs:
+            if self.flags.out and job.names:
+                make_way(self.out, job.name, job.names)
             try:
                 files += job.run(self)
             except NoSurface as error:

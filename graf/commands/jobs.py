@@ -19,6 +19,8 @@ from graf.runtime.command_line import positive
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
+KINDS = "_(rgb|nerf|depth)"
+OBJECT_FILES = r"/(object_\d{2,}\.(ply|obj|glb)|rendered_back\.png)"
 METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd", "pose")  # mmd comes with coverage
 # What jobs need of an Evaluation, the quick first.
 NEEDS = ("trajectories", "card", "unwrapping", "photographs", "estimator", "dataset")
@@ -54,12 +56,15 @@ class Flag:
 class Job:
     """One thing that eval.py makes: the flag that asks for it, the work on an Evaluation (graf/commands/eval.py), which returns
     the files written, the other flags that it takes, and what it needs of NEEDS, so that it may fail before any work.
-    elsewhere: it writes nothing into --out. sampled: it shows sampled objects, which nobody wants of --invert."""
+    names: a regular expression of the files that it writes to --out, as `own_files.make_way` takes it; empty where the job
+    itself looks whose files are there. elsewhere: it writes no results into --out. sampled: it shows sampled objects, which
+    nobody wants of --invert."""
 
     flag: Flag
     run: Callable[[Any], list[Path]]
     flags: tuple[Flag, ...] = ()
     needs: str | None = None
+    names: str = ""
     elsewhere: bool = False
     sampled: bool = False
 
@@ -133,30 +138,35 @@ JOBS = (  # in the order in which they are done
         methodcaller("sweep"),
         flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
         needs="trajectories",
+        names=rf"sweep{KINDS}\.png|(rotation|elevation){KINDS}\.(mp4|gif)",
         sampled=True,
     ),
     Job(
         Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
         methodcaller("sheets"),
         flags=(OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
+        names=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
     ),
     Job(
         Flag("neighbours", "samples beside the nearest training images, real beside fake"),
         methodcaller("neighbours"),
         flags=(TRUNCATION, PLAIN),
         needs="dataset",
+        names=r"neighbours\.(png|json)|real_against_fake\.png",
     ),
     Job(
         Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
         methodcaller("mesh"),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
         needs="unwrapping",
+        names=f"mesh{OBJECT_FILES}",
         sampled=True,
     ),
     Job(
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),
         methodcaller("splats"),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
+        names=f"splats{OBJECT_FILES}",
         sampled=True,
     ),
     Job(

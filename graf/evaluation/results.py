@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from graf.config import Config, config_to_dict, flat
 from graf.config.foreign import FIRST_VALUES, OLDER_NAMES, OLDER_VALUES
-from graf.runtime.files import read_object, write_text
+from graf.runtime.files import read_object, set_aside, write_text
 
 log = logging.getLogger("graf")
 
@@ -142,9 +141,8 @@ class ResultFile:
         found = self._content()
         content = self._kept_of(found) | identity | result
         if file.exists() and (reason := self._reason_to_part(found, content)):
-            aside = next(path for i in itertools.count(1) if not (path := file.with_stem(f"{file.stem}_{i}")).exists())
-            file.rename(aside)
-            log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside.name)
+            aside = set_aside(file).name
+            log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside)
         write_text(file, json.dumps(content, indent=1))
         return file
 

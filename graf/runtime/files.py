@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -37,6 +38,12 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to the first free of NAME_1, NAME_2, ... with its suffix. Returns the new path."""
+    aside = next(other for i in itertools.count(1) if not (other := path.with_stem(f"{path.stem}_{i}")).exists())
+    return path.rename(aside)
 
 
 def write_text(path: Path | str, text: str) -> None:

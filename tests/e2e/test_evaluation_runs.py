@@ -1,6 +1,7 @@
 """eval.py as a user types it, on a run of configs/smoke.yaml."""
 
 import json
+import re
 import shutil
 import sys
 
@@ -222,6 +223,12 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
     small = ["--textured", "--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     call("eval.py", *SMOKE, *flags, *small, cwd=folder)
+    for job in evaluation.JOBS:  # the files by which each knows those of others
+        written = {path.relative_to(out).as_posix() for path in (*out.glob("*"), *out.glob("*/*")) if path.is_file()}
+        assert not job.names or any(re.fullmatch(job.names, name) for name in written)
+    kept = re.compile(r"metrics\.json|(frames|reconstruction)/.*")
+    known = "|".join(job.names for job in evaluation.JOBS if job.names)
+    assert [name for name in written if not re.fullmatch(known, name) and not kept.fullmatch(name)] == []
     names = {path.name for path in out.iterdir()}
     assert {"interpolation_shape.png", "interpolation_appearance.mp4", "truncation.png", "neighbours.png"} <= names
     assert {"real_against_fake.png", "sweep_rgb.png", "rotation_depth.mp4"} <= names

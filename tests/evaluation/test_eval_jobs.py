@@ -142,6 +142,40 @@ def test_a_folder_that_can_be_written_is_left_empty_by_asking(evaluation):
     assert list(evaluation.out.iterdir()) == []
 
 
+THEIRS = {
+    "sweep": ("sweep_rgb.png", "sweep_nerf.png", "rotation_depth.mp4", "elevation_rgb.gif"),
+    "sheets": ("interpolation_shape.png", "interpolation_both.mp4", "truncation.png", "classes.png"),
+    "neighbours": ("neighbours.png", "neighbours.json", "real_against_fake.png"),
+    "mesh": ("mesh/object_00.ply", "mesh/object_112.glb", "mesh/rendered_back.png"),
+    "splats": ("splats/object_00.ply", "splats/rendered_back.png"),
+}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_files_of_others_in_a_folder_that_was_named_are_set_aside(asked, caplog, name):
+    """And those that are in nobody's way, or that the job wrote itself before, stay."""
+    evaluation, theirs = asked(out=Path("named")), THEIRS[name]
+    files = [evaluation.out / file for file in (*theirs, "sweep_of_the_floor.png", "mesh/object_0.ply", "notes.txt")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+
+    def write(_):
+        for file in files[: len(theirs)]:
+            assert not file.exists()
+            file.write_text("made")
+        return []
+
+    evaluation.run([job(name, write)])
+    renamed = {file: file.with_stem(f"{file.stem}_1") for file in files[: len(theirs)]}
+    assert all(file.read_text() == "mine" for file in (*renamed.values(), *files[len(theirs) :]))
+    said = {f"{file}: not known as a file that eval.py made; it is now {aside.name}" for file, aside in renamed.items()}
+    assert set(caplog.messages) == said
+    caplog.clear()
+    evaluation.run([job(name, lambda _: [])])
+    assert not caplog.messages and all(file.read_text() == "made" for file in renamed)
+
+
 @pytest.mark.parametrize(("empty_cache", "times"), [("phases", 2), ("never", 0), (10, 0)])
 def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(evaluation, monkeypatch, smoke, empty_cache, times):
     cleaned = []

@@ -1,0 +1,28 @@
+"""Which files in a folder of results are of this program, so that those of others are not replaced."""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+from graf.runtime.files import read_object, set_aside, write_text
+
+log = logging.getLogger("graf")
+
+MARK = ".made_by_eval.json"  # the jobs of eval.py that have written to a folder
+
+
+def make_way(folder: Path, job: str, names: str) -> None:
+    """Rename files that stand where a job will write, with a warning, unless the job has written to the folder before, which is
+    noted in MARK.
+
+    names: a regular expression of the job's files, relative to the folder and at most one folder below it.
+    """
+    made = read_object(folder / MARK).get("jobs")
+    made = made if isinstance(made, list) else []
+    if job in made:
+        return
+    for path in sorted((*folder.glob("*"), *folder.glob("*/*"))):
+        if path.is_file() and re.fullmatch(names, path.relative_to(folder).as_posix()):
+            log.warning("%s: not known as a file that eval.py made; it is now %s", path, set_aside(path).name)
+    write_text(folder / MARK, json.dumps({"jobs": [*made, job]}))
