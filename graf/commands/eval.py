@@ -360,6 +360,6 @@ class Evaluation:
         return [file, *write_card(file, self.generator, self.step, fingerprint, self.results.kept())]
 
     def report(self) -> list[Path]:
-        """report.html in the run's folder."""
-        points = self.generator.config.reporting.max_metric_rows
-        return [write_report(self.run_dir, self.run_dir / "report.html", self.out, points)]
+        """report.html in the run's folder, or in that of --out."""
+        points, page = self.generator.config.reporting.max_metric_rows, (self.flags.out or self.run_dir) / "report.html"
+        return [write_report(self.run_dir, page, self.out, points)]

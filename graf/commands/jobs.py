@@ -188,8 +188,9 @@ JOBS = (  # in the order in which they are done
         needs="photographs",
     ),
     Job(
-        Flag("report", "report.html: all of the run's results on one page"),
+        Flag("report", "report.html: all of the run's results on one page, in the run's folder or that of --out"),
         methodcaller("report"),
+        names=r"curves/(losses|kid|training|memory|metrics_[\w-]+)\.png",
         elsewhere=True,
     ),
     Job(

@@ -117,6 +117,13 @@ def head(title: str, script: str = "") -> str:
     return HEAD.format(title=title, policy=policy)
 
 
+def is_page(path: Path) -> bool:
+    """Whether a file begins as every page of `head` does."""
+    beginning = HEAD.partition("{")[0]
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(len(beginning)) == beginning
+
+
 class Embedder:
     """Turns files of a run into HTML for a page in page_dir, and counts what the page holds already."""
 

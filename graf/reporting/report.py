@@ -3,6 +3,7 @@ holds every picture, video, number and the config below that. It needs no other 
 
 import dataclasses
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -21,6 +22,7 @@ from graf.reporting.html_pieces import (
     TABLE_KB,
     Embedder,
     head,
+    is_page,
     is_shown,
     is_table,
     json_table,
@@ -38,10 +40,12 @@ from graf.reporting.story import (
     protocol_sentence,
     shortcomings,
 )
-from graf.runtime.files import whole_file
+from graf.runtime.files import set_aside, whole_file
 from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
+
+log = logging.getLogger("graf")
 
 PARTS = ("config.yaml", "metrics.jsonl", "samples", "videos", "eval")  # a folder with any of these is a run's
 MANY_FILES = 16  # in a folder of an evaluation; more are data rather than results
@@ -76,7 +80,8 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
 
     Curves are drawn again, with at most max_points points, into the folder `curves` beside the page. Pictures and videos are
     embedded; those that are too large, or too many, are relative links with a note. `newest`: a folder of results, anywhere,
-    to show before those in the run's eval/. Raises GrafError where run_dir is no run's folder.
+    to show before those in the run's eval/. A file at out_file that is no such page is renamed, with a warning. Raises
+    GrafError where run_dir is no run's folder.
     """
     embedder = Embedder(run_dir, out_file.parent, newest)
     folders = _evaluations(run_dir, newest, embedder)
@@ -85,6 +90,8 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
     run = _read_run(run_dir, folders, max_points, embedder)
     curves = {path.stem: path for path in draw_history(run.history, embedder.page_dir / CURVES)}
     name = escape(run_dir.resolve().name)
+    if out_file.is_file() and not is_page(out_file):
+        log.warning("%s: not a page of this program; it is now %s", out_file, set_aside(out_file).name)
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
         page.write(head(name, SCRIPT))
         page.write(f"<h1>{name}</h1>\n")
@@ -277,7 +284,7 @@ def _evaluations(run_dir: Path, newest: Path | None, embedder: Embedder) -> list
     """Folders of results: the newest where it is named, then those in eval/, the highest step first."""
     folders = [folder for folder in (run_dir / "eval").glob("*") if folder.is_dir() and embedder.owns(folder)]
     folders.sort(key=lambda folder: (_step(folder.name), folder.name), reverse=True)
-    if newest is None or not newest.is_dir():
+    if newest is None or not _files_under(newest, embedder):
         return folders
     return [newest, *(folder for folder in folders if folder.resolve() != newest.resolve())]
 
@@ -399,10 +406,12 @@ def _is_own_file(path: Path, embedder: Embedder) -> bool:
 
 
 def _files_under(folder: Path, embedder: Embedder) -> list[Path]:
-    """All files of a folder in the order of their names; not what is hidden or half written or leads out of the run, and no gif
-    that is an mp4 too."""
+    """All files of a folder in the order of their names; not what is hidden or half written or leads out of the run, no gif
+    that is an mp4 too, and neither the page's curves nor a page beside it."""
+    page_dir = embedder.page_dir
     found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    paths = sorted(filter(embedder.owns, found))
+    others = (path for path in found if page_dir / CURVES != path.parent and (page_dir, ".html") != (path.parent, path.suffix))
+    paths = sorted(filter(embedder.owns, others))
     videos = {path for path in paths if path.suffix == ".mp4"}
     return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
 

@@ -90,6 +90,14 @@ def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
     assert given == [(run, run / "report.html", evaluation.out, 123)]
 
 
+def test_the_report_goes_where_results_go_by_the_flag(asked, monkeypatch):
+    given = []
+    monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))
+    evaluation = asked(out=Path("plain"))
+    evaluation.report()
+    assert given == [(evaluation.run_dir, Path("plain/report.html"), evaluation.out, 123)]
+
+
 @pytest.fixture
 def asked(evaluation):
     """The evaluation with other flags."""
@@ -148,6 +156,7 @@ THEIRS = {
     "neighbours": ("neighbours.png", "neighbours.json", "real_against_fake.png"),
     "mesh": ("mesh/object_00.ply", "mesh/object_112.glb", "mesh/rendered_back.png"),
     "splats": ("splats/object_00.ply", "splats/rendered_back.png"),
+    "report": ("curves/losses.png", "curves/metrics_lite_0a1b2c3d.png"),
 }
 
 

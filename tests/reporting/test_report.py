@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+from graf.commands.jobs import JOBS
 from graf.errors import GrafError
 from graf.evaluation.outputs import write_video
 from graf.reporting import html_pieces, report, status_page
@@ -274,6 +275,31 @@ def test_results_elsewhere_come_first(run, tmp_path):
     assert page.captions[0] == "eval/step_00000020/sweep_rgb.png" and page.captions.count(page.captions[0]) == 1
     alone = tmp_path / "eval_of_a_file_from_elsewhere"
     assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
+
+
+def test_a_page_in_a_folder_of_its_own_still_shows_the_newest_results(measured, tmp_path):
+    """Neither an earlier page nor its curves are results. eval.py knows the curves by their names."""
+    run, beside = measured
+    plain = tmp_path / "plain"
+    pages = [write_report(run, plain / "report.html", plain).read_text(encoding="utf-8") for _ in range(3)]
+    assert pages[0] == pages[1] == pages[2]
+    assert [content(attributes) for _, attributes in Page(pages[2]).media] == [content(shown) for _, shown in beside.media]
+    (names,) = (job.names for job in JOBS if job.name == "report")
+    assert all(re.fullmatch(names, f"curves/{curve.name}") for curve in (plain / "curves").iterdir())
+    results = put_png(plain / "sweep_rgb.png", 33)
+    page = Page(write_report(run, plain / "report.html", plain).read_text(encoding="utf-8"))
+    assert content(page.media[0][1])[1] == results.read_bytes()
+
+
+def test_a_page_of_others_is_set_aside(run, caplog):
+    page = run / "report.html"
+    page.write_text("mine")
+    for _ in range(2):
+        write_report(run, page)
+    assert (run / "report_1.html").read_text() == "mine" and not (run / "report_2.html").exists()
+    assert [text for text in caplog.messages if "report" in text] == [
+        f"{page}: not a page of this program; it is now report_1.html"
+    ]
 
 
 def test_each_fit_of_a_photograph_stands_with_its_psnr(run):
