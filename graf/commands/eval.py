@@ -25,7 +25,7 @@ from graf.evaluation.inversion import invert, most_renderings
 from graf.evaluation.inversion.likeness import InversionSettings
 from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
 from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
-from graf.evaluation.mesh import NoSurface, extract_mesh, remove_earlier, write_mesh
+from graf.evaluation.mesh import NoSurface, earlier_files, extract_mesh, remove_earlier, write_mesh
 from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
 from graf.evaluation.neighbours import neighbour_sheet
 from graf.evaluation.own_files import make_way
@@ -284,6 +284,7 @@ class Evaluation:
         if self.flags.textured:  # all of them, before an earlier file is replaced
             texels = TEXELS_PER_CELL * self.flags.mesh_resolution
             painted = {i: textured(self.generator, self.one(i), mesh, texels) for i, mesh in self.surfaces.items()}
+        earlier = earlier_files(folder)
         for i, mesh in self.surfaces.items():
             files += write_mesh(mesh, folder / f"object_{i:02d}", painted.get(i))
             if not painted:
@@ -292,7 +293,7 @@ class Evaluation:
             checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_textured, read))
             log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[i].summary)
         files += self.keep_checks("mesh", checks, folder) if checks else []
-        remove_earlier(folder, files)
+        remove_earlier(folder, earlier, files)
         return files
 
     @functools.cached_property
@@ -314,13 +315,14 @@ class Evaluation:
     def splats(self) -> list[Path]:
         """The objects as Gaussian splats, and how they look beside the model's own views."""
         folder, files, checks = self.out / "splats", [], {}
+        earlier = earlier_files(folder)
         for i, mesh in self.surfaces.items():
             splats = splats_of_surface(mesh)
             files.append(write_splats(folder / f"object_{i:02d}.ply", splats))
             checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats))
             log.info("object %d: %d splats; %s", i, len(splats.means), checks[i].summary)
         files += self.keep_checks("splats", checks, folder)
-        remove_earlier(folder, files)
+        remove_earlier(folder, earlier, files)
         return files
 
     def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:

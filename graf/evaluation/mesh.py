@@ -8,7 +8,7 @@ Legend: N points or vertices, R rays, S samples per ray, G grid cells along a si
 import logging
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from graf.models.generator import Generator
 from graf.models.occupancy import density_at
 from graf.rays import camera_rays, depth_bounds, full_grid, is_inside, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
-from graf.runtime.files import whole_file
+from graf.runtime.files import file_sha256, whole_file
 
 import numpy as np
 import torch
@@ -116,17 +116,23 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | No
     return files
 
 
-def remove_earlier(folder: Path, written: Collection[Path]) -> None:
-    """Remove what an earlier --mesh or --splats wrote there, such as objects of another seed; the log tells it.
-
-    written: the files that now stand in their place, which stay.
-    """
+def earlier_files(folder: Path) -> dict[Path, str]:
+    """What an earlier --mesh or --splats wrote there, with its sha256."""
     made = (file for file in folder.glob("object_*") if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES)
-    gone = [file for file in (*made, *folder.glob("rendered_back.png")) if file not in written]
+    return {file: file_sha256(file) for file in (*made, *folder.glob("rendered_back.png"))}
+
+
+def remove_earlier(folder: Path, earlier: Mapping[Path, str], written: Collection[Path]) -> None:
+    """Remove `earlier_files`, such as objects of another seed, except those `written` since; the log tells which went, and
+    which have other content now."""
+    gone = [file for file in earlier if file not in written]
     for file in gone:
         file.unlink()
-    if gone:
-        log.info("%s: removed what an earlier command wrote: %s", folder, ", ".join(sorted(file.name for file in gone)))
+    changed = [file for file in earlier if file in written and file_sha256(file) != earlier[file]]
+    for done, files in (("removed", gone), ("replaced", changed)):
+        if files:
+            names = ", ".join(sorted(file.name for file in files))
+            log.info("%s: %s what an earlier command wrote: %s; --out keeps results apart", folder, done, names)
 
 
 def density(generator: Generator, points: Tensor, styles: tuple[Any, ...]) -> Tensor:

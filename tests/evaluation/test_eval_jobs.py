@@ -351,7 +351,22 @@ def test_fewer_objects_than_before_replace_earlier_ones_and_that_is_said(asked, 
     folder = evaluation.out / "mesh"
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == {f"object_0{i}.ply": b"new" for i in (0, 1)}
     gone = "object_00.glb, object_00.obj, object_03.ply, rendered_back.png"
-    assert f"{folder}: removed what an earlier command wrote: {gone}" in caplog.text
+    assert f"{folder}: removed what an earlier command wrote: {gone}; --out keeps results apart" in caplog.text
+    assert f"{folder}: replaced what an earlier command wrote: object_00.ply; --out keeps results apart" in caplog.text
+
+
+def test_the_same_meshes_again_replace_nothing(asked, earlier, monkeypatch, caplog):
+    def write(_, stem, painted):
+        files = [stem.with_name(stem.name + suffix) for suffix in (".ply", ".obj", ".glb")]
+        for file in files:
+            file.write_bytes(b"earlier")
+        return files
+
+    monkeypatch.setattr(command, "extract_mesh", lambda *_: "surface")
+    monkeypatch.setattr(command, "write_mesh", write)
+    with caplog.at_level("INFO", "graf"):
+        asked(n_objects=1).mesh()
+    assert "removed" in caplog.text and "replaced" not in caplog.text
 
 
 @pytest.mark.parametrize("checkpoint", ["model.pt", "checkpoints/model_00000002.pt"])
