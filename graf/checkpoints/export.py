@@ -47,7 +47,8 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
         with whole_file(path) as temporary:
             temporary.write_bytes(save(weights, metadata))  # save_file would make it readable by its owner only
     except (OSError, SafetensorError) as error:
-        raise CheckpointWriteError(f"{path}: cannot be written ({error})") from error
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointWriteError(f"{path}: cannot be written ({reason}); name a file in another folder") from error
     return Path(path)
 
 

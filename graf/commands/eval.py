@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import functools
 import logging
 import tempfile
@@ -61,6 +62,7 @@ from trimesh import Trimesh
 log = logging.getLogger("graf")
 
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
+NOT_PERMITTED = errno.EACCES, errno.EPERM, errno.EROFS
 OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, "haze": haze}  # by entries in metrics.json
 
 
@@ -132,7 +134,8 @@ class Evaluation:
             self.out.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.out).close()
         except OSError as error:
-            raise GrafError(f"{self.out}: results cannot be written ({error}); name another folder with --out") from None
+            reason = error.strerror
+            raise GrafError(f"{self.out}: results cannot be written ({reason}); name another folder with --out") from None
 
     @functools.cached_property
     def dataset(self) -> Views:
@@ -364,4 +367,9 @@ class Evaluation:
     def report(self) -> list[Path]:
         """report.html in the run's folder, or in that of --out."""
         points, page = self.generator.config.reporting.max_metric_rows, (self.flags.out or self.run_dir) / "report.html"
-        return [write_report(self.run_dir, page, self.out, points)]
+        try:
+            return [write_report(self.run_dir, page, self.out, points)]
+        except OSError as error:
+            if error.errno not in NOT_PERMITTED:
+                raise
+            raise GrafError(f"{error.filename}: {error.strerror}; --out FOLDER writes the report to another folder") from None

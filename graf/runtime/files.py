@@ -24,7 +24,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed to it when the block ends well, removed when it does not.
 
     The temporary name keeps the suffix, by which image and video writers choose their format. Content and name are on the
-    disk, not in a cache of the system's, when this returns. A folder that is missing is made.
+    disk, not in a cache of the system's, when this returns. A folder that is missing is made. An OSError names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,6 +35,10 @@ def whole_file(path: Path | str) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        if str(error.filename) == str(temporary):
+            error.filename = str(path)
+        raise
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

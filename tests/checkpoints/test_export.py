@@ -195,7 +195,8 @@ def test_a_failed_write_keeps_the_file_before_it(smoke, exported, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", disk_full)
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    said = "cars.safetensors: cannot be written \\(No space left on device\\); name a file in another folder"
+    with pytest.raises(CheckpointError, match=said):
         write_export(exported, Generator(smoke("nerf.netwidth=8")), step=1)
     assert exported.read_bytes() == before
     assert list(exported.parent.iterdir()) == [exported]

@@ -98,6 +98,15 @@ def test_the_report_goes_where_results_go_by_the_flag(asked, monkeypatch):
     assert given == [(evaluation.run_dir, Path("plain/report.html"), evaluation.out, 123)]
 
 
+def test_a_report_that_cannot_be_written_is_told_by_its_name_with_another_place(evaluation, monkeypatch):
+    def write(*_):
+        raise PermissionError(13, "Permission denied", "run/curves/losses.png")
+
+    monkeypatch.setattr(command, "write_report", write)
+    with pytest.raises(GrafError, match="^run/curves/losses.png: Permission denied; --out FOLDER writes the report to"):
+        evaluation.report()
+
+
 @pytest.fixture
 def asked(evaluation):
     """The evaluation with other flags."""

@@ -47,6 +47,16 @@ def test_an_exception_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path):
+    path = tmp_path / "notes.txt"
+    with pytest.raises(PermissionError) as caught, whole_file(path) as temporary:
+        raise PermissionError(errno.EACCES, "Permission denied", str(temporary))
+    assert caught.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as caught, whole_file(path):
+        (tmp_path / "another").read_text()
+    assert caught.value.filename == str(tmp_path / "another")
+
+
 def test_an_interruption_is_an_exception_too(tmp_path):
     with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "notes.txt") as temporary:
         temporary.write_text("half")
