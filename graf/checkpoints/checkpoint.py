@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graf.checkpoints import SUFFIX
 from graf.checkpoints.conditions import Conditions
-from graf.checkpoints.export import missing, read_export
+from graf.checkpoints.export import broken, missing, read_export
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import (
     Record,
@@ -35,6 +35,7 @@ POSE_FORMAT = "graf_ccsr pose 1"  # of train_pose.py
 NEWEST = "model.pt"  # of a run's folder
 BEST = "model_best.pt"  # by training.save_best
 NETWORKS = ("generator", "generator_ema", "discriminator")  # of a state
+ARCHIVE = b"PK\x03\x04"  # how zip files begin, which torch.save writes
 NUMPY_NUMBERS = [  # of the official GRAF's scores, as older and newer versions of NumPy name them
     np._core.multiarray.scalar,
     (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
@@ -128,7 +129,9 @@ def read_checkpoint(path: Path | str) -> dict:
                 raise
             if has_right_checksums(path) if record is None else sha256 in (None, record.sha256):  # None: it had no memory
                 raise
-        raise DamagedCheckpointError(f"{path}: not a checkpoint that can be read ({type(error).__name__}: {error})") from None
+        if _begins_as_archive(path):
+            raise broken(path) from None
+        raise DamagedCheckpointError(f"{path}: no checkpoint, or a damaged one ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
     state = content.get("state")
@@ -137,6 +140,12 @@ def read_checkpoint(path: Path | str) -> dict:
         raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by this suite")
     _check_bytes(path, content, record, sha256)
     return content
+
+
+def _begins_as_archive(path: Path) -> bool:
+    """Whether the file, or as much as there is of it, begins as those that torch.save writes."""
+    with open(path, "rb") as file:
+        return ARCHIVE.startswith(file.read(len(ARCHIVE)))
 
 
 def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str | None) -> None:

@@ -68,6 +68,13 @@ def missing(path: Path) -> CheckpointError:
     return CheckpointError(f"{path}: no such checkpoint" + "".join(f"; did you mean {path.parent / name}?" for name in near))
 
 
+def broken(path: Path) -> DamagedCheckpointError:
+    """That the content of a checkpoint's file is not all there, or not what was written."""
+    size = path.stat().st_size
+    what = f"is cut off or damaged ({size:,} bytes)" if size else "is empty"
+    return DamagedCheckpointError(f"{path}: {what}; another copy of it is needed")
+
+
 def read_export(path: Path | str) -> dict:
     """The content of an exported file, as of a checkpoint: format, config, n_classes, step, data_fingerprint,
     generator_ema; on the CPU.
@@ -81,6 +88,8 @@ def read_export(path: Path | str) -> dict:
     except FileNotFoundError:
         raise missing(Path(path)) from None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
+        if Path(path).is_file() and not Path(path).stat().st_size:
+            raise broken(Path(path)) from None
         raise DamagedCheckpointError(f"{path}: not a safetensors file that can be read ({error})") from None
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
