@@ -12,6 +12,7 @@ from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import Config, load_config
 from graf.errors import CheckpointError
 from graf.models.generator import Generator
+from graf.runtime.device import choose_device
 
 import torch
 
@@ -24,16 +25,16 @@ def load_generator(checkpoint: Path | str, config: Config | Path | str | None = 
 
     `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, whose newest one that is whole
     is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it, else
-    what the weights' shapes tell. Raises CheckpointError or ConfigError.
+    what the weights' shapes tell. `device` as `choose_device` takes it. Raises CheckpointError, ConfigError or GrafError.
     """
-    path = Path(checkpoint)
+    chosen, path = choose_device(str(device)), Path(checkpoint)
     if path.is_dir():
         path = trained_checkpoint(path)
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
     config = as_trained(config, content, path)
-    return generator_of(path, content, config, device)
+    return generator_of(path, content, config, chosen)
 
 
 def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
@@ -80,11 +81,17 @@ def trained_checkpoint(run_dir: Path) -> Path:
     """The newest checkpoint of a run's folder that is whole. Raises CheckpointError where there is none."""
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
-        runs = sorted(str(file.parent) for file in run_dir.parent.glob(f"*/{NEWEST}") if file.parent != run_dir)
-        others = ", ".join(runs[:RUNS_NAMED]) or "another folder"
+        others = _named(run_dir) or _named(run_dir.parent) or "another folder"
         exports = "".join(f"; --checkpoint takes {file}" for file in sorted(run_dir.glob(f"*{SUFFIX}")))
         raise CheckpointError(
             f"{run_dir}: no trained run here ({NEWEST} is missing){exports}; train one with train.py, or name another run: "
             f"{others}"
         )
     return checkpoint
+
+
+def _named(folder: Path) -> str:
+    """The runs with a checkpoint in a folder, at most RUNS_NAMED, the newest first; empty where there are none."""
+    newest = sorted(folder.glob(f"*/{NEWEST}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    names = [str(file.parent) for file in newest]
+    return ", ".join(names[:RUNS_NAMED] + ["..."] * (len(names) > RUNS_NAMED))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import pickle
 import random
 import zipfile
@@ -19,7 +20,7 @@ from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config
-from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError
+from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
@@ -427,11 +428,33 @@ def test_a_missing_file_and_an_empty_run_are_errors(tmp_path):
     assert refusal(tmp_path / "toy_car.safetensors").endswith(f"no such checkpoint; did you mean {cars}?")
     with pytest.raises(CheckpointError, match="is a folder; name a checkpoint in it"):
         read_checkpoint(tmp_path)
+
+
+def test_the_newest_runs_below_a_folder_or_beside_it_are_suggested(tmp_path):
     (tmp_path / "default").mkdir()
-    for run in ("chairs", "cars"):
-        (tmp_path / run).mkdir()
-        (tmp_path / run / NEWEST).touch()
-    assert refusal(tmp_path / "default").endswith(f"or name another run: {tmp_path / 'cars'}, {tmp_path / 'chairs'}")
+
+    def train(name, when):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / NEWEST).touch()
+        os.utime(tmp_path / name / NEWEST, (when, when))
+
+    for when, name in enumerate(("chairs", "boats", "cars")):
+        train(name, when)
+    three = ", ".join(str(tmp_path / name) for name in ("cars", "boats", "chairs"))
+    for folder in ("default", "."):
+        assert refusal(tmp_path / folder).endswith(f"; train one with train.py, or name another run: {three}")
+    for when in range(3, 6):
+        train(f"run{when}", when)
+    five = ", ".join(str(tmp_path / name) for name in ("run5", "run4", "run3", "cars", "boats"))
+    assert refusal(tmp_path).endswith(f"or name another run: {five}, ...")
+
+
+def test_a_device_that_is_none_is_said(smoke, tmp_path):
+    save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
+    with pytest.raises(GrafError, match="--device gpu: expected auto, cpu, cuda or cuda:N"):
+        load_generator(tmp_path, device="gpu")
+    for device in ("cpu", torch.device("cpu")):
+        assert load_generator(tmp_path, device=device).background.device.type == "cpu"
 
 
 def test_a_failed_write_keeps_the_checkpoint_before_it(smoke, tmp_path, monkeypatch):
