@@ -3,7 +3,6 @@
 All times are seconds since 1970. A run may not have begun to write, be resumed from an earlier step, or have ended long ago.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -29,6 +28,7 @@ LOSS_ROWS, MEMORY_ROWS = 500, 4000  # kept rows of metrics.jsonl and memory.json
 MEASURED_ROWS = 100  # kept of those with an evaluation
 DISTANCES = {"kid": "KID", "fid": "FID"}  # to the data, by the beginning of their name
 WINDOW_S = 600.0  # over which speed is averaged, samples and evaluations included
+SHORTEST_S = 1.0  # between files by whose times speed is known; those of a copy are written at once
 PATIENCE_S, PATIENCE_GAPS = 60.0, 10  # without news for both, a run is silent
 TREND_VALUES, TREND = 8, 0.5  # values that a trend takes; difference of the halves' means / standard deviation
 MEMORY = {
@@ -109,13 +109,14 @@ class Tail:
     """Rows near the end of a file that another program appends to, or replaces by a shorter one.
 
     Each update reads only new bytes, and at most TAIL_BYTES of them. A line that is still being written is read later; one
-    that cannot be parsed is left out.
+    that cannot be parsed is left out, and counted in `damaged`.
     """
 
     def __init__(self, path: Path, wanted: Callable[[dict], bool], kept: int):
         """`rows` will hold the last `kept` rows that are `wanted`; all of these have an integer `step`."""
         self.path, self.wanted = path, wanted
         self.rows: deque[dict] = deque(maxlen=kept)
+        self.damaged = 0
         self._file: tuple[int, int] | None = None
         self._offset = 0
 
@@ -127,11 +128,14 @@ class Tail:
         except OSError:
             self._begin(None)
             return
-        rows = (row for row in json_rows(block.splitlines()) if isinstance(row.get("step"), int))
-        self.rows.extend(row for row in rows if self.wanted(row))
+        lines = list(filter(bytes.strip, block.splitlines()))
+        rows = list(json_rows(lines))
+        self.damaged += len(lines) - len(rows)
+        self.rows.extend(row for row in rows if isinstance(row.get("step"), int) and self.wanted(row))
 
     def _begin(self, file: tuple[int, int] | None) -> None:
         self.rows.clear()
+        self.damaged = 0
         self._file, self._offset = file, 0
 
     def _new_lines(self, file: BinaryIO) -> bytes:
@@ -176,9 +180,13 @@ class RunReader:
         logged = [(changed(self._losses.path), losses[-1]["step"])] if losses else []
         told = sorted([(when, step) for when, step, _ in sheets] + logged)
         moments = [(row["time"], row["step"]) for row in memory[_session_start(memory) :]]
-        if not memory or (told and memory[-1]["time"] < told[-1][0] - WINDOW_S):
-            moments = told
         newest = memory[-1] if memory else {}
+        copied = bool(memory) and changed(self._memory.path) > newest["time"] + WINDOW_S  # times of files are those of the copy
+        if not memory or (told and not copied and newest["time"] < told[-1][0] - WINDOW_S):
+            moments = told if told and told[-1][0] - told[0][0] >= SHORTEST_S else []
+        last_files = max([changed(tail.path) for tail in tails] + [when for when, _ in told])
+        max_steps, config_damage = _max_steps(self.run_dir / "config.yaml")
+        damage = [*config_damage, *_damaged(self._losses), *_damaged(self._memory)]
         now = time.time()
         status = RunStatus(
             run_dir=self.run_dir,
@@ -187,17 +195,17 @@ class RunReader:
                 max((tail.rows[-1]["step"] for tail in tails[:3] if tail.rows), default=told[-1][1] if told else 0),
                 _saved_step(self.run_dir / "model.pt.json", changed(self._losses.path)),
             ),
-            max_steps=_max_steps(self.run_dir / "config.yaml"),
+            max_steps=max_steps,
             steps_per_s=speed(moments),
             phase=newest.get("phase"),
-            written=max([changed(tail.path) for tail in tails] + [when for when, _ in told]) or None,
+            written=(newest["time"] if copied else last_files) or None,
             patience_s=max(PATIENCE_S, PATIENCE_GAPS * (moments[-1][0] - moments[-2][0] if len(moments) > 1 else 0)),
             losses=_series(losses, {name: name for row in losses for name in row if name.startswith("loss")}),
             memory={name: values for name, values in _series(memory, MEMORY).items() if any(values)},
             memory_s=newest["time"] - memory[0]["time"] if memory else 0.0,
             card=_readings(newest, CARD),
             cpu=_readings(newest, (*CPU, HEAT)),
-            warnings=(*_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
+            warnings=(*damage, *_leak(self._leaks.rows, now), *_collapse(self._sanity.rows), *_not_finite(losses)),
             samples=max(sheets)[2] if sheets else (),
             measured=_measured(list(self._evaluations.rows)),
         )
@@ -390,9 +398,17 @@ def _saved_step(record: Path, since: float) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _max_steps(config: Path) -> int | None:
-    with contextlib.suppress(ConfigError):
-        match read_yaml(config):
-            case {"training": {"max_steps": int(steps)}}:
-                return steps
-    return None
+def _max_steps(config: Path) -> tuple[int | None, list[str]]:
+    """training.max_steps, None where no config tells it, and what is wrong with a config that is there."""
+    try:
+        found = read_yaml(config) if config.exists() else {}
+    except ConfigError as error:
+        return None, [f"{error}; how many steps the run has is not known, nor whether it is finished"]
+    match found:
+        case {"training": {"max_steps": int(steps)}}:
+            return steps, []
+    return None, []
+
+
+def _damaged(tail: Tail) -> list[str]:
+    return [f"{tail.path.name}: {tail.damaged} of its lines cannot be read and are left out"] if tail.damaged else []

@@ -224,6 +224,29 @@ def test_without_memory_rows_the_times_of_files_tell_the_speed(run):
     assert RunReader(run).status().steps_per_s == pytest.approx(2)  # 200 steps between two sheets of samples, 100 s apart
 
 
+def test_of_a_copy_the_rows_tell_the_time_and_files_that_were_copied_do_not(run, clock):
+    """Copying gives all files about the same time, by which the run would just now have taken all its steps."""
+    clock.now = NOW + 90_000
+    for number, file in enumerate(sorted(path for path in run.rglob("*") if path.is_file())):
+        os.utime(file, (clock.now + 0.01 * number - 1,) * 2)
+    status = RunReader(run).status()
+    assert status.steps_per_s == pytest.approx(2) and (status.state, status.written) == ("silent", NOW)
+    (run / "memory.jsonl").unlink()
+    assert RunReader(run).status().steps_per_s is None
+
+
+def test_damage_is_told(run, program):
+    (run / "config.yaml").write_text("training: [cut")
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'\xff\xfe\n{"step": 4\n\n')
+    os.utime(run / "metrics.jsonl", (NOW, NOW))
+    status = RunReader(run).status()
+    config, lines = status.warnings
+    assert "config.yaml, line 1: not valid YAML" in config and config.endswith("nor whether it is finished")
+    assert lines == "metrics.jsonl: 2 of its lines cannot be read and are left out"
+    assert lines in text_of(program.page(status))
+
+
 def test_memory_rows_of_an_earlier_session_tell_nothing_of_the_speed(run):
     (run / "memory.jsonl").unlink()
     put_rows(run / "memory.jsonl", memory_row(NOW - 9000, 100), memory_row(NOW - 8999, 200), when=NOW - 8999)
