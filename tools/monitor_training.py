@@ -5,7 +5,7 @@
     python tools/monitor_training.py results/default --once      # one page; the default if the output is a file or a pipe
     python tools/monitor_training.py results/default --web       # in a browser on this machine, with the newest samples
 
-The run may be running, not started yet, or finished; its files are only read. For a run on another machine, use ssh with `-t`,
+The run may be running, about to start, or finished; its files are only read. For a run on another machine, use ssh with `-t`,
 or forward the page's port: ssh -L 8010:127.0.0.1:8010 HOST.
 """
 
@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.reporting.run_status import Limits, RunReader, RunStatus, is_run, runs_below, thinned
+from graf.reporting.run_status import RUN_FILES, Limits, RunReader, RunStatus, is_run, runs_below, thinned
 from graf.reporting.status_page import COLUMNS, columns, facts, gigabytes, loss, make_server, memory_title
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
+from graf.runtime.run_lock import NAME as LOCK
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -29,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+TRACES = (LOCK, "model.pt")  # of a run that is about to write its RUN_FILES, or has none
 RESULTS = Path("results")  # training.outdir
 CURVE_WIDTH, BAR_WIDTH = 24, 60  # characters
 STATE_STYLE = {"starting": "cyan", "running": "green", "silent": "yellow", "finished": "bold green"}
@@ -79,10 +81,13 @@ def newest_run(folder: Path) -> Path:
 
 
 def require_one_run(folder: Path) -> None:
-    """Raises GrafError for a folder that holds runs and is none, with how they are."""
-    runs = [] if is_run(folder) else runs_below(folder)
-    if not runs:
+    """Raises GrafError for a folder that holds runs and is none, with how they are, and for one where nothing is of a run."""
+    if is_run(folder) or any((folder / name).exists() for name in TRACES):
         return
+    runs = runs_below(folder)
+    if not runs:
+        files = ", ".join((*RUN_FILES, *TRACES))
+        raise GrafError(f"{folder}: no run here (none of {files}); name the folder of one that train.py made or is starting")
     told = [(run, facts(RunReader(run).status())) for run in runs]
     lines = (f"  {run}: step {found['step']}, {found['state']}" for run, found in told)
     raise GrafError("\n".join([f"{folder}: name one of the runs in it, the newest first:", *lines]))

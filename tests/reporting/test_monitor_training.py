@@ -455,7 +455,14 @@ def test_of_a_folder_of_runs_the_runs_are_listed(results, program, monkeypatch, 
     assert first.endswith("results: name one of the runs in it, the newest first:")
     assert runs[0] == "  results/sets/new: step 11, running"
     assert runs[1].startswith("  results/old: step 11, silent for")
-    assert leave_with(program, monkeypatch, "results/data_check", "--once") == 0
+
+
+def test_a_folder_where_nothing_is_of_a_run_is_none_and_one_that_is_locked_starts(tmp_path, program, monkeypatch, capsys):
+    (tmp_path / "photo.png").touch()
+    assert leave_with(program, monkeypatch, tmp_path, "--once") == 2
+    assert f"{tmp_path}: no run here (none of config.yaml, metrics.jsonl, " in capsys.readouterr().err
+    (tmp_path / "run.lock").touch()
+    assert leave_with(program, monkeypatch, tmp_path, "--once") == 0
     assert "has not taken a step yet" in capsys.readouterr().out
 
 
