@@ -22,6 +22,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "weights" / "toy_cars.safetensor
 
 def view(args: argparse.Namespace) -> int:
     """Serve what the flags of view.py name, until Ctrl-C."""
+    sources = found_sources(args.path, args.run, args.checkpoint)
     try:
         from graf.reporting.viewer import Models, serve
     except ModuleNotFoundError as error:
@@ -29,7 +30,6 @@ def view(args: argparse.Namespace) -> int:
             raise
         raise GrafError("the viewer needs viser, which is an optional extra: pip install -e '.[viewer]'") from None
     keep_freed_memory()
-    sources = found_sources(args.path, args.run, args.checkpoint)
     if len(sources) > 1:
         log.info("%d models to choose from in the browser:", len(sources))
         for source in sources:

@@ -46,11 +46,13 @@ def test_nothing_to_look_at(runs):
         found_sources(runs, runs / "a", None)
 
 
-def test_without_viser_it_says_how_to_install_it(monkeypatch):
+def test_without_viser_it_says_how_to_install_it_once_there_is_something_to_look_at(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "viser", None)
     monkeypatch.delitem(sys.modules, "graf.reporting.viewer", raising=False)
     with pytest.raises(GrafError, match=r"optional extra: pip install -e '\.\[viewer\]'"):
-        view(argparse.Namespace())
+        view(argparse.Namespace(path=runs, run=None, checkpoint=None))
+    with pytest.raises(GrafError, match="nowhere: no run with a checkpoint here"):
+        view(argparse.Namespace(path=runs / "nowhere", run=None, checkpoint=None))
 
 
 def test_the_page_shows_the_object_and_ctrl_c_ends_the_program(tmp_path):
