@@ -14,8 +14,8 @@ from pathlib import Path
 from graf.config import MetricsConfig, load_config
 from graf.data import Views, build_dataset
 from graf.errors import GrafError
-from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.metrics import measure
+from graf.metrics.extractors import choose_extractor
+from graf.metrics.measure import measure
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import keep_freed_memory

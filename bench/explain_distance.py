@@ -12,10 +12,10 @@ import graf
 from check_metrics import Part, distances, halves, settled
 from graf.config import MetricsConfig
 from graf.data import Views, build_dataset, colours_only, sample_labels
-from graf.evaluation.extractors import choose_extractor, extractor_network, features
-from graf.evaluation.outputs import as_uint8
-from graf.evaluation.sampling import fresh_renderings, labels_of
+from graf.metrics.extractors import choose_extractor, extractor_network, features
 from graf.models.generator import Generator, Rendering
+from graf.pictures.outputs import as_uint8
+from graf.pictures.sampling import fresh_renderings, labels_of
 from graf.rays import full_grid
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script

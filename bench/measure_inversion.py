@@ -17,10 +17,10 @@ from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import make_toy_cars, render_cars
 from graf.errors import GrafError
-from graf.evaluation.inversion import invert
-from graf.evaluation.inversion.results import Inversion, similarity
-from graf.evaluation.sampling import render_views
+from graf.inversion import invert
+from graf.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
+from graf.pictures.sampling import render_views
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory

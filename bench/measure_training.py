@@ -21,10 +21,10 @@ from typing import NamedTuple
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
-from graf.evaluation.consistency import multi_view_consistency, sanity
-from graf.evaluation.metrics import MeasureSettings, measure_generator
-from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.sweep import low_resolution_error
+from graf.metrics.consistency import multi_view_consistency, sanity
+from graf.metrics.measure import MeasureSettings, measure_generator
+from graf.pictures.sampling import render_views, sample_objects
+from graf.pictures.sweep import low_resolution_error
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes

@@ -7,10 +7,10 @@ from explain_distance import draw, enlarged
 from graf.config import Config, load_config
 from graf.data import Views
 from graf.errors import ConfigError, GrafError
-from graf.evaluation.consistency import sanity
-from graf.evaluation.haze import haze
-from graf.evaluation.metrics import measure
-from graf.evaluation.shapes import Subject, silhouette_variety
+from graf.metrics.consistency import sanity
+from graf.metrics.haze import haze
+from graf.metrics.measure import measure
+from graf.metrics.shapes import Subject, silhouette_variety
 from graf.models.generator import Generator
 from graf.runtime.console import log
 

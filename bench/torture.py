@@ -31,8 +31,8 @@ from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import Config, PoseConfig, RunConfig, config_to_dict, load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
-from graf.evaluation.outputs import write_image
-from graf.evaluation.reconstruction import transforms
+from graf.export.reconstruction import transforms
+from graf.pictures.outputs import write_image
 from graf.pose.state import PoseState
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, run_script

@@ -9,7 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "graf"
 LAYERS = (  # from the ground up: a module imports from its own layer and those before it
     *("version", "errors", "config", "camera", "rotations", "rays", "rendering", "runtime", "models"),
-    *("data", "memory", "checkpoints", "evaluation", "training", "pose", "reporting", "commands"),
+    *("data", "memory", "checkpoints"),
+    *("pictures", "metrics", "export", "inversion", "training", "pose", "reporting", "commands"),
 )
 
 

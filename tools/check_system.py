@@ -19,11 +19,11 @@ from graf.config import Config, MetricsConfig, TrainingConfig, load_config
 from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
 from graf.data.loader import MAX_WORKERS
 from graf.errors import GrafError
-from graf.evaluation.extractors import INCEPTION, choose_extractor
 from graf.memory.budget import budget_bytes
 from graf.memory.leaks import duration
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
+from graf.metrics.extractors import INCEPTION, choose_extractor
 from graf.runtime.cards import nvidia_driver, unusable_cards
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script

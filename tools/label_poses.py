@@ -18,7 +18,7 @@ from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb, square_side
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
-from graf.evaluation.inversion.photographs import photograph_files, read_photograph
+from graf.inversion.photographs import photograph_files, read_photograph
 from graf.pose.accuracy import cameras_of, doubt
 from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser

@@ -18,9 +18,9 @@ from graf.checkpoints.foreign.esrgan_weights import (
 )
 from graf.data.decoding import open_rgb
 from graf.errors import CheckpointError, GrafError
-from graf.evaluation.outputs import as_uint8, write_grid
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBNet
+from graf.pictures.outputs import as_uint8, write_grid
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, run_script
 

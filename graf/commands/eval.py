@@ -16,36 +16,36 @@ from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
 from graf.checkpoints.run_folder import run_of
 from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
+from graf.commands.own_files import make_way
 from graf.config import Config, is_set, override
 from graf.data import Views, build_dataset, colours_only
 from graf.data.folders import require_folders
 from graf.errors import GrafError
-from graf.evaluation.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
-from graf.evaluation.haze import haze
-from graf.evaluation.inversion import invert, most_renderings
-from graf.evaluation.inversion.likeness import InversionSettings
-from graf.evaluation.inversion.photographs import labelled_poses, photograph_files, read_photograph
-from graf.evaluation.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
-from graf.evaluation.mesh import NoSurface, earlier_files, extract_mesh, remove_earlier, write_mesh
-from graf.evaluation.metrics import MeasureSettings, kid_independent, measure_generator
-from graf.evaluation.neighbours import neighbour_sheet
-from graf.evaluation.own_files import make_way
-from graf.evaluation.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
-from graf.evaluation.reconstruction import reconstruction_poses, write_reconstruction
-from graf.evaluation.results import FEWEST_IMAGES, ResultFile, merged, summary, title
-from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
-from graf.evaluation.sheets import (
+from graf.export.mesh import NoSurface, earlier_files, extract_mesh, remove_earlier, write_mesh
+from graf.export.rasters import RenderedBack, mean_psnr, rendered_back, write_checks
+from graf.export.reconstruction import reconstruction_poses, write_reconstruction
+from graf.export.splats import render_splats, splats_of_surface, write_splats
+from graf.export.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
+from graf.inversion import invert, most_renderings
+from graf.inversion.likeness import InversionSettings
+from graf.inversion.photographs import labelled_poses, photograph_files, read_photograph
+from graf.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
+from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
+from graf.metrics.haze import haze
+from graf.metrics.measure import MeasureSettings, kid_independent, measure_generator
+from graf.metrics.neighbours import neighbour_sheet
+from graf.metrics.results import FEWEST_IMAGES, ResultFile, merged, summary, title
+from graf.metrics.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
+from graf.models.generator import Generator
+from graf.pictures.sampling import render_views, sample_objects
+from graf.pictures.sheets import (
     class_rows,
     interpolation_sheet,
     interpolation_video,
     real_against_fake_grid,
     truncation_sheet,
 )
-from graf.evaluation.splats import render_splats, splats_of_surface, write_splats
-from graf.evaluation.sweep import VIEWS, sweep_trajectories, write_sweep
-from graf.evaluation.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
-from graf.models.generator import Generator
+from graf.pictures.sweep import VIEWS, sweep_trajectories, write_sweep
 from graf.pose.accuracy import cameras_of, doubt, pose_accuracy
 from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card

@@ -14,7 +14,7 @@ from typing import Any
 
 from graf.checkpoints import SUFFIX
 from graf.config.strict import expanded
-from graf.evaluation.results import FEWEST_IMAGES
+from graf.metrics.results import FEWEST_IMAGES
 from graf.runtime.command_line import positive
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}

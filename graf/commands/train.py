@@ -21,12 +21,12 @@ from graf.config import Config, RunConfig, config_to_dict, is_set, load_config
 from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
 from graf.errors import CheckpointError, ConfigError, RunFolderError
-from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.results import summary
 from graf.memory.budget import keep_to
 from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history
+from graf.metrics.extractors import choose_extractor
+from graf.metrics.results import summary
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
 from graf.runtime.device import keep_freed_memory

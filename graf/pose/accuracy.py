@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from graf.camera import Labels
 from graf.data import Views
-from graf.evaluation.sampling import fresh_renderings, labels_of
-from graf.evaluation.shapes import Subject
+from graf.metrics.shapes import Subject
+from graf.pictures.sampling import fresh_renderings, labels_of
 from graf.pose.loading import TrainedEstimator
 from graf.pose.splits import posed_splits
 from graf.rotations import pose_errors

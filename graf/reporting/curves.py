@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.errors import GrafError
-from graf.evaluation.results import COMPARABLE, protocol_title, title
+from graf.metrics.results import COMPARABLE, protocol_title, title
 from graf.runtime.files import json_rows, whole_file
 
 import torch

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from graf.evaluation.results import COMPARABLE, protocol_title, title
+from graf.metrics.results import COMPARABLE, protocol_title, title
 
 import imageio.v2 as imageio
 from PIL import Image

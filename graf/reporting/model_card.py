@@ -10,11 +10,11 @@ from graf.camera import elevation_of_v, rotation_poses
 from graf.config import Config, DataConfig, config_to_dict, flat
 from graf.data.folders import find_folders, is_within
 from graf.errors import GrafError
-from graf.evaluation.outputs import as_uint8
-from graf.evaluation.results import COMPARABLE, OF_IMAGES, protocol_title, title
-from graf.evaluation.sampling import render_views, sample_objects
-from graf.evaluation.shapes import VARIETY_CAVEAT
+from graf.metrics.results import COMPARABLE, OF_IMAGES, protocol_title, title
+from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
+from graf.pictures.outputs import as_uint8
+from graf.pictures.sampling import render_views, sample_objects
 from graf.runtime.files import encodable, file_sha256, whole_file, write_text
 from graf.version import __version__
 

@@ -11,12 +11,12 @@ from graf.camera import azimuth_and_v, elevation_of_v, middle_poses, poses_at, r
 from graf.config import Config, DataConfig, LatentConfig
 from graf.data import build_dataset, colours_only
 from graf.errors import GrafError
-from graf.evaluation.mesh import SUFFIXES, extract_mesh, write_mesh
-from graf.evaluation.outputs import as_uint8, picture, write_image, write_video
-from graf.evaluation.sampling import sample_objects
-from graf.evaluation.sheets import blend
+from graf.export.mesh import SUFFIXES, extract_mesh, write_mesh
 from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
+from graf.pictures.outputs import as_uint8, picture, write_image, write_video
+from graf.pictures.sampling import sample_objects
+from graf.pictures.sheets import blend
 from graf.rays import depth_bounds
 from graf.runtime.files import write_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.evaluation.inversion.results import INVERSIONS
+from graf.inversion.results import INVERSIONS
 from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis

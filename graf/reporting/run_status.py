@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Literal
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.evaluation.results import comparable
 from graf.memory.leaks import LeakReport, duration
+from graf.metrics.results import comparable
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB
 from graf.training.collapse import collapse_warning

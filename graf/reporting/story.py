@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from graf.camera import elevation_of_v
-from graf.evaluation.inversion.results import FAILED_DB
-from graf.evaluation.shapes import VARIETY_CAVEAT
+from graf.inversion.results import FAILED_DB
+from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
 from graf.reporting.run_status import DISTANCES
 from graf.training.collapse import collapse_warning

@@ -5,8 +5,8 @@ import logging
 from graf.checkpoints.checkpoint import BEST
 from graf.checkpoints.run_folder import save
 from graf.data import Views
-from graf.evaluation.metrics import MeasureSettings, NotFinite, measure_generator
-from graf.evaluation.results import new_best, summary
+from graf.metrics.measure import MeasureSettings, NotFinite, measure_generator
+from graf.metrics.results import new_best, summary
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")

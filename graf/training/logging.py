@@ -10,7 +10,7 @@ from typing import Any
 
 from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError
-from graf.evaluation.results import series_name
+from graf.metrics.results import series_name
 from graf.runtime.files import json_rows, not_worth_a_run, write_text
 
 import imageio.v2 as imageio

@@ -4,10 +4,10 @@ import logging
 from pathlib import Path
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
-from graf.evaluation.consistency import sanity
-from graf.evaluation.outputs import KINDS, picture, side_by_side, write_gif, write_grid, write_video
-from graf.evaluation.sampling import fast_renderers, render_each, render_views, sample_objects
-from graf.evaluation.sweep import sheet_captions
+from graf.metrics.consistency import sanity
+from graf.pictures.outputs import KINDS, picture, side_by_side, write_gif, write_grid, write_video
+from graf.pictures.sampling import fast_renderers, render_each, render_views, sample_objects
+from graf.pictures.sweep import sheet_captions
 from graf.runtime.files import not_worth_a_run
 from graf.training.collapse import collapse_warning
 from graf.training.state import TrainState

@@ -6,7 +6,7 @@ from check_metrics import ORDER, damages, distances, halves, misranked, settled
 from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
-from graf.evaluation import extractors
+from graf.metrics import extractors
 
 import pytest
 

@@ -8,8 +8,8 @@ from explain_distance import HAZE, restored, spread, stages, without_haze
 from graf.checkpoints.export import write_export
 from graf.data import build_dataset
 from graf.data.views import sample_labels
-from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
+from graf.pictures.sampling import fresh_samples
 
 import torch
 

@@ -8,7 +8,7 @@ import measure_inversion as measure
 from graf.camera import azimuth_and_v, poses_at
 from graf.config import load_config
 from graf.errors import GrafError
-from graf.evaluation.inversion.results import Inversion, similarity
+from graf.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
 
 import pytest

@@ -7,7 +7,8 @@ import graf
 from graf.camera import poses_at
 from graf.checkpoints.export import read_export
 from graf.config import Config
-from graf.evaluation.results import METRICS_FILE, rendering_sha256
+from graf.config.digest import rendering_sha256
+from graf.metrics.results import METRICS_FILE
 from graf.reporting.model_card import card_text
 from graf.runtime.files import file_sha256
 

@@ -9,10 +9,10 @@ import eval as evaluation
 from graf.checkpoints.generator_loading import load_generator
 from graf.commands import eval as command
 from graf.config import load_config
-from graf.evaluation import rasters
-from graf.evaluation.consistency import rotation_smoothness
-from graf.evaluation.extractors import choose_extractor
-from graf.evaluation.outputs import write_image
+from graf.export import rasters
+from graf.metrics.consistency import rotation_smoothness
+from graf.metrics.extractors import choose_extractor
+from graf.pictures.outputs import write_image
 from graf.runtime.files import file_sha256
 
 import imageio.v2 as imageio

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from graf.evaluation.outputs import write_image
+from graf.pictures.outputs import write_image
 from graf.runtime.console import run_script
 
 import pytest

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from graf.evaluation.outputs import write_image
+from graf.pictures.outputs import write_image
 
 import pytest
 import torch

@@ -11,11 +11,11 @@ from graf.commands.eval import Evaluation
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
 from graf.errors import CheckpointError
-from graf.evaluation.inversion import invert
-from graf.evaluation.inversion.likeness import InversionSettings
-from graf.evaluation.outputs import write_image
-from graf.evaluation.shapes import Subject
+from graf.inversion import invert
+from graf.inversion.likeness import InversionSettings
+from graf.metrics.shapes import Subject
 from graf.models.generator import Generator
+from graf.pictures.outputs import write_image
 from graf.pose import accuracy as reading
 from graf.pose.accuracy import accuracy, cameras_of, doubt, pose_accuracy
 from graf.pose.loading import load_estimator

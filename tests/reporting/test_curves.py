@@ -5,7 +5,7 @@ import logging
 import math
 
 from graf.errors import GrafError
-from graf.evaluation.results import protocol_title
+from graf.metrics.results import protocol_title
 from graf.reporting.curves import Curve, draw_curves, figures, read_history, time_axis
 
 import pytest

@@ -8,8 +8,8 @@ from graf.camera import azimuth_and_v, poses_at
 from graf.config import LatentConfig
 from graf.data import Views
 from graf.errors import GrafError
-from graf.evaluation.outputs import as_uint8
 from graf.models.generator import Generator
+from graf.pictures.outputs import as_uint8
 from graf.rays import depth_bounds
 from graf.reporting import object_view
 from graf.reporting.object_view import (

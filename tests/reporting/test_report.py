@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from graf.commands.jobs import JOBS
 from graf.errors import GrafError
-from graf.evaluation.outputs import write_video
+from graf.pictures.outputs import write_video
 from graf.reporting import html_pieces, report, status_page
 from graf.reporting.mesh_view import SCRIPT
 from graf.reporting.report import write_report

@@ -19,8 +19,8 @@ from graf.config import CONFIG_DIR, load_config
 from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
 from graf.errors import ConfigError, DataError, GrafError
-from graf.evaluation.sampling import fresh_samples
 from graf.memory.sizes import StepSizes, smallest_of_all
+from graf.pictures.sampling import fresh_samples
 from graf.runtime import launch
 from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.interruption import Interruption

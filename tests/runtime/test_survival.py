@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.errors import CheckpointWriteError
-from graf.evaluation.sampling import fresh_samples
 from graf.models.generator import Generator
+from graf.pictures.sampling import fresh_samples
 from graf.runtime.console import run_script
 from graf.runtime.guard import attempt, retry_halved, retry_smaller
 from graf.runtime.out_of_memory import OutOfMemory, is_out_of_memory

@@ -180,7 +180,7 @@ def test_shared_memory_of_two_workers(module, monkeypatch, tmp_path):
 
 
 def test_inception_is_not_downloaded(module, monkeypatch):
-    monkeypatch.setattr("graf.evaluation.extractors._download", lambda _: pytest.fail("a download"))
+    monkeypatch.setattr("graf.metrics.extractors._download", lambda _: pytest.fail("a download"))
     metrics = override(load_config(SMOKE), ["metrics.extractor=inception-v3-compat"]).metrics
     assert "inception" in module.extractor(metrics) or "efficientnet-lite0" in module.extractor(metrics)
     absent = override(load_config(SMOKE), ["metrics.weights_path=nowhere.pth"]).metrics

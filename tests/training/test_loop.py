@@ -8,8 +8,8 @@ from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.data import Views
 from graf.errors import CheckpointWriteError, DataError, GrafError
-from graf.evaluation.results import COMPARABLE
 from graf.memory.monitor import MemoryMonitor
+from graf.metrics.results import COMPARABLE
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory

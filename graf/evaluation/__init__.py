@@ -1,1 +1,0 @@
-"""Evaluation: rendering of trained generators, pictures and videos, metrics."""

@@ -1,0 +1,153 @@
+"""Results of an inversion: numbers, and the pictures, videos and JSON that show them."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
+from graf.models.generator import Generator
+from graf.pictures.captions import Captions
+from graf.pictures.outputs import as_uint8, picture, write_grid, write_video
+from graf.pictures.sampling import fast_renderers, render_each, render_views
+from graf.pictures.sweep import VIDEO_FRAMES, VIEWS, sheet_captions
+from graf.runtime.files import read_object, write_text
+
+import numpy as np
+import torch
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from torch import Tensor
+
+log = logging.getLogger("graf")
+
+INVERSIONS = "inversion"  # the folder of an evaluation that has a folder for each photograph
+LONGEST_FOLDER = 60  # characters of it in that folder's name, which may take 255 bytes
+LONGEST_NAME = 24  # characters of a photograph's name beside it
+FAILED_DB, GOOD_DB = 12.0, 20.0  # PSNR below which a photograph was not found, and about that of one that was
+OTHER_BORDER = 0.5  # mean difference of two borders in [-1, 1] from which they are of different colours
+
+
+@dataclasses.dataclass(frozen=True)
+class Inversion:
+    """One object, latents (1, Z) and class_index (1,), as N photographs show it: their cameras pose_c2w (N, 3, 4), azimuth_deg
+    and v (N,); its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss."""
+
+    latents: Tensor
+    class_index: Tensor
+    pose_c2w: Tensor
+    azimuth_deg: Tensor
+    v: Tensor
+    images: Tensor
+    psnr: tuple[float, ...]
+    ssim: tuple[float, ...]
+    loss: float
+
+
+def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:
+    """PSNR in dB (infinite for equal images) and SSIM (Wang et al. 2004; windows of 7 x 7) of images (3, H, W) at 8 bits."""
+    pair = [as_uint8(x).movedim(0, -1).numpy() for x in (photograph, image)]
+    with np.errstate(divide="ignore"):
+        psnr = peak_signal_noise_ratio(*pair, data_range=255)
+    return float(psnr), float(structural_similarity(*pair, channel_axis=-1, data_range=255))
+
+
+def write_inversion(
+    generator: Generator,
+    inversion: Inversion,
+    photographs: Tensor,
+    out: Path,
+    names: Sequence[str],
+    footer: str | None = None,
+) -> list[Path]:
+    """Write photographs (N, 3, W, W) beside their fits, the object from all sides as sheet and videos, and numbers as JSON; the
+    sheets with captions where there is a footer."""
+    data = generator.config.data
+    told = as_json(inversion, photographs, names)  # first, as it says whose folder it is
+    write_text(out / "inversion.json", json.dumps(told, indent=1, allow_nan=False))
+    pairs = torch.stack([photographs.cpu(), inversion.images], dim=1).flatten(0, 1)
+    captions = Captions(footer, ("photograph", "found"), [Path(name).name[-LONGEST_NAME:] for name in names])
+    files = [write_grid(out / "fit.png", as_uint8(pairs), 2, captions)]
+    found = inversion.latents, inversion.class_index
+    azimuth_deg = view_azimuths(VIEWS, data)
+    poses = poses_at(azimuth_deg, inversion.v.mean().expand_as(azimuth_deg), sum(data.radius) / 2)
+    sheet = picture(render_views(generator, found, poses), "rgb", data.near, data.far)
+    captions = sheet_captions(poses, 1, VIEWS, "rgb", data, footer)
+    files.append(write_grid(out / "sweep.png", sheet, VIEWS, captions))
+    renderers = fast_renderers(generator, found, VIDEO_FRAMES)
+    frames = picture(render_each(renderers, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
+    files += [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]
+    return [*files, out / "inversion.json"]
+
+
+def inversion_folder(parent: Path, photographs: Tensor, names: Sequence[str]) -> Path:
+    """The folder below parent for the results of photographs (N, 3, W, W): by the first one's name, with a number where that
+    is taken by others. Results of the same photographs are replaced, which the log tells."""
+    first = Path(names[0]).stem[:LONGEST_FOLDER] + (f"_and_{len(names) - 1}_more" if len(names) > 1 else "")
+    candidates = (parent / (first if i == 1 else f"{first}_{i}") for i in itertools.count(1))
+    folder = next(folder for folder in candidates if not folder.exists() or _is_of(folder, photographs))
+    if folder.exists():
+        log.info("%s: these are the same photographs, and replace what was found before", folder)
+    return folder
+
+
+def _is_of(folder: Path, photographs: Tensor) -> bool:
+    """Whether a folder that is there has the results of these photographs."""
+    rows = read_object(folder / "inversion.json").get("photographs") if folder.is_dir() else None
+    rows = rows if isinstance(rows, list) else []
+    return [row.get("pixels_sha256") for row in rows if isinstance(row, dict)] == digests(photographs)
+
+
+def digests(photographs: Tensor) -> list[str]:
+    """By what photographs (N, 3, W, W) are known, wherever their files lie."""
+    return [hashlib.sha256(photograph.cpu().numpy().tobytes()).hexdigest() for photograph in photographs]
+
+
+def failures(inversion: Inversion, photographs: Tensor, names: Sequence[str]) -> Iterator[str]:
+    """A sentence on each photograph that was not found, by its PSNR, with what may be done."""
+    for name, psnr, photograph, image in zip(names, inversion.psnr, photographs.cpu(), inversion.images, strict=True):
+        if psnr >= FAILED_DB:
+            continue
+        real, drawn = (_border(picture) for picture in (photograph, image))
+        if (real - drawn).abs().mean() >= OTHER_BORDER:
+            colours = (tuple(((colour + 1) * 127.5).round().int().tolist()) for colour in (real, drawn))
+            cure = (
+                "its border is about {}, where the model draws {}: cut the object out (transparent pixels get the model's "
+                "background), or photograph it in front of that colour"
+            ).format(*colours)
+        else:
+            cure = "is it one of the objects that the model was trained on, upright, in the middle and as large as those?"
+        yield f"{name}: not found, PSNR {psnr:.1f} dB (a likeness has about {GOOD_DB:.0f}); {cure}"
+
+
+def _border(picture: Tensor) -> Tensor:
+    """(3,) median colour of the outermost pixels of a picture (3, H, W) in [-1, 1]."""
+    edges = picture[:, 0], picture[:, -1], picture[:, :, 0], picture[:, :, -1]
+    return torch.cat(edges, dim=1).median(dim=1).values.clamp(-1, 1)
+
+
+def as_json(inversion: Inversion, photographs: Tensor, names: Sequence[str]) -> dict:
+    """Plain values; psnr_db is null where a fit equals its photograph."""
+    known_by = digests(photographs)
+    rows = [
+        {
+            "photograph": name,
+            "pixels_sha256": known_by[i],
+            "azimuth_deg": inversion.azimuth_deg[i].item(),
+            "elevation_deg": elevation_of_v(inversion.v[i].item()),
+            "v": inversion.v[i].item(),
+            "pose_c2w": inversion.pose_c2w[i].tolist(),
+            "psnr_db": inversion.psnr[i] if math.isfinite(inversion.psnr[i]) else None,
+            "ssim": inversion.ssim[i],
+        }
+        for i, name in enumerate(names)
+    ]
+    return {
+        "photographs": rows,
+        "class_index": inversion.class_index.item(),
+        "loss": inversion.loss,
+        "latents": inversion.latents[0].tolist(),
+    }

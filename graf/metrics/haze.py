@@ -1,0 +1,69 @@
+"""Haze: what stands in pixels that no photograph's object ever covers, where the data is background alone."""
+
+import logging
+
+from graf.config import Config, DataConfig
+from graf.data import Views
+from graf.data.silhouettes import alpha_of
+from graf.metrics.shapes import Subject
+from graf.models.generator import Rendering
+from graf.pictures.sampling import fresh_renderings, labels_of
+from graf.runtime.console import progress
+from graf.runtime.files import kept_json
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+log = logging.getLogger("graf")
+
+
+def haze(subject: Subject) -> dict:
+    """haze, the mean |colour - background| in 8-bit steps, and the mean opacity, of fresh samples at the data's cameras, over
+    the `clear_blocks`; ready for JSON. Both are 0 for the data, and None where its silhouettes are not known, or cover all.
+    """
+    config, dataset = subject.config, subject.dataset
+    found = kept_json(
+        subject.cache / f"never_covered-{dataset.fingerprint[:16]}.json", lambda: never_covered(dataset, config.data)
+    )
+    clear = None if isinstance(found, str) else clear_blocks(torch.tensor(found, dtype=torch.bool), config.rendered_scale)
+    if clear is None or not clear.any():
+        unavailable = found if clear is None else "the photographs' silhouettes leave no pixel free"
+        log.warning("haze is not measured: %s", unavailable)
+        return {"haze": None, "haze_opacity": None, "unavailable": unavailable}
+    draw_labels, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
+    renderings = fresh_renderings(
+        subject.generator, draw_labels, subject.n, batch_size, subject.seed, truncation=subject.truncation
+    )
+    with progress(total=subject.n, desc="haze", unit="image") as bar:
+        sums = torch.zeros(2, dtype=torch.double)
+        for rendering in renderings:
+            sums += torch.stack(haze_in(rendering, clear, config)) * len(rendering.images)
+            bar.update(len(rendering.images))
+    colour, opacity = (sums / subject.n).tolist()
+    return {"haze": colour, "haze_opacity": opacity, "clear_share": clear.float().mean().item(), **subject.terms}
+
+
+def haze_in(rendering: Rendering, clear: Tensor, config: Config) -> tuple[Tensor, Tensor]:
+    """Mean |colour - background| in 8-bit steps, and mean opacity, over the pixels that are clear (H, W)."""
+    background = 2 * torch.tensor(config.data.background)[:, None] - 1
+    colours = rendering.images.clamp(-1, 1)[..., clear]  # (B, 3, P)
+    return 127.5 * (colours - background).abs().double().mean(), rendering.opacity[..., clear].double().mean()
+
+
+def never_covered(dataset: Views, data: DataConfig) -> list | str:
+    """Rows (H, W) of 1 for each pixel that no view's silhouette covers, not even in part, and of 0 for the others; or why
+    nobody knows."""
+    free = torch.ones(data.imsize, data.imsize, dtype=torch.bool)
+    for index in progress(range(len(dataset)), desc="silhouettes", unit="image"):
+        alpha = alpha_of(dataset, index, data)
+        if alpha is None:
+            return f"{dataset.files[index]} has no transparency that would tell its silhouette"
+        free &= alpha == 0
+    return free.int().tolist()
+
+
+def clear_blocks(free: Tensor, scale: int) -> Tensor:
+    """Of the pixels free (H, W), those whose whole block of scale x scale, which one ray of the field is for, is free."""
+    covered = F.max_pool2d((~free)[None].float(), scale)
+    return F.interpolate(covered[None], scale_factor=scale)[0, 0] == 0

@@ -1,0 +1,342 @@
+"""FID and KID through torch-fidelity, with their protocol written beside them.
+
+A distance without its extractor, its sample counts and its resampling means nothing, so `measure` returns them together, and
+the extractor's name is part of every value's key. Images are rounded to 8 bits first, as a folder of PNGs would be: the
+numbers are those of `torch_fidelity.calculate_metrics` on such folders.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Literal
+
+from graf.checkpoints.record import is_not_the_files
+from graf.config import MetricsConfig
+from graf.config.digest import rendering_sha256
+from graf.data import Views
+from graf.errors import GrafError
+from graf.metrics.extractors import EFFICIENTNET_2, INCEPTION, Extractor, choose_extractor, networks_of_training, tell_once
+from graf.metrics.results import FEWEST_IMAGES
+from graf.models.generator import Generator, weights_hash
+from graf.pictures.outputs import as_uint8
+from graf.pictures.sampling import fresh_samples, labels_in_range, labels_of
+from graf.runtime.guard import retry_halved
+from graf.runtime.out_of_memory import first_line, is_out_of_memory
+from graf.runtime.processes import ALONE, Processes
+
+import imageio.v2 as imageio
+import numpy as np
+import torch
+import torch_fidelity
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+log = logging.getLogger("graf")
+
+SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
+KID_SUBSETS = 100
+KID_SUBSET_SIZE = 1000
+KEYS = {  # of the values, by torch-fidelity's
+    torch_fidelity.KEY_METRIC_FID: "fid",
+    torch_fidelity.KEY_METRIC_KID_MEAN: "kid",
+    torch_fidelity.KEY_METRIC_KID_STD: "kid_std",
+    torch_fidelity.KEY_METRIC_PRECISION: "precision",
+    torch_fidelity.KEY_METRIC_RECALL: "recall",
+    torch_fidelity.KEY_METRIC_F_SCORE: "f_score",
+}
+NUMPY_ARRAYS = [  # of which cached statistics are made
+    np._core.multiarray._reconstruct,
+    np.ndarray,
+    np.dtype,
+    type(np.dtype("float32")),
+    type(np.dtype("float64")),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureSettings:
+    """What is measured of a generator: `names` of fid, kid and prc, of samples drawn by `seed`, their latents scaled by
+    `truncation` as in `sample_objects`.
+
+    options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder,
+    where the generated images are written as PNGs, and the real ones that they are compared with in its folder `real`.
+    cameras: those of the data, or drawn from the config's range whatever the data's are.
+    """
+
+    names: Sequence[str]
+    seed: int
+    truncation: float = 1.0
+    options: MetricsConfig | None = None
+    dump: Path | None = None
+    cameras: Literal["data", "range"] = "data"
+
+
+def measure_generator(
+    generator: Generator,
+    dataset: Views,
+    settings: MeasureSettings,
+    cache_dir: Path,
+    bar: tqdm | None = None,
+    processes: Processes = ALONE,
+) -> dict:
+    """`measure` of samples of a generator at the settings' cameras and classes drawn from the data's, with what they depend on.
+
+    All processes of a run render and the first measures; the others return {}. The numbers are those of one process. Raises
+    GrafError as `measure` does.
+    """
+    config, options = generator.config, settings.options or generator.config.metrics
+    draw_labels = (labels_of if settings.cameras == "data" else labels_in_range)(dataset, config.data)
+    n_fake = options.counts[1]
+    dump = None if settings.dump is None else new_folder(settings.dump)
+    cuda = generator.background.device.type == "cuda"
+
+    def sample_and_measure(batch_size: int) -> dict | OSError | NotFinite:
+        """The result, or the error that is raised once all processes are through, such as one of the cache."""
+        if bar is not None:
+            bar.reset()
+        samples = fresh_samples(
+            generator, draw_labels, n_fake, batch_size, settings.seed, bar, processes.map, settings.truncation
+        )
+        at_once = dataclasses.replace(options, batch_size=batch_size)
+        with contextlib.closing(samples):
+            if not processes.first:
+                return dict.fromkeys(samples)  # {}: the first process is given all samples
+            try:
+                fakes = samples if dump is None else written(samples, dump)
+                return measure(fakes, dataset, at_once, cache_dir, cuda, settings.names)
+            except Exception as error:
+                if not processes.alone:  # the others wait for the first samples before they can learn that all is over
+                    next(samples, None)
+                if not isinstance(error, OSError | NotFinite) or is_out_of_memory(error):
+                    raise
+                return error
+
+    result = retry_halved(sample_and_measure, options.batch_size, "metrics", processes=processes)
+    if isinstance(result, Exception):
+        raise result
+    if not processes.first:
+        return {}
+    if dump is not None:
+        subset = RealSubset(dataset, result["n_real"], SEED)
+        for _ in written((dataset[i]["image"][None] for i in subset.indices), new_folder(dump / "real")):
+            pass
+    trained_with = networks_of_training(config)
+    if result.get("extractor") in trained_with:
+        warning = f"{result['extractor']} took part in this training, which may please it; measure by {EFFICIENTNET_2} too"
+        tell_once(logging.WARNING, f"metrics: {warning}")
+        result["warnings"].append(warning)
+    return result | {
+        "networks_of_training": trained_with,
+        "sample_seed": settings.seed,
+        "truncation": settings.truncation,
+        "generator_sha256": weights_hash(generator),
+        "rendering_sha256": rendering_sha256(config),
+    }
+
+
+def kid_independent(
+    generator: Generator, dataset: Views, settings: MeasureSettings, cache_dir: Path, bar: tqdm | None = None
+) -> dict[str, float]:
+    """{"kid_independent_<extractor>": KID} of samples at cameras of the config's range, whatever the data's are."""
+    settings = dataclasses.replace(settings, names=["kid"], cameras="range", dump=None)
+    result = measure_generator(generator, dataset, settings, cache_dir, bar)
+    return {f"kid_independent_{result['extractor']}": result["values"][f"kid_{result['extractor']}"]}
+
+
+def measure(
+    fakes: Iterable[Tensor],
+    real: Dataset,
+    config: MetricsConfig,
+    cache_dir: Path,
+    cuda: bool = False,
+    names: Sequence[str] = ("fid", "kid"),
+) -> dict:
+    """The distance between generated and real images, with its protocol, ready for JSON.
+
+    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; config.counts says how many images are taken of them,
+    config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its
+    images do, and names their features in cache_dir. names are of FEWEST_IMAGES: fid, kid, prc (improved precision and recall).
+    The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
+    Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
+    missing or the images too few, NotFinite where generated images are not finite.
+    """
+    extractor = choose_extractor(config)
+    n_real, n_fake = _counts(config, len(real), names)
+    subset = RealSubset(real, n_real, SEED)
+    terms = _terms(config, extractor, subset, n_fake)
+    warnings = _warnings(names, config, extractor, terms)
+    cache_name = subset.cache_name(extractor)
+    remove_damaged(cache_dir, cache_name)
+
+    # torch-fidelity initialises networks and starts loaders with the global generators
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []):
+        raw = torch_fidelity.calculate_metrics(
+            input1=FakeStream(fakes, subset.resolution),
+            input1_model_num_samples=n_fake,
+            input2=subset,
+            input2_cache_name=cache_name,
+            cache_root=str(cache_dir),
+            **{name: name in names for name in FEWEST_IMAGES},
+            kid_subsets=KID_SUBSETS,
+            kid_subset_size=terms["kid_subset_size"],
+            rng_seed=SEED,
+            feature_extractor=extractor.name,
+            feature_extractor_weights_path=str(extractor.weights),
+            batch_size=config.batch_size,
+            cuda=cuda,
+            save_cpu_ram=True,  # no loader processes
+            verbose=False,
+        )
+    values = {key: float(raw[name]) for name, key in KEYS.items() if name in raw}
+    if _subsets_are_whole(terms):
+        values.pop("kid_std", None)
+    return {"values": {f"{key}_{extractor.name}": value for key, value in values.items()}} | terms | {"warnings": warnings}
+
+
+def _counts(config: MetricsConfig, n_images: int, names: Sequence[str]) -> tuple[int, int]:
+    """How many real and generated images are compared. Raises GrafError where they are too few."""
+    wanted, n_fake = config.counts
+    n_real = min(wanted or n_images, n_images)
+    fewest = max(FEWEST_IMAGES[name] for name in names)
+    if min(n_real, n_fake) < fewest:
+        raise GrafError(
+            f"metrics: {', '.join(names)} need at least {fewest} images of each kind, found {n_real} real and {n_fake} "
+            "generated; raise metrics.n_real and metrics.n_fake, or add photographs"
+        )
+    return n_real, n_fake
+
+
+def _terms(config: MetricsConfig, extractor: Extractor, subset: "RealSubset", n_fake: int) -> dict:
+    """The protocol: all that the values depend on beside the generated images."""
+    return {
+        "protocol": config.protocol,
+        "extractor": extractor.name,
+        "weights_sha256": extractor.sha256,
+        "resize": extractor.resize,
+        "resolution": subset.resolution,
+        "n_real": len(subset),
+        "n_fake": n_fake,
+        "real_fingerprint": subset.real.fingerprint,
+        "kid_subsets": KID_SUBSETS,
+        "kid_subset_size": min(KID_SUBSET_SIZE, len(subset), n_fake),
+        "seed": SEED,
+        "versions": {"torch": torch.__version__, "torch-fidelity": torch_fidelity.__version__},
+    }
+
+
+def _subsets_are_whole(terms: dict) -> bool:
+    """Whether each of KID's subsets is one and the same, so that their standard deviation says nothing."""
+    return terms["kid_subset_size"] == terms["n_real"] == terms["n_fake"]
+
+
+def _warnings(names: Sequence[str], config: MetricsConfig, extractor: Extractor, terms: dict) -> list[str]:
+    """What a reader of the values must know, which is logged too."""
+    n_real, n_fake, subset_size = terms["n_real"], terms["n_fake"], terms["kid_subset_size"]
+    warnings = []
+    if "fid" in names and min(n_real, n_fake) < extractor.width:
+        warnings.append(
+            f"FID of {n_real} real and {n_fake} generated images is biased upwards: fewer than the {extractor.width} "
+            f"features of {extractor.name}; compare it only at equal counts, and trust KID more"
+        )
+    if "kid" in names and subset_size < KID_SUBSET_SIZE:
+        warnings.append(f"KID uses subsets of {subset_size} images in place of {KID_SUBSET_SIZE}")
+    if "kid" in names and _subsets_are_whole(terms):
+        warnings.append(
+            "each of KID's subsets is the whole set, so that their standard deviation, which would say nothing, is left out"
+        )
+    if config.protocol != "counts" and n_real < config.counts[0]:
+        warnings.append(f"protocol {config.protocol} asks for {config.counts[0]} real images, the data has {n_real}")
+    for warning in warnings:
+        tell_once(logging.WARNING, f"metrics: {warning}")
+    if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
+        warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
+    return warnings
+
+
+class RealSubset(Dataset):
+    """The first n images of a seeded permutation of `real`, or all in their order, as torch-fidelity takes them: uint8."""
+
+    def __init__(self, real: Dataset, n: int, seed: int):
+        self.real, self.seed = real, seed
+        permutation = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed)).tolist()
+        self.indices = permutation[:n] if n < len(real) else range(n)
+        self.resolution = real[0]["image"].shape[-1]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return as_uint8(self.real[self.indices[i]]["image"])
+
+    def cache_name(self, extractor: Extractor) -> str:
+        """A name of all that the features of these images depend on; torch-fidelity adds the extractor's name."""
+        sources = repr((self.real.fingerprint, self.seed, extractor.sha256, extractor.resize))
+        return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
+
+
+def remove_damaged(cache_dir: Path, cache_name: str) -> None:
+    """Remove cached features and statistics that cannot be read: torch-fidelity then computes them again."""
+    for file in cache_dir.glob(f"{cache_name}-*.pt"):
+        try:
+            with torch.serialization.safe_globals(NUMPY_ARRAYS):
+                torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file can make torch.load raise nearly anything
+            if is_not_the_files(error):
+                raise
+            log.warning("%s: damaged (%s); removed, to be computed again from the photographs", file, first_line(error))
+            file.unlink()
+
+
+class NotFinite(GrafError):
+    """Generated images have pixels that are nan or infinite, so no distance can be computed."""
+
+
+class FakeStream(torch_fidelity.GenerativeModelBase):
+    """Batches of generated images in the form of a torch-fidelity model, whose noise only gives the next batch's size.
+
+    Raises NotFinite: rounded to 8 bits, nan would become an ordinary grey.
+    """
+
+    z_size = 1
+    z_type = "normal"
+    num_classes = 0
+
+    def __init__(self, batches: Iterable[Tensor], resolution: int):
+        super().__init__()
+        self.images = chain.from_iterable(batches)
+        self.resolution = resolution
+
+    def forward(self, noise: Tensor) -> Tensor:
+        images = list(islice(self.images, len(noise)))
+        assert len(images) == len(noise), "the stream of generated images ended early"
+        images = torch.stack(images).to(noise.device)  # (B, 3, H, W)
+        assert images.shape[1:] == (3, self.resolution, self.resolution), f"generated images are {tuple(images.shape)}"
+        finite = images.isfinite().all(dim=(1, 2, 3))
+        if not finite.all():
+            raise NotFinite(
+                f"metrics: {int((~finite).sum())} of {len(images)} generated images have pixels that are not finite; "
+                "look at the training's losses, and measure an earlier checkpoint"
+            )
+        return as_uint8(images)
+
+
+def new_folder(folder: Path) -> Path:
+    """The folder, made if need be. Raises GrafError where it holds something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GrafError(f"{folder}: not empty; samples would be mixed with what is there, name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def written(batches: Iterable[Tensor], folder: Path) -> Iterator[Tensor]:
+    """The batches (B, 3, H, W), each image of which is also written to `folder` as 000000.png, 000001.png and so on."""
+    numbers = count()
+    for batch in batches:
+        for image in as_uint8(batch):
+            imageio.imwrite(folder / f"{next(numbers):06d}.png", image.movedim(0, -1).numpy())
+        yield batch

@@ -1,0 +1,1 @@
+"""Pictures of a generator: sampled objects, sweeps, image grids, videos, captions."""

@@ -1,0 +1,212 @@
+"""Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images.
+
+A `footer` is a line below a sheet, which gets captions then; without one it is the bare pictures.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from graf.camera import middle_poses, sample_poses, side_azimuth
+from graf.config import DataConfig, LatentConfig
+from graf.data.views import Views
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from graf.pictures.captions import Captions, numbered
+from graf.pictures.outputs import as_uint8, write_grid, write_video
+from graf.pictures.sampling import VIEWS_AT_ONCE, Objects
+from graf.runtime.console import progress
+
+import torch
+from torch import Tensor
+
+MODES = ("shape", "appearance", "both")  # the code that is interpolated; the other one is fixed
+NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
+PAIRS_A_ROW = 8
+
+
+def sheet_pose(data: DataConfig) -> Tensor:
+    """pose_c2w (3, 4) of the camera that sheets are seen from: mid height, a little to the side of the middle azimuth."""
+    return middle_poses(torch.tensor(side_azimuth(data)), data)
+
+
+def interpolation_sheet(
+    generator: Generator,
+    objects: Objects,
+    out: Path,
+    columns: int = 7,
+    resolution: int | None = None,
+    footer: str | None = None,
+) -> list[Path]:
+    """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
+
+    objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
+    Raises GrafError for another number of objects, and as all here for more pictures than memory.max_test_outputs.
+    """
+    modes = _interpolated(generator, objects, latent_grid, columns, resolution)
+    shares = [f"{share:.0%}" for share in torch.linspace(0, 1, columns).tolist()]
+    rows = shares if len(objects[0]) == 4 else ()
+    return [
+        write_grid(
+            out / f"interpolation_{mode}.png",
+            pictures,
+            columns,
+            Captions(footer, shares, rows, f"from object to object: {mode}"),
+        )
+        for mode, pictures in modes
+    ]
+
+
+def interpolation_video(
+    generator: Generator, objects: Objects, out: Path, n_frames: int = 72, resolution: int | None = None
+) -> list[Path]:
+    """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, as a loop. Arguments as for
+    `interpolation_sheet`."""
+    modes = _interpolated(generator, objects, latent_walk, n_frames, resolution)
+    return [write_video(out / f"interpolation_{mode}.mp4", frames) for mode, frames in modes]
+
+
+def truncation_sheet(
+    generator: Generator,
+    objects: Objects,
+    out: Path,
+    columns: int = 6,
+    resolution: int | None = None,
+    footer: str | None = None,
+) -> list[Path]:
+    """out/truncation.png: one object per row; latents are scaled by psi per column, from 0, the mean object, to 1, itself."""
+    latents, classes = objects
+    psi = torch.linspace(0, 1, columns)
+    scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
+    pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), resolution)
+    captions = Captions(footer, [f"truncation {scale:.1f}" for scale in psi.tolist()], numbered(len(latents)))
+    return [write_grid(out / "truncation.png", pictures, columns, captions)]
+
+
+def class_rows(
+    generator: Generator, latents: Tensor, out: Path, resolution: int | None = None, footer: str | None = None
+) -> list[Path]:
+    """out/classes.png: one class per row, the same latents (N, Z) in all rows. Raises GrafError for a model without classes."""
+    if generator.class_embedding is None:
+        raise GrafError(
+            "classes: this model knows none; it learns them from data of several folders, with discriminator.condition "
+            "or discriminator.label_loss other than none"
+        )
+    n_classes = generator.class_embedding.num_embeddings
+    classes = torch.arange(n_classes).repeat_interleave(len(latents))
+    pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
+    captions = Captions(footer, numbered(len(latents), "latents"), numbered(n_classes, "class"))
+    return [write_grid(out / "classes.png", pictures, len(latents), captions)]
+
+
+def real_against_fake_grid(
+    generator: Generator,
+    dataset: Views,
+    out: Path,
+    n: int = 16,
+    seed: int = 0,
+    footer: str | None = None,
+    truncation: float = 1.0,
+) -> list[Path]:
+    """out/real_against_fake.png: rows of real images, each above a row of fresh samples from the same cameras and of the same
+    classes; where the data is unposed, from cameras drawn from the config's range. `truncation` as in `sample_objects`."""
+    rng = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(dataset), generator=rng)[:n]
+    reals = as_uint8(torch.stack([dataset[i]["image"] for i in index.tolist()]))
+    poses = dataset.labels[index].pose_c2w if dataset.posed else sample_poses(len(index), generator.config.data, rng)
+    latents = truncation * generator.sample_latents(len(index), rng)
+    fakes = _pictures(generator, latents, dataset.class_index[index], reals.shape[-1], poses)
+    rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
+    columns = len(rows[0])
+    padded = [torch.cat([row, row.new_full((columns - len(row), *row.shape[1:]), 255)]) for row in rows]  # with white
+    captions = Captions(footer, rows=["photographs", "generated"] * (len(rows) // 2), note="from the same cameras")
+    return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns, captions)]
+
+
+def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
+    """Latents (columns, Z) from the first to the second of corners (2, Z), or (columns * columns, Z), row by row, between
+    four: the first two at the top. The code that is fixed by the mode is the first corner's."""
+    share = torch.linspace(0, 1, columns)[:, None]
+    if len(corners) == 2:
+        return _moving(blend(corners[0], corners[1], share, config), corners[0], mode, config)
+    left, right = (blend(corners[i], corners[i + 2], share, config) for i in (0, 1))  # (rows, Z)
+    rows = blend(left[:, None], right[:, None], share, config)  # (rows, columns, Z)
+    return _moving(rows.flatten(0, 1), corners[0], mode, config)
+
+
+def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Tensor:
+    """n latents (n, Z) around the corners (2 or 4, Z) and back to the first, which is not repeated at the end."""
+    stations = corners if len(corners) == 2 else corners[[0, 1, 3, 2]]
+    place = torch.arange(n) * (len(stations) / n)
+    leg = place.long()
+    walk = blend(stations[leg], stations.roll(-1, 0)[leg], (place - leg)[:, None], config)
+    return _moving(walk, corners[0], mode, config)
+
+
+def blend(first: Tensor, second: Tensor, share: Tensor, config: LatentConfig) -> Tensor:
+    """Latents (..., Z) interpolated by a share (..., 1) in [0, 1] from the first to the second, shape and appearance code
+    separately.
+
+    Gaussian codes are interpolated along the arc (slerp, Shoemake 1985): nearly all of them have a length of about sqrt(dim),
+    and a straight line would pass through lengths that the generator has hardly seen. Uniform codes fill a cube, which contains
+    every straight line between two of its points, but not every arc.
+    """
+    sizes = (config.dim - config.dim_appearance, config.dim_appearance)
+    mix = _arc if config.type == "gauss" else _line
+    return torch.cat([mix(a, b, share) for a, b in zip(first.split(sizes, -1), second.split(sizes, -1), strict=True)], dim=-1)
+
+
+def _line(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    return (1 - share) * first + share * second
+
+
+def _arc(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    a, b, t = first.double(), second.double(), share.double()
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)[..., None].clamp(-1, 1)
+    angle = cosine.acos()
+    straight = angle.sin() < NEARLY_PARALLEL  # or opposite, where no arc is nearer than another
+    sine = angle.sin().masked_fill(straight, 1)
+    arc = ((1 - t) * angle).sin() / sine * a + (t * angle).sin() / sine * b
+    return torch.where(straight, _line(a, b, t), arc).to(first)
+
+
+def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> Tensor:
+    """The latents (N, Z) with the code that is fixed by the mode taken from `still` (Z,)."""
+    n_shape, still = config.dim - config.dim_appearance, still.expand_as(latents)
+    shape = (still if mode == "appearance" else latents)[:, :n_shape]
+    appearance = (still if mode == "shape" else latents)[:, n_shape:]
+    return torch.cat([shape, appearance], dim=-1)
+
+
+def _interpolated(
+    generator: Generator, objects: Objects, way: Callable, n: int, resolution: int | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Each mode with the pictures of `way(corners, n, mode, config)`, which is `latent_grid` or `latent_walk`."""
+    (corners, classes), config = objects, generator.config.z_dist
+    if len(corners) not in (2, 4):
+        raise GrafError(f"interpolation: between 2 or 4 objects, found {len(corners)}")
+    for mode in MODES if 0 < config.dim_appearance < config.dim else ("both",):
+        latents = way(corners, n, mode, config)
+        yield mode, _pictures(generator, latents, classes[:1].expand(len(latents)), resolution)
+
+
+def _pictures(
+    generator: Generator, latents: Tensor, classes: Tensor, resolution: int | None, poses: Tensor | None = None
+) -> Tensor:
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from cameras (N, 3, 4), by default that of `sheet_pose`.
+
+    Raises GrafError where they are more than memory.max_test_outputs.
+    """
+    most = generator.config.memory.max_test_outputs
+    if len(latents) > most:
+        raise GrafError(
+            f"a sheet or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects with "
+            "--n_objects, or raise it with --set"
+        )
+    if poses is None:
+        poses = sheet_pose(generator.config.data).expand(len(latents), -1, -1)
+    batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True)
+    pictures = [
+        as_uint8(generator.render(some, pose, resolution, class_index).images)
+        for some, pose, class_index in progress(batches, desc="sheets", total=-(-len(latents) // VIEWS_AT_ONCE))
+    ]
+    return torch.cat(pictures)

@@ -1,0 +1,115 @@
+"""metrics.json grows by each measurement, of one checkpoint and one way of drawing."""
+
+import hashlib
+import json
+
+from graf.config import config_to_dict, load_config
+from graf.config import digest as module
+from graf.config.digest import rendering_sha256
+from graf.config.foreign import OLDER_NAMES
+from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile
+
+import pytest
+
+
+@pytest.fixture
+def results(tmp_path, smoke):
+    return lambda *settings, sha256="0a": ResultFile(tmp_path, tmp_path / "model.pt", sha256, 5, True, smoke(*settings))
+
+
+def digest_of(settings):
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def content_of(results):
+    return json.loads((results.folder / METRICS_FILE).read_text())
+
+
+def test_a_result_says_whose_it_is_and_stays_beside_the_next(results):
+    of_run = results()
+    assert of_run.keep({"values": {"kid": 0.5}}) == of_run.folder / METRICS_FILE
+    of_run.keep({"sweep": {"error": 1.0} | of_run.drawn_by})
+    content = content_of(of_run)
+    assert (content["step"], content["ema"], content["checkpoint"]) == (5, True, "model.pt")
+    assert content["checkpoint_sha256"] == "0a"  # as it was read: by now there is no such file
+    assert content["values"] == {"kid": 0.5} and content["sweep"]["error"] == 1.0
+
+
+def files_of(results):
+    return {file.name: json.loads(file.read_text()) for file in results.folder.iterdir()}
+
+
+def test_another_checkpoints_results_are_set_aside(results, caplog):
+    for sha256, value in (("0a", 0.5), ("0b", 0.25), ("0c", 0.125)):
+        assert results(sha256=sha256).kept() == {}
+        results(sha256=sha256).keep({"values": {"kid": value}})
+    kid = {name: content["values"]["kid"] for name, content in files_of(results()).items()}
+    assert kid == {"metrics_1.json": 0.5, "metrics_2.json": 0.25, "metrics.json": 0.125}
+    assert ["metrics_1.json" in line and "another checkpoint" in line for line in caplog.messages] == [True, False]
+
+
+def test_values_of_another_protocol_are_set_aside_and_those_of_the_same_are_not(results):
+    for values, terms in (
+        ({"fid": 9.0}, {"n_fake": 50_000}),
+        ({"kid": 1.0}, {"n_fake": 50_000}),
+        ({"kid": 2.0}, {"n_fake": 8}),
+    ):
+        results().keep({"values": values} | terms)
+    content = files_of(results())
+    assert content["metrics_1.json"]["values"] == {"kid": 1.0} and content["metrics.json"]["values"] == {"kid": 2.0}
+    assert len(content) == 2
+    results().keep({"sweep": {"error": 1.0} | results().drawn_by})
+    assert len(files_of(results())) == 2 and content_of(results())["values"] == {"kid": 2.0}
+
+
+@pytest.mark.parametrize("theirs", ['{"loss": 1}', "[1]"])
+def test_a_file_of_the_users_is_set_aside(results, theirs):
+    (results().folder / METRICS_FILE).write_text(theirs)
+    results().keep({"values": {"kid": 0.5}})
+    assert (results().folder / "metrics_1.json").read_text() == theirs
+    assert content_of(results())["values"] == {"kid": 0.5}
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", "null"])
+def test_a_damaged_file_says_nothing(results, damaged):
+    (results().folder / METRICS_FILE).write_text(damaged)
+    assert results().kept() == {}
+
+
+def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(results):
+    of_run, other = results(), results("nerf.render_samples_per_ray=9")
+    of_run.keep({"values": {}} | {name: {"error": 1.0} | of_run.drawn_by for name in OF_IMAGES})
+    assert all(of_run.kept()[name]["error"] == 1.0 for name in OF_IMAGES)
+    other.keep({"sweep": {"error": 2.0} | other.drawn_by})
+    content = content_of(other)
+    assert content["sweep"]["error"] == 2.0
+    assert "consistency" not in content and "values" in content
+    aside = files_of(other)["metrics_1.json"]
+    assert aside["consistency"]["error"] == aside["sweep"]["error"] == 1.0
+
+
+def test_a_key_that_is_renamed_again_or_added_leaves_the_digest_as_it_was(smoke, monkeypatch):
+    plain, finer, wider = (smoke(*overrides) for overrides in ((), ("nerf.render_samples_per_ray=9",), ("ccsr.light.width=9",)))
+    before = [rendering_sha256(config) for config in (plain, finer, wider)]
+    assert len(set(before)) == 3
+    assert rendering_sha256(smoke("training.lr_g=0.5", "metrics.n_fake=9")) == before[0]
+
+    def as_a_later_version(config):
+        content = config_to_dict(config)
+        content["nerf"]["picture_samples"] = content["nerf"].pop("render_samples_per_ray")
+        content["nerf"]["added"] = {"later": 1}
+        content["ccsr"]["base_width"] = content["ccsr"]["light"].pop("width")
+        return content
+
+    renamed = {"nerf.render_samples_per_ray": "nerf.picture_samples", "ccsr.light.width": "ccsr.base_width"}
+    names = {old: renamed.get(new, new) for old, new in OLDER_NAMES.items()} | renamed
+    monkeypatch.setattr(module, "config_to_dict", as_a_later_version)
+    monkeypatch.setattr(module, "OLDER_NAMES", names)
+    assert [rendering_sha256(config) for config in (plain, finer, wider)] == before
+
+
+def test_a_default_that_changes_leaves_the_digest_as_it_was():
+    """film_64.yaml draws as the default did when digests were first written: no key differed, and none does."""
+    assert rendering_sha256(load_config("film_64")) == digest_of({})
+    assert rendering_sha256(load_config("film_64", ["nerf.samples_per_ray=16"])) == digest_of({"nerf.N_samples": 16})
+    assert rendering_sha256(load_config("film_64", ["data.alpha=auto"])) == digest_of({"data.alpha": "auto"})
