@@ -40,13 +40,14 @@ def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
 
 def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
     """This process's images, augmented at random as training.recolour and training.mirror say."""
-    images = images[:, :3].to(state.device, non_blocking=True)
-    pose_c2w, training = labels.pose_c2w.to(state.device), state.config.training
+    training = state.config.training
 
     def sample() -> PoseBatch:
+        shown = images[:, :3].to(state.device, non_blocking=True)
+        seen_from = labels.pose_c2w.to(state.device)
         n = len(images) * state.processes.world_size  # of all processes, of which each has its rows
         coins, order, gains = (torch.rand(n, *shape, generator=state.draws) for shape in ((), (3,), (3,)))
-        mine, shown, seen_from = state.processes.rows, images, pose_c2w
+        mine = state.processes.rows
         if training.recolour:
             shown = recoloured(shown, order[mine].argsort(1).to(shown.device), gains[mine].to(shown.device))
         if training.mirror:

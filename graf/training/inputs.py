@@ -57,13 +57,13 @@ class Batch:
 
 def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> tuple[Batch, Batch]:
     """The discriminator's and the generator's batch of a step, for this process's real images from the loader."""
-    images, labels = images.to(state.device, non_blocking=True), labels.to(state.device)
 
     def sample() -> tuple[Batch, Batch]:
+        own, own_labels = images.to(state.device, non_blocking=True), labels.to(state.device)
         n = len(images) * state.processes.world_size
         cameras = (sample_labels(dataset, n, state.config.data, state.draws).to(state.device) for _ in range(2))
-        for_d = discriminator_batch(state, images, labels, next(cameras))
-        return for_d, generator_batch(state, next(cameras), images, labels)
+        for_d = discriminator_batch(state, own, own_labels, next(cameras))
+        return for_d, generator_batch(state, next(cameras), own, own_labels)
 
     return retried(state, sample)
 

@@ -27,34 +27,31 @@ Stats = dict[str, Tensor]
 T = TypeVar("T")
 
 
-class Batch(Protocol):
+class Rows(Protocol):
     """Images of a step with all their random inputs; its rows are a batch too."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice) -> "Batch": ...
+    def __getitem__(self, rows: slice) -> "Rows": ...
 
 
-Objective = Callable[[RunState, Batch], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
+Objective = Callable[[RunState, Rows], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
 
 
-def learn(state: RunState, player: Player, batch: Batch, objective: Objective) -> Stats:
+def learn(state: RunState, player: Player, batch: Rows, objective: Objective) -> Stats:
     """Train one network on this process's rows of a batch; in smaller parts where memory runs out in any process.
 
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-    sizes = str(state.sizes)
     totals, buffers = retry_smaller(
         lambda: gradients(state, player, batch, objective), state.sizes.shrink, f"step {state.step}", state.processes
     )
-    if str(state.sizes) != sizes:
-        log.warning("step %d: out of memory with %s; continuing with %s", state.step + 1, sizes, state.sizes)
     stats = all_reduce(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
 
-def gradients(state: RunState, player: Player, batch: Batch, objective: Objective) -> tuple[Stats, list[Tensor]]:
+def gradients(state: RunState, player: Player, batch: Rows, objective: Objective) -> tuple[Stats, list[Tensor]]:
     """Leave the gradient of the mean loss over this process's rows in the network, part by part; where it fails, none.
 
     On the CPU each core computes rows of the part by itself: most operations are too small to be shared. Their gradients are
@@ -142,11 +139,11 @@ def retried(state: RunState, sample: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def whole_step(state: RunState) -> Iterator[None]:
-    """All updates of a step, in all processes. Raises HalfUpdated where memory runs out between them or in one.
+    """All updates of a step, in all processes. Raises HalfUpdated where memory runs out amid them, where it cannot be retried.
 
     Any other error before the first update leaves the state as it was before the step.
     """
-    before = state.random_states()
+    before, sizes = state.random_states(), str(state.sizes)
     try:
         with attempt(state.processes) as outcome:
             yield
@@ -159,3 +156,5 @@ def whole_step(state: RunState) -> Iterator[None]:
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"
         raise HalfUpdated(f"{where} while weights were changed, which may be half done")
+    if str(state.sizes) != sizes:
+        log.warning("step %d: out of memory with %s; continuing with %s", state.step + 1, sizes, state.sizes)

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -53,7 +54,7 @@ def running(
     memory_snapshot: bool = False,
     shown: tuple[str, ...] = (),
 ) -> Iterator["Session"]:
-    """The session of a run, around its steps. However they end, the last whole step is saved.
+    """The session of a run, around its steps; how they end and what is then saved is `graf.runtime.guard.Guard`'s.
 
     memory_snapshot: write what memory holds beside each checkpoint. shown: scalars beside the progress bar. Raises OutOfMemory
     where memory ran out and nothing can be made smaller.
@@ -100,7 +101,9 @@ class Session:
         return next(self.batches)
 
     def roll_back(self, trouble: Derailed) -> None:
-        """Go back to the last good checkpoint. Raises the trouble the second time."""
+        """Go back to the last good checkpoint, once in a run. Raises the trouble where there is none, and the second time."""
+        traceback.clear_frames(trouble.__traceback__)  # they hold the step's tensors, and the way back needs memory
+        trouble.__context__ = None
         self.guard.roll_back(partial(roll_back_all, self.state, trouble))
         self.log.go_on_after(self.state.step)
         self.numbers, self._seconds, self._steps = {}, 0.0, 0
@@ -112,14 +115,13 @@ class Session:
         self.line.update(self.state.step - self.line.n)
 
     def log_step(self, stats: dict[str, Tensor]) -> dict[str, float]:
-        """Write a row of the step's scalars, which are returned as numbers, and what the progress line says."""
+        """Write a row of the step's scalars, which are returned as numbers."""
         state = self.state
         self.numbers = self.log.scalars(stats | state.gradient_scales(), state.step)
         self.log.memory(self.monitor.latest(), state.step)
         self.log.speed(self._seconds / self._steps, state.step)
         self._seconds, self._steps = 0.0, 0
         state.note_losses(self.numbers)
-        self.line.set_postfix_str(progress_text(state, self.numbers, self.shown, self.quality, self.monitor), refresh=False)
         return self.numbers
 
     def optional(self, phase: str, work: Callable[[], T], otherwise: T | None = None) -> T | None:
@@ -141,8 +143,11 @@ class Session:
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:
-        """What a step leaves for its end: a line about memory, and an emptied cache."""
+        """What a step leaves for its end: what the progress line says, a line about memory, and an emptied cache."""
         step, every = self.state.step, self.config.memory.empty_cache
+        if due(step, self.config.training.print_every):
+            text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
+            self.line.set_postfix_str(text, refresh=False)
         if due(step, MEMORY_LINE_EVERY):
             log.info("step %d: %s", step, self.monitor.line())
         if isinstance(every, int) and due(step, every):

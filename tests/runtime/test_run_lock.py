@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from graf.errors import GrafError, RunFolderError
 from graf.runtime.run_lock import NAME, Holder, _started, _this_process, run_lock
@@ -192,7 +193,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_fitting_advice(tmp_path, 
     def refused(*_arguments, **_options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "mkdir", refused)
+    monkeypatch.setattr(Path, "mkdir", refused)
     with pytest.raises(RunFolderError, match=advice), run_lock(tmp_path / "run"):
         pass
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import weakref
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
@@ -434,3 +435,45 @@ def test_numbers_that_are_missing_or_not_finite_are_left_out(caplog):
     assert told(caplog, watch, [1.0, torch.nan] * 50) == [300]
     for step in range(0, 1000, 10):
         watch.look({"loss_d": 1.0}, 2000 + step)  # no error
+
+
+def test_memory_that_runs_out_on_the_way_to_the_device_is_retried(build, monkeypatch):
+    state, real, calls = build("training.max_steps=2", "training.batch_size=4"), Labels.to, []
+
+    def to(labels, device):
+        calls.append(len(labels))
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(labels, device)
+
+    monkeypatch.setattr(Labels, "to", to)
+    train(state, Noise(), Interruption())
+    assert state.step == 2 and state.rollbacks == 0
+
+
+def test_a_roll_back_holds_nothing_of_the_step(build, monkeypatch):
+    """Whose tensors the frames of the error would keep when memory has run out."""
+    state, held = build("training.max_steps=3", "training.save_every=1"), []
+    real, calls = state.optimizer_g.step, []
+
+    def step(*given, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*given, **options)
+
+    def sampled(*given):
+        batches = sample_step(*given)
+        held.append(weakref.ref(batches[1].fake.latents))
+        return batches
+
+    def back(*given):
+        held.append(held[1]())
+        return roll_back(*given)
+
+    sample_step = inputs.sample_step
+    monkeypatch.setattr(steps, "sample_step", sampled)
+    monkeypatch.setattr(health, "roll_back", back)
+    monkeypatch.setattr(state.optimizer_g, "step", step)
+    train(state, Noise(), Interruption())
+    assert state.rollbacks == 1 and held[2] is None

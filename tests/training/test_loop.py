@@ -336,3 +336,12 @@ def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
 
 def monitor_of(state):
     return MemoryMonitor(state.config.run_dir / "memory.jsonl", 0, state.device)
+
+
+def test_the_line_tells_what_was_measured_after_the_last_step(build, monkeypatch):
+    state, said = build(), []
+    monkeypatch.setattr(loop, "evaluate", lambda state, _: {"values": {"kid_lite0": 0.07}, "step": state.step})
+    monkeypatch.setattr(session.RunLog, "evaluation", lambda *_: None)
+    monkeypatch.setattr(session, "progress_text", lambda state, numbers, shown, quality, monitor: said.append(quality) or "")
+    train(state, Grey(), Interruption())
+    assert said == ["", "KID 0.07", "KID 0.07"]
