@@ -37,7 +37,7 @@ from graf.runtime.limits import GB
 from graf.runtime.precision import log_number_format
 from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock
-from graf.training.health import anomalies_named
+from graf.training.health import anomalies_named, check_numbers
 from graf.training.logging import check_monitoring
 from graf.training.loop import train
 from graf.training.samples import write_progress
@@ -76,7 +76,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> in
         if is_done(state, setup.checkpoint, args.resume):
             return 0
         # Train
-        began = announce(state, dataset)
+        began = announce(state, dataset, setup.checkpoint)
         with setup.interruption, anomaly_checks(args, state):
             measured = train(state, dataset, setup.interruption, args.memory_snapshot)
         return end(state, setup.interruption, began, lambda: rows_of_generator(state, measured))
@@ -116,23 +116,23 @@ def is_done(state: RunState, checkpoint: Path | None, resume: str) -> bool:
     if done and resume == "auto":
         log.info(
             "%s is at step %d already; a higher --max_steps trains on, --set expname=NAME begins another run",
-            checkpoint,
-            state.step,
+            *(checkpoint or state.config.run_dir, state.step),
         )
     elif done:
         log.info(
             "nothing was trained: %s is at step %d already, and --max_steps is %d; a higher one trains on from there",
-            *(checkpoint, state.step, max_steps),
+            *(checkpoint or state.config.run_dir, state.step, max_steps),
         )
     return done
 
 
-def announce(state: RunState, dataset: Views) -> tuple[float, int]:
-    """Log what is trained, and write config.yaml. Returns the time and the step at which this session begins."""
+def announce(state: RunState, dataset: Views, checkpoint: Path | None) -> tuple[float, int]:
+    """Log what is trained, and write config.yaml, for a run that continues from the checkpoint. Returns the time and the step
+    at which this session begins."""
     config = state.config
     if state.processes.first:
-        if state.step == 0 and not run_checkpoints(config.run_dir):
-            keep_earlier_files(config)
+        if not run_checkpoints(config.run_dir) and not (checkpoint and lies_in(config.run_dir, checkpoint)):
+            keep_earlier_files(config, state.step)
         write_config(config)
     log.info(
         "training on %d images on %s until step %d, into %s",
@@ -276,7 +276,7 @@ def require_free_folder(config: RunConfig, is_new: bool) -> None:
     except ConfigError:
         foreign.append(config_file.name)
     last_step = last_logged_step(rows_file)
-    if last_step is None:
+    if last_step is None and (foreign or not config_file.is_file()):  # beside our config it is a row that a crash cut short
         foreign.append(rows_file.name)
     if foreign:
         raise CheckpointError(
@@ -284,7 +284,7 @@ def require_free_folder(config: RunConfig, is_new: bool) -> None:
             "there elsewhere, or name another folder with --set expname=..."
         )
     # A run's history
-    save_every, lost = began.training.save_every, lost_checkpoints(run_dir)
+    save_every, last_step, lost = began.training.save_every, last_step or 0, lost_checkpoints(run_dir)
     if is_new and (lost or 0 < save_every < last_step):
         goes_to = f"{rows_file.name} goes to step {last_step}" if last_step else "a run was saved here"
         traces = f" ({', '.join(lost)} {'is' if len(lost) == 1 else 'are'} left)" if lost else ""
@@ -301,6 +301,11 @@ def last_logged_step(rows_file: Path) -> int | None:
     with rows_file.open("rb") as file:
         steps = [row["step"] for row in json_rows(file) if isinstance(row.get("step"), int)]
     return max(steps, default=None if rows_file.stat().st_size else 0)
+
+
+def lies_in(folder: Path, path: Path) -> bool:
+    """Whether the path leads into the folder, or below it."""
+    return folder.resolve() in path.resolve().parents
 
 
 def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside: bool = False) -> Path | None:
@@ -323,7 +328,7 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
     path = Path(resume)
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint; --resume takes auto, none or a file")
-    if held and run_dir.resolve() not in path.resolve().parents:
+    if held and not lies_in(run_dir, path):
         raise CheckpointError(
             f"{run_dir}: holds another run than {path}, which would be written over; continue it with --resume auto, "
             "or name another folder with --set expname=..."
@@ -347,9 +352,9 @@ def require_own_folder(file: Path | None, overrides: Sequence[str], config: RunC
     )
 
 
-def keep_earlier_files(config: RunConfig) -> None:
-    """Before a new run writes its own: rename metrics.jsonl of a run that had no checkpoint yet, and a config.yaml written by
-    hand, to config.yaml.1, ... Raises RunFolderError where that fails."""
+def keep_earlier_files(config: RunConfig, step: int) -> None:
+    """Before a run that begins at a step writes its own: rename metrics.jsonl of a run that had no checkpoint yet, and a
+    config.yaml written by hand, to config.yaml.1, ... Raises RunFolderError where that fails."""
     typed, rows_file = config.run_dir / CONFIG_FILE, config.run_dir / ROWS_FILE
     is_typed = typed.is_file() and typed.read_text(encoding="utf-8") != as_written(load_config(typed, schema=type(config)))
     for path, is_kept in ((typed, is_typed), (rows_file, last_logged_step(rows_file) != 0)):
@@ -359,7 +364,7 @@ def keep_earlier_files(config: RunConfig) -> None:
                 path.rename(kept)
             except OSError as error:
                 raise RunFolderError(f"{path}: cannot be renamed to {kept.name} ({error}), which keeps it; move it") from None
-            log.warning("%s: was here before this run, which begins at step 0; kept as %s", path, kept.name)
+            log.warning("%s: was here before this run, which begins at step %d; kept as %s", path, step, kept.name)
 
 
 def as_written(config: RunConfig) -> str:
@@ -387,6 +392,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     images, labels = next(build_loader(dataset, state.config, state.device, 0, processes.rank, processes.world_size))
     state.go_to_a_whole_step()
     stats = train_step(state, dataset, images, labels)
+    state.advance()
+    check_numbers(state, stats, images)
     sample = state.generator_ema.render(state.generator_ema.sample_latents(1), rotation_poses(1, state.config.data))
     log.info("a sample: images %s, depth %s", tuple(sample.images.shape), tuple(sample.depth.shape))
     for name in ("generator", "discriminator"):

@@ -17,6 +17,7 @@ from graf.pose.step import pose_step
 from graf.pose.validation import Validation
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.precision import log_number_format
+from graf.training.health import check_numbers
 from graf.training.state import restore
 
 log = logging.getLogger("graf")
@@ -35,7 +36,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
         if is_done(state, setup.checkpoint, args.resume):
             return 0
         # Train, and draw the newest validation however it ends
-        began = announce(state, splits.training)
+        began = announce(state, splits.training, setup.checkpoint)
         try:
             with setup.interruption, anomaly_checks(args, state):
                 measured = train_pose(state, splits, setup.interruption, args.memory_snapshot)
@@ -94,6 +95,8 @@ def dry_run(state: PoseState, splits: Splits) -> None:
     batches = build_loader(splits.training, state.config, state.device, 0, processes.rank, processes.world_size)
     images, labels = next(batches)
     stats = pose_step(state, images, labels)
+    state.advance()
+    check_numbers(state, stats, images)
     log.info("estimator: %s parameters", f"{sum(p.numel() for p in state.estimator.parameters()):,}")
     log.info("images: %s, %s", tuple(images.shape), state.sizes.of_batch(len(images)))
     log.info(

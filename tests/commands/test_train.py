@@ -1,10 +1,13 @@
 """What train.py continues, and with what."""
 
 import json
+import math
 
 from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
-from graf.commands.train import continued, keep_earlier_files, require_free_folder, write_config
+from graf.commands.train import announce, continued, dry_run, is_done, keep_earlier_files, require_free_folder, write_config
+from graf.data import build_dataset
 from graf.errors import CheckpointError
+from graf.training.health import Derailed
 from graf.training.state import TrainState
 
 import pytest
@@ -90,7 +93,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again_and_keep
         (new_run.run_dir / name).write_text(text)
     for begun in (1, 2):
         require_free_folder(new_run, is_new=True)
-        keep_earlier_files(new_run)
+        keep_earlier_files(new_run, 0)
         assert contents(new_run.run_dir) == before | {f"{name}.{begun}": text for name, text in rows.items()}
         before = contents(new_run.run_dir)
         for name, text in rows.items():
@@ -114,6 +117,40 @@ def test_a_config_that_was_typed_in_the_folder_of_its_run_is_kept(new_run, caplo
     typed = "# mine\nexpname: run\n"
     (new_run.run_dir / "config.yaml").write_text(typed)
     require_free_folder(new_run, is_new=True)
-    keep_earlier_files(new_run)
+    keep_earlier_files(new_run, 0)
     assert contents(new_run.run_dir) == {"config.yaml.1": typed}
     assert "config.yaml: was here before this run" in caplog.text
+
+
+def test_a_row_that_a_crash_cut_short_does_not_keep_a_run_from_beginning_again(new_run):
+    write_config(new_run)
+    (new_run.run_dir / "metrics.jsonl").write_text('{"step": 10, "lo')
+    require_free_folder(new_run, is_new=True)
+    keep_earlier_files(new_run, 0)
+    assert (new_run.run_dir / "metrics.jsonl.1").read_text() == '{"step": 10, "lo'
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_run_from_a_checkpoint_of_elsewhere_keeps_what_is_in_its_folder(new_run, tmp_path, inside):
+    """Where the checkpoint was put into the folder, its rows are the run's own."""
+    state = TrainState(new_run, torch.device("cpu"))
+    state.step, rows = 500, rows_to(3)
+    (new_run.run_dir / "metrics.jsonl").write_text(rows)
+    announce(state, [], (new_run.run_dir if inside else tmp_path) / "copy.pt")
+    assert (new_run.run_dir / "metrics.jsonl.1").exists() != inside
+
+
+def test_without_a_checkpoint_the_folder_is_named(new_run, smoke, caplog):
+    state = TrainState(smoke("training.max_steps=0"), torch.device("cpu"))
+    with caplog.at_level("INFO", "graf"):
+        assert is_done(state, None, "auto") and is_done(state, None, "none")
+    assert caplog.text.count(f"{state.config.run_dir} is at step 0 already") == 2
+
+
+def test_a_dry_run_says_what_is_not_finite(smoke, tmp_path, monkeypatch):
+    config = smoke("training.max_bad_steps=1", f"data.datadir={tmp_path / 'cars'}", "data.n_images=8")
+    state = TrainState(config, torch.device("cpu"))
+    with torch.no_grad():
+        next(state.discriminator.parameters()).fill_(math.nan)
+    with pytest.raises(Derailed, match="loss_d is nan"):
+        dry_run(state, build_dataset(config))
