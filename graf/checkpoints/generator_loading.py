@@ -20,14 +20,16 @@ UNDECIDED = {"alpha": "ignore", "box": "none"}  # keys of data that its photogra
 RUNS_NAMED = 5  # other runs named in the error for a folder without one
 
 
-def load_generator(checkpoint: Path | str, config: Config | Path | str | None = None, device: str = "cpu") -> Generator:
+def load_generator(
+    checkpoint: Path | str, config: Config | Path | str | None = None, device: torch.device | str = "cpu"
+) -> Generator:
     """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
 
     `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, whose newest one that is whole
     is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it, else
-    what the weights' shapes tell. `device` as `choose_device` takes it. Raises CheckpointError, ConfigError or GrafError.
+    what the weights' shapes tell. `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
     """
-    chosen, path = choose_device(str(device)), Path(checkpoint)
+    chosen, path = device if isinstance(device, torch.device) else choose_device(device), Path(checkpoint)
     if path.is_dir():
         path = trained_checkpoint(path)
     content = read_checkpoint(path)

@@ -116,7 +116,7 @@ class Evaluation:
                 getattr(self, need)
         files, no_surface = [], None
         for job in jobs:
-            if self.flags.out and job.names:
+            if self.flags.out and job.names and self.out.resolve() != self.run_dir.resolve():
                 make_way(self.out, job.name, job.names)
             try:
                 files += job.run(self)

@@ -25,6 +25,7 @@ log = logging.getLogger("graf")
 CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the looks between them
 UNIQUE_EVERY = 12  # rows, for what costs the kernel a walk over all pages
 MAX_REPORTS = 100  # kept in memory
+LONGEST_ROW = 2**16  # bytes of a row of memory.jsonl, at most
 CENSUS_STEPS = 20  # objects alive after these are taken as the run's normal ones
 SUSPECTS = 3  # groups of tensors, and types of objects, that a report names
 
@@ -60,7 +61,7 @@ class MemoryMonitor:
         self._started = time.monotonic()
         if self.interval_s > 0:
             with self._harmless("a row cannot be written"):
-                end_cut_line(self.path)
+                drop_cut_line(self.path)
             with self._harmless("no rows are written"):
                 self._thread.start()
         return self
@@ -191,11 +192,12 @@ def pause(interval_s: float, spent_s: float) -> float:
     return max(interval_s, spent_s / (CPU_SHARE / 2))
 
 
-def end_cut_line(path: Path) -> None:
-    """Give a last row that a crash cut short its newline, so that the next row is a line of its own."""
-    if not path.exists() or not path.stat().st_size:
+def drop_cut_line(path: Path) -> None:
+    """Cut off a last row that a crash left without its newline, so that the next row is a line of its own."""
+    if not path.exists():
         return
     with path.open("rb+") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
+        start = max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW)
+        file.seek(start)
+        end = file.read()
+        file.truncate(start + end.rfind(b"\n") + 1)

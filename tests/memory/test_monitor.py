@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from graf.memory import monitor as monitor_module
 from graf.memory import readings
-from graf.memory.monitor import MemoryMonitor, end_cut_line, pause
+from graf.memory.monitor import MemoryMonitor, drop_cut_line, pause
 from graf.memory.process_tree import ProcessTree
 from graf.memory.readings import Card, CpuLoad, read_allocator
 from graf.runtime.limits import GB, MB
@@ -193,14 +193,17 @@ def test_a_fault_in_reading_does_not_reach_the_training(path, monkeypatch, caplo
     assert len(caplog.records) == 2  # of reading, and of counting
 
 
-def test_a_row_that_a_crash_cut_short_gets_its_end(tmp_path):
+def test_a_row_that_a_crash_cut_short_is_dropped(tmp_path):
     path = tmp_path / "memory.jsonl"
-    end_cut_line(path)
+    drop_cut_line(path)
     assert not path.exists()
     path.write_text('{"step": 1}\n{"st')
-    end_cut_line(path)
-    end_cut_line(path)
-    assert path.read_text() == '{"step": 1}\n{"st\n'
+    drop_cut_line(path)
+    drop_cut_line(path)
+    assert path.read_text() == '{"step": 1}\n'
+    path.write_text('{"st')
+    drop_cut_line(path)
+    assert path.read_text() == ""
 
 
 def test_workers_are_counted_until_they_die():
