@@ -17,7 +17,7 @@ from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.config import Config
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
-from graf.runtime.files import remove_leftovers, whole_file
+from graf.runtime.files import first_free, remove_leftovers, whole_file
 from graf.runtime.out_of_memory import is_out_of_memory
 
 log = logging.getLogger("graf")
@@ -163,7 +163,7 @@ def _remove(checkpoint: Path) -> None:
 def _set_aside(checkpoint: Path) -> Path:
     """Rename a checkpoint, and its record with it, to the first free of model.pt.damaged, model.pt.2.damaged, ..."""
     names = (f"{checkpoint.name}{'' if i == 1 else f'.{i}'}.damaged" for i in itertools.count(1))
-    aside = next(path for name in names if not (path := checkpoint.with_name(name)).exists())
+    aside = first_free(map(checkpoint.with_name, names))
     checkpoint.rename(aside)
     if record_path(checkpoint).exists():
         record_path(checkpoint).rename(record_path(aside))

@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import functools
 import logging
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,7 +52,7 @@ from graf.reporting.report import write_report
 from graf.runtime.cleanup import clean_up
 from graf.runtime.console import progress
 from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import file_sha256
+from graf.runtime.files import file_sha256, make_writable_folder
 
 import torch
 from torch import Tensor
@@ -131,8 +130,7 @@ class Evaluation:
 
     def _require_writable(self) -> None:
         try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.out).close()
+            make_writable_folder(self.out)
         except OSError as error:
             reason = error.strerror
             raise GrafError(f"{self.out}: results cannot be written ({reason}); name another folder with --out") from None

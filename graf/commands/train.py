@@ -30,7 +30,7 @@ from graf.metrics.results import summary
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import json_rows, not_worth_a_run, write_text
+from graf.runtime.files import first_free, json_rows, not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption
 from graf.runtime.launch import processes_of_run
 from graf.runtime.limits import GB
@@ -359,7 +359,7 @@ def keep_earlier_files(config: RunConfig, step: int) -> None:
     is_typed = typed.is_file() and typed.read_text(encoding="utf-8") != as_written(load_config(typed, schema=type(config)))
     for path, is_kept in ((typed, is_typed), (rows_file, last_logged_step(rows_file) != 0)):
         if is_kept:
-            kept = next(file for i in itertools.count(1) if not (file := path.with_name(f"{path.name}.{i}")).exists())
+            kept = first_free(path.with_name(f"{path.name}.{i}") for i in itertools.count(1))
             try:
                 path.rename(kept)
             except OSError as error:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from graf.data.views import Views, generator_of
 from graf.errors import DataError
 from graf.rays import camera_rays
 from graf.runtime.console import progress
-from graf.runtime.files import whole_file
+from graf.runtime.files import make_writable_folder, whole_file
 from graf.runtime.limits import GB, available_cores, memory_limit
 from graf.runtime.threads import map_in_threads
 
@@ -189,9 +188,7 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
 def _require_writable(folder: Path) -> None:
     """Raises DataError where no file can be written there, which is told before the cars are made."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_writable_folder(folder)
     except OSError as error:
         raise _not_kept(folder, error) from None
 

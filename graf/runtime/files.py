@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -46,8 +47,18 @@ def whole_file(path: Path | str) -> Iterator[Path]:
 
 def set_aside(path: Path) -> Path:
     """Rename a file to the first free of NAME_1, NAME_2, ... with its suffix. Returns the new path."""
-    aside = next(other for i in itertools.count(1) if not (other := path.with_stem(f"{path.stem}_{i}")).exists())
-    return path.rename(aside)
+    return path.rename(first_free(path.with_stem(f"{path.stem}_{i}") for i in itertools.count(1)))
+
+
+def first_free(paths: Iterable[Path]) -> Path:
+    """The first path where there is nothing yet."""
+    return next(path for path in paths if not path.exists())
+
+
+def make_writable_folder(folder: Path) -> None:
+    """Make the folder, and a file in it that is gone at once. Raises OSError where either fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def write_text(path: Path | str, text: str) -> None:
