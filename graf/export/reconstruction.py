@@ -16,18 +16,19 @@ triangulates points for the given cameras (camera_params are the last four numbe
     colmap point_triangulator --database_path db --image_path images --input_path sparse --output_path points --clear_points 1
 """
 
+import hashlib
 import json
 import math
 from pathlib import Path
 
 from graf.camera import elevation_of_v, focal_length, sweep_poses, view_azimuths
 from graf.config import DataConfig
+from graf.config.digest import rendering_sha256
 from graf.errors import GrafError
-from graf.export.mesh import visible_radius
-from graf.models.generator import Generator
+from graf.models.generator import Generator, weights_hash
 from graf.pictures.outputs import as_uint8, write_image
 from graf.pictures.sampling import Objects, render_views
-from graf.pictures.sweep import MANIFEST, made_from, require_ours
+from graf.rays import visible_radius
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
 
@@ -36,6 +37,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 RINGS, VIEWS_A_RING = 3, 24  # neighbours 15 degrees apart, which COLMAP's features still match
+MANIFEST = "made_from.json"
 OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks along +z
 
 
@@ -76,13 +78,29 @@ def write_reconstruction(
 
 
 def keep_pictures_of(shown: str, out: Path) -> None:
-    """Remove pictures with another digest of `made_from`. Raises GrafError where the folder holds files of other programs."""
-    require_ours(out)
+    """Remove pictures whose manifest has another digest than `made_from`.
+
+    Raises GrafError where the folder holds files but no manifest, which marks its pictures as ours.
+    """
+    if out.is_dir() and not (out / MANIFEST).exists() and any(out.iterdir()):
+        raise GrafError(
+            f"{out}: pictures would be written here, but it holds files that were not made by this program (it has no "
+            f"{MANIFEST}); name another folder with --out, or move them away"
+        )
     content = {"made_from": shown}
     if read_object(out / MANIFEST) != content:
         for picture in (out / "images").glob("????.png"):
             picture.unlink()
         write_text(out / MANIFEST, json.dumps(content))
+
+
+def made_from(generator: Generator, objects: Objects, poses: Tensor, resolution: int) -> str:
+    """A digest of all that pictures depend on: pictures with the same digest can be kept."""
+    settings = weights_hash(generator), rendering_sha256(generator.config), resolution
+    digest = hashlib.sha256(repr(settings).encode())
+    for tensor in (*objects, poses):
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def colmap_model(names: list[str], pose_c2w: np.ndarray, width: int, fov_deg: float) -> dict[str, str]:

@@ -15,7 +15,6 @@ from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.metrics.results import COMPARABLE, SAMPLES, ResultFile
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
-from graf.pictures import sweep
 from graf.pictures.sampling import sample_objects
 
 import pytest
@@ -201,21 +200,6 @@ def test_memory_goes_back_after_each_job_as_after_a_phase_of_training(evaluation
     evaluation.generator.config = smoke(f"memory.empty_cache={empty_cache}")
     evaluation.run([job(name, lambda _: []) for name in ("mesh", "report")])
     assert len(cleaned) == times
-
-
-def test_the_bar_of_a_resumed_sweep_starts_where_it_was(evaluation, monkeypatch):
-    """Of 3 objects, 4 + 2 + 2 frames are to be rendered, and 1 + 2 + 0 are there."""
-    shown = []
-    poses = evaluation.trajectories["sweep"]
-    evaluation.__dict__["trajectories"] = {"sweep": poses[:4], "rotation": poses[:2], "elevation": poses[:2]}
-    real = sweep.progress
-    monkeypatch.setattr(sweep, "progress", lambda **given: shown.append(real(**given)) or shown[-1])
-    evaluation.run([job("sweep")])
-    frames = evaluation.out / "frames"
-    for file in [*sorted((frames / "sweep").glob("rgb_*.png"))[1:], *(frames / "elevation").glob("rgb_*.png")]:
-        file.unlink()
-    evaluation.run([job("sweep")])
-    assert [(bar.initial, bar.n, bar.total) for bar in shown] == [(0, 24, 24), (9, 24, 24)]
 
 
 def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_path):

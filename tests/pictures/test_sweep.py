@@ -1,13 +1,11 @@
-"""What a sweep says of its own frames."""
+"""The errors that a sweep reports of its own renderings."""
 
 import dataclasses
-import json
 
 from graf.camera import middle_poses
-from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
-from graf.pictures.sampling import sample_objects
-from graf.pictures.sweep import Frames, low_resolution_error, low_resolution_errors
+from graf.pictures.sampling import render_views, sample_objects
+from graf.pictures.sweep import low_resolution_error, low_resolution_errors, write_sweep
 
 import pytest
 import torch
@@ -44,45 +42,11 @@ def test_files_are_clamped_and_rounded(generator):
     assert errors["low_resolution_error_8bit"] == pytest.approx(0.2, abs=1 / 255)
 
 
-def test_errors_of_frames_that_are_kept_count_still(generator, tmp_path, caplog):
-    objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.tensor([0.0, 90.0]), generator.config.data)
-    frames = Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None)
-    errors = frames.render()
-    assert errors["low_resolution_error"] < 1e-5 < errors["low_resolution_error_8bit"]
-    assert Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None).render() == errors
-    manifest = tmp_path / "turn" / "made_from.json"
-    content = json.loads(manifest.read_text())
-    del content["low_resolution_error_8bit"]
-    manifest.write_text(json.dumps(content))  # as it was before files were looked at
-    caplog.set_level("INFO", logger="graf")
-    assert Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None).render() == errors
-    assert "frames whose errors are not all known are replaced" in caplog.text
-
-
-@pytest.fixture
-def turn(generator, tmp_path):
-    """The frames of two cameras."""
-    objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.tensor([0.0, 90.0]), generator.config.data)
-    return Frames(tmp_path / "turn", generator, objects, poses, ("rgb",), None)
-
-
-def test_a_folder_of_the_users_is_left_alone(turn):
-    turn.folder.mkdir()
-    turn.path("rgb", 0).write_bytes(b"mine")
-    with pytest.raises(GrafError, match="turn: pictures would be written here, .* another folder with --out"):
-        turn.render()
-    assert [file.read_bytes() for file in turn.folder.iterdir()] == [b"mine"]
-
-
-@pytest.mark.parametrize("damaged", ["", "{", "[1]", "null"])
-def test_frames_beside_a_damaged_manifest_are_replaced_and_nothing_else_is(turn, damaged):
-    errors = turn.render()
-    turn.path("rgb", 1).write_bytes(b"other")
-    turn.path("depth", 0).write_bytes(b"other")
-    (turn.folder / "notes.txt").write_text("mine")
-    turn.manifest.write_text(damaged)
-    assert turn.render() == errors
-    assert sorted(file.name for file in turn.folder.iterdir()) == [
-        *("made_from.json", "notes.txt", "rgb_00000.png", "rgb_00001.png")
-    ]
-    assert turn.read("rgb").shape == (2, 3, 16, 16)
+def test_the_errors_of_a_sweep_are_the_largest_of_its_renderings(generator, tmp_path):
+    objects, poses = sample_objects(generator, 1, 0), middle_poses(torch.arange(9) * 40.0, generator.config.data)
+    files, errors = write_sweep(generator, objects, {"turn": poses}, ("rgb",), 1, tmp_path)
+    assert files == [tmp_path / "turn_rgb.mp4", tmp_path / "turn_rgb.gif"]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    each = [low_resolution_errors(generator, render_views(generator, objects, pose[None])) for pose in poses]
+    assert errors["low_resolution_error"] < 1e-5
+    assert errors["low_resolution_error_8bit"] == pytest.approx(max(error["low_resolution_error_8bit"] for error in each))
