@@ -28,10 +28,10 @@ from graf.runtime.cards import nvidia_driver, unusable_cards
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
-from graf.runtime.guard import WITH_SMALLEST, attempt
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16, why_not_float16
+from graf.runtime.retry import attempt
 from graf.training.inputs import discriminator_batch, generator_batch
 from graf.training.state import TrainState
 from graf.training.step import discriminator_step, generator_step
@@ -190,7 +190,7 @@ def measure(config: Config, known: Knowledge, device: torch.device, estimate: Es
         log.info("\nmeasured: nothing, because by the estimate a step could exhaust the machine's memory")
         return 0
     idle = peak_memory_bytes(device)
-    with attempt(failures=WITH_SMALLEST) as outcome:
+    with attempt(even_smallest=True) as outcome:
         sizes, seconds = take_steps(config, known, device)
     if outcome.ran_out:
         log.info("\nmeasured: out of memory (%s)", outcome.ran_out)

@@ -5,7 +5,7 @@ import math
 
 from graf.config import Config
 from graf.memory.planner import estimate_step
-from graf.runtime.guard import SMALLEST_CHUNK
+from graf.rays import SMALLEST_CHUNK
 from graf.runtime.processes import Processes
 
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once

@@ -24,9 +24,9 @@ from graf.metrics.results import FEWEST_IMAGES
 from graf.models.generator import Generator, weights_hash
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import fresh_samples, labels_in_range, labels_of
-from graf.runtime.guard import retry_halved
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
+from graf.runtime.retry import retry_halved
 
 import imageio.v2 as imageio
 import numpy as np

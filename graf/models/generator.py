@@ -14,10 +14,10 @@ from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import ConcatField, FilmField, recomputed
 from graf.models.triplane import TriplaneField
-from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
+from graf.rays import SMALLEST_CHUNK, camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
-from graf.runtime.guard import SMALLEST_CHUNK, retry_halved
 from graf.runtime.private_torch import shallow_copy
+from graf.runtime.retry import retry_halved
 from graf.runtime.threads import map_in_threads, threads_for
 
 import torch

@@ -8,7 +8,7 @@ from graf.config import DataConfig
 from graf.data import Views, sample_labels
 from graf.models.generator import Generator, Rendering
 from graf.models.occupancy import ObjectRenderer, pays
-from graf.runtime.guard import retry_halved
+from graf.runtime.retry import retry_halved
 
 import torch
 from torch import Tensor

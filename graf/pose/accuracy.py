@@ -10,7 +10,7 @@ from graf.pictures.sampling import fresh_renderings, labels_of
 from graf.pose.loading import TrainedEstimator
 from graf.pose.splits import posed_splits
 from graf.rotations import pose_errors
-from graf.runtime.guard import retry_halved
+from graf.runtime.retry import retry_halved
 
 import torch
 from torch import Tensor, nn

@@ -1,10 +1,8 @@
-"""Out of memory ends no run: the work is retried in smaller pieces, by all processes of the run alike."""
+"""Keeps a training run alive between its steps: optional work, checkpoints, and an end in time."""
 
-import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -12,87 +10,12 @@ from graf.errors import CheckpointWriteError
 from graf.runtime.cleanup import clean_up
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
-from graf.runtime.processes import ALONE, RAN_OUT, OutOfMemoryElsewhere, Processes
+from graf.runtime.processes import ALONE, Processes
+from graf.runtime.retry import attempt
 
 log = logging.getLogger("graf")
 
-FAILURES = (RuntimeError, MemoryError, OSError, CheckpointWriteError)  # among which are failed allocations
-SMALLEST_CHUNK = 100  # rays that are worth taking at a time
-_warned: set[str] = set()  # what was halved with a warning
 T = TypeVar("T")
-
-
-WITH_SMALLEST = (*FAILURES, OutOfMemory)  # for a caller that can do with less, or without
-
-
-@dataclass
-class Attempt:
-    """The outcome of a block of `attempt`: `ran_out` is the error message of an out-of-memory, or "" on success."""
-
-    ran_out: str = ""
-
-
-@contextlib.contextmanager
-def attempt(processes: Processes = ALONE, failures: tuple[type[Exception], ...] = FAILURES) -> Iterator[Attempt]:
-    """Run a block; if any rank runs out of memory, all ranks report it.
-
-    That ends the block, not the run. An error of another class than `failures` is raised: OutOfMemory, by default, is for a
-    caller that cannot take smaller pieces.
-    """
-    outcome = Attempt()
-    try:
-        yield outcome
-        processes.barrier()
-    except OutOfMemoryElsewhere as error:  # all know
-        outcome.ran_out = first_line(error)
-    except failures as error:
-        if not is_out_of_memory(error):
-            raise
-        with contextlib.suppress(OutOfMemoryElsewhere):
-            processes.all_reduce_status(RAN_OUT)
-        outcome.ran_out = first_line(error)
-
-
-def retry_smaller(
-    work: Callable[[], T], shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False
-) -> T:
-    """The result of the work, retried in smaller pieces until memory suffices, by all `processes` where it fails in one.
-
-    `shrink` makes the pieces smaller and returns whether it could. With `warn_once` only the first retry of `what` in this
-    process is logged. Raises OutOfMemory where there is nothing smaller.
-    """
-    while True:
-        said = ""
-        try:
-            result = work()
-        except WITH_SMALLEST as error:  # what could not shrink any more may fit into a smaller whole
-            if not is_out_of_memory(error):
-                raise
-            said = first_line(error)
-        if not processes.any(bool(said)):
-            return result
-        result = None  # another process ran out of memory: this result is not used, and its memory is needed
-        clean_up()
-        said = said or "in another process"
-        if not shrink():
-            raise OutOfMemory(f"{what}: out of memory ({said}), in the smallest pieces there are")
-        if not warn_once or what not in _warned:
-            log.warning("%s: out of memory (%s); retried in smaller pieces", what, said)
-            _warned.add(what)
-
-
-def retry_halved(work: Callable[[int], T], size: int, what: str, smallest: int = 1, processes: Processes = ALONE) -> T:
-    """The result of work(size), retried with half the size, but not below `smallest`, as by `retry_smaller`.
-
-    One warning per process: the next call starts with the whole size again.
-    """
-
-    def shrink() -> bool:
-        nonlocal size
-        size //= 2
-        return size >= smallest
-
-    return retry_smaller(lambda: work(size), shrink, what, processes, warn_once=True)
 
 
 class Run(Protocol):
@@ -203,7 +126,7 @@ class Guard:
 
     def _twice(self, name: str, work: Callable[[], T], otherwise: T, processes: Processes) -> T:
         for _ in range(2):
-            with attempt(processes, WITH_SMALLEST) as outcome:
+            with attempt(processes, even_smallest=True) as outcome:
                 result = work()
             if not outcome.ran_out:
                 break

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from graf.memory.sizes import cut
-from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
+from graf.runtime.retry import attempt, retry_smaller
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState

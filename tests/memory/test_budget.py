@@ -85,7 +85,7 @@ UNDER_A_LIMIT = """
 import graf, psutil, torch
 from graf.config import load_config
 from graf.memory.budget import keep_to
-from graf.runtime.guard import attempt
+from graf.runtime.retry import attempt
 gb = psutil.Process().memory_info().rss / 2**30
 keep_to(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
 for mebibytes in (100, 1000, 100):

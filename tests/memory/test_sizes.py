@@ -2,7 +2,8 @@
 
 from graf.config import load_config, override
 from graf.memory.planner import estimate_step
-from graf.memory.sizes import GOOD_STEPS, SMALLEST_CHUNK, StepSizes, starting_sizes, with_sizes
+from graf.memory.sizes import GOOD_STEPS, StepSizes, starting_sizes, with_sizes
+from graf.rays import SMALLEST_CHUNK
 
 import pytest
 

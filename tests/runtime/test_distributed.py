@@ -22,9 +22,9 @@ from graf.errors import ConfigError, DataError, GrafError
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.pictures.sampling import fresh_samples
 from graf.runtime import launch
-from graf.runtime.guard import attempt, retry_smaller
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
+from graf.runtime.retry import attempt, retry_smaller
 from graf.training import loop
 from graf.training import step as steps
 from graf.training.inputs import generator_batch

@@ -9,8 +9,8 @@ from graf.errors import CheckpointWriteError
 from graf.models.generator import Generator
 from graf.pictures.sampling import fresh_samples
 from graf.runtime.console import run_script
-from graf.runtime.guard import attempt, retry_halved, retry_smaller
 from graf.runtime.out_of_memory import OutOfMemory, is_out_of_memory
+from graf.runtime.retry import attempt, retry_halved, retry_smaller
 from graf.training import inputs, learn
 from graf.training import step as steps
 from graf.training.state import TrainState
@@ -228,7 +228,7 @@ def test_processes_agree_even_where_only_another_one_failed():
 def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkeypatch, caplog):
     """1000, 500, 250 and 125 rays at a time; 62 would be fewer than 100. The next call begins with nerf.chunk again, but does
     not warn again."""
-    monkeypatch.setattr("graf.runtime.guard._warned", set())
+    monkeypatch.setattr("graf.runtime.retry._warned", set())
     generator = Generator(refine("nerf.chunk=1000")).eval()
     latents = generator.sample_latents(4, torch.Generator().manual_seed(0))
     expected = generator.render(latents, labels.pose_c2w).images
