@@ -43,7 +43,7 @@ def main() -> int:
     keep_freed_memory()
     config = load_config(args.config, args.set)
     reference, held_out = halves(build_dataset(config), args.n)
-    values = distances(damages(held_out.images), reference, settled(config.metrics))
+    values = distances(damages(held_out.images), reference, with_extractor(config.metrics))
     log.info("| %s images against %s others | FID | KID x 1000 |\n| --- | --- | --- |", *[len(reference)] * 2)
     for name, found in values.items():
         log.info("| %s | %.1f | %.1f |", name, found["fid"], 1000 * found["kid"])
@@ -91,7 +91,7 @@ def halves(dataset: Views, n: int) -> tuple["Part", "Part"]:
     return Part(dataset, order[:n]), Part(dataset, order[n : 2 * n])
 
 
-def settled(config: MetricsConfig) -> MetricsConfig:
+def with_extractor(config: MetricsConfig) -> MetricsConfig:
     """The config with `auto` replaced by what it chooses, so that a note about missing Inception weights is logged once."""
     return dataclasses.replace(config, extractor=choose_extractor(config).name)
 

@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 
 import graf
-from check_metrics import Part, distances, halves, settled
+from check_metrics import Part, distances, halves, with_extractor
 from graf.config import MetricsConfig
 from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.metrics.extractors import choose_extractor, extractor_network, features
@@ -40,7 +40,7 @@ def main() -> None:
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
     dataset = build_dataset(colours_only(generator.config))
     reference, others = halves(dataset, args.n)
-    metrics = settled(generator.config.metrics)
+    metrics = with_extractor(generator.config.metrics)
     sets = {OTHERS: others.images} | stages(generator, dataset, others, args.seed)
     cuda = generator.background.device.type == "cuda"
     values = distances(sets.items(), reference, metrics, cuda)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from graf.config import Config, load_config
-from graf.data import build_dataset, build_loader, fit_to_data, settled
+from graf.data import build_dataset, build_loader, resolve
 from graf.data.loader import loader_processes
 from graf.training.state import TrainState
 from graf.training.step import train_step
@@ -38,7 +38,7 @@ def loader_row(config: Config, cache: Path, steps: int, device: torch.device) ->
     """Median seconds that a step waits for its batch, the share of all steps' time that is spent waiting, however unevenly, and
     images per second; CPU seconds are of whole steps, without those of loader processes."""
     dataset = build_dataset(config, cache)
-    config = settled(fit_to_data(config, dataset.knowledge), dataset)
+    config = resolve(config, dataset)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
     state.go_to_a_whole_step()
     batches = build_loader(dataset, config, device)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
-from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
+from graf.data import Views, build_dataset, build_loader, resolve
 from graf.metrics.consistency import multi_view_consistency, sanity
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.pictures.sampling import render_views, sample_objects
@@ -169,7 +169,7 @@ def in_own_process(variant: str, flags: list[str], keep: Callable[[dict], None])
 def measured_rows(config: Config, minutes: list[float], device: torch.device, cache: Path) -> Iterator[dict]:
     """A row at each of the minutes, of one training run. The peak of its memory is given where none of the minutes is 0."""
     dataset = build_dataset(config)
-    config = settled(fit_to_data(config, dataset.knowledge), dataset)
+    config = resolve(config, dataset)
     idle = peak_memory_bytes(device)
     state, batches = new_run(config, dataset, device)
     trained, peak = 0.0, None
@@ -223,7 +223,7 @@ def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
 def part_row(config: Config, steps: int, device: torch.device, cache: Path) -> dict:
     """The row of a variant of the recipe, trained for so many steps."""
     dataset = build_dataset(config)
-    config = settled(config, dataset)
+    config = resolve(config, dataset)
     state, batches = new_run(config, dataset, device)
     cpu_start = time.process_time()
     seconds = sum(timed_step(state, dataset, batches) for _ in progress(range(steps), desc="training", unit="step"))

@@ -20,10 +20,10 @@ from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_of, trained_checkpoint
+from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, trained_config
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
-from graf.data import Views, build_dataset, colours_only, fit_to_data, sample_labels
+from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
 from graf.data.views import generator_of as numbered_generator
 from graf.data.views import whole_images
@@ -109,12 +109,12 @@ def main() -> int:
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
-    config = as_trained(config, content, path)
+    config = resolve(config, trained=trained_config(content, path))
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
     if args.config:
-        config = fit_to_data(config, dataset.knowledge)
+        config = resolve(config, dataset)
     try:
         subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
         if args.list:

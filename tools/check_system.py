@@ -16,8 +16,9 @@ from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config
-from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
+from graf.data.knowledge import Knowledge, expected_knowledge
 from graf.data.loader import MAX_WORKERS
+from graf.data.resolve import with_alpha, with_condition
 from graf.errors import GrafError
 from graf.memory.budget import budget_bytes
 from graf.memory.leaks import duration
@@ -56,9 +57,8 @@ def main() -> int:
         budget = min(budget, int(config.memory.budget_gb * GB))
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
     known = expected_knowledge(config.data)
-    config = fit_to_data(config, known)
-    if config.data.alpha == "auto":  # no image is read here, and this takes more
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, alpha="judge"))
+    config = with_condition(config, known)
+    config = with_alpha(config, None, otherwise="judge")  # no image is read here, and this takes more
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
     config = with_sizes(config, sizes)
     estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)

@@ -15,7 +15,7 @@ from graf.camera import azimuth_and_v, sample_poses
 from graf.config import Config, DataConfig, load_config
 from graf.config.checks import advice
 from graf.config.strict import one_line
-from graf.data import Views, build_dataset, fit_to_data, settled
+from graf.data import Views, build_dataset, resolve
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import whole_file
@@ -50,7 +50,7 @@ def main() -> None:
     draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
-    settled(fit_to_data(config, dataset.knowledge), dataset)
+    resolve(config, dataset)
     log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
 
 

@@ -1,6 +1,5 @@
 """The trained generator of a checkpoint or of a run's folder, ready to render."""
 
-import dataclasses
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
@@ -9,14 +8,14 @@ from graf.checkpoints.foreign.architecture import infer_config
 from graf.checkpoints.foreign.recognition import recognise, stored_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import Config, load_config
+from graf.config import Config, graf_config, load_config
+from graf.data import resolve
 from graf.errors import CheckpointError
 from graf.models.generator import Generator
 from graf.runtime.device import choose_device
 
 import torch
 
-UNDECIDED = {"alpha": "ignore", "box": "none"}  # keys of data that its photographs decide, and how nothing is decided
 RUNS_NAMED = 5  # other runs named in the error for a folder without one
 
 
@@ -35,7 +34,7 @@ def load_generator(
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
-    config = as_trained(config, content, path)
+    config = resolve(config, trained=trained_config(content, path))
     return generator_of(path, content, config, chosen)
 
 
@@ -67,16 +66,9 @@ def checkpoint_config(path: Path, content: dict) -> Config:
     return load_config(beside) if beside.exists() else infer_config(found, path)
 
 
-def as_trained(config: Config, content: dict, path: Path) -> Config:
-    """The config with the data.alpha and data.box that a checkpoint's content was trained with in place of `auto`, or where it
-    does not say with those of no effect."""
-    open_keys = [name for name in UNDECIDED if getattr(config.data, name) == "auto"]
-    if not open_keys:
-        return config
-    stored = stored_config(recognise(content, path), path)
-    found = {name: "auto" if stored is None else getattr(stored.data, name) for name in open_keys}
-    decided = {name: UNDECIDED[name] if value == "auto" else value for name, value in found.items()}
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, **decided))
+def trained_config(content: dict, path: Path) -> Config:
+    """The config that a checkpoint's content was trained with; where it has none GRAF's, without opacity and without a box."""
+    return stored_config(recognise(content, path), path) or graf_config()
 
 
 def trained_checkpoint(run_dir: Path) -> Path:

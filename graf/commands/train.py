@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import functools
 import itertools
 import json
 import logging
@@ -15,11 +14,10 @@ from typing import NamedTuple
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.foreign.recognition import recognise, stored_config
-from graf.checkpoints.generator_loading import as_trained
 from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, remove_run_leftovers, run_checkpoints
-from graf.config import Config, RunConfig, config_to_dict, is_set, load_config
+from graf.config import Config, RunConfig, config_to_dict, graf_config, is_set, load_config
 from graf.config.checks import advice
-from graf.data import Views, build_dataset, build_loader, fit_to_data, settled
+from graf.data import Views, build_dataset, build_loader, resolve
 from graf.errors import CheckpointError, ConfigError, RunFolderError
 from graf.memory.budget import keep_to
 from graf.memory.leaks import duration
@@ -185,13 +183,12 @@ def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, V
     config, checkpoint, device, processes, _ = setup
     for message in advice(config):
         log.warning("%s", message)
-    config = continued(config, None if args.partial else checkpoint, named=args.resume != "auto")
+    trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
-    dataset = processes.in_turn(lambda: build_dataset(config, cache))
+    dataset = processes.in_turn(lambda: build_dataset(config, cache, trained))
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the photographs")
     # Networks and optimizers, and the state of the checkpoint in them
-    config = fit_to_data(config, dataset.knowledge)
-    config = processes.broadcast(functools.partial(settled, config, dataset))
+    config = processes.broadcast(lambda: resolve(config, dataset, trained))
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     load_weights(state, checkpoint, args.partial)
     if config.training.fid_every and processes.first and not args.dry_run and state.step < config.training.max_steps:
@@ -214,21 +211,21 @@ def rows_of_generator(state: TrainState, measured: dict) -> dict[str, str]:
     }
 
 
-def continued(config: Config, checkpoint: Path | None, named: bool) -> Config:
-    """The config with what the data decided when the run began, where it continues.
+def config_of(checkpoint: Path | None, data_type: str, named: bool) -> Config | None:
+    """The config that a run was trained with so far, None for a new one.
 
-    Raises CheckpointError where toy cars would go on as photographs, or the other way round, and nobody `named` the checkpoint.
+    Raises CheckpointError where toy cars would go on as images, or the other way round, and nobody `named` the checkpoint.
     """
     if checkpoint is None:
-        return config
+        return None
     content = read_checkpoint(checkpoint)
     stored = stored_config(recognise(content, checkpoint), checkpoint)
-    if not named and stored is not None and stored.data.type != config.data.type:
+    if not named and stored is not None and stored.data.type != data_type:
         raise CheckpointError(
-            f"{checkpoint}: of a run on {stored.data.type}, where data.type is {config.data.type} now; --set expname=NAME "
+            f"{checkpoint}: of a run on {stored.data.type}, where data.type is {data_type} now; --set expname=NAME "
             f"begins another run, --resume {shlex.quote(str(checkpoint))} has this one go on with other images"
         )
-    return as_trained(config, content, checkpoint)
+    return stored or graf_config()
 
 
 def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:

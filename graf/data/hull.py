@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 
 from graf.camera import focal_length
-from graf.config import Config, DataConfig
+from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.silhouettes import alpha_of
 from graf.data.toy_cars import ToyCars
@@ -38,21 +38,19 @@ CAR_MARGIN = 0.01  # the same, of cars whose size is known
 log = logging.getLogger("graf")
 
 
-def with_hull_box(config: Config, dataset: Views) -> Config:
-    """The config with numbers in place of data.box: auto, or with none where nothing tells it. The log says which."""
-    if config.data.box != "auto":
-        return config
+def data_box(dataset: Views, data: DataConfig) -> tuple[float, ...] | str:
+    """The low and the high corner (6 numbers, scene units) of the box around all objects, or none where nothing tells it, as
+    the log says."""
     try:
         if isinstance(dataset, ToyCars) and dataset.posed:
-            box, within = car_box(config.data), f"all {len(dataset)} toy cars"
+            box, within = car_box(data), f"all {len(dataset)} toy cars"
         else:
-            box = hull_box(dataset, config.data)
-            within = f"all {len(dataset)} photographs' silhouettes"
-        log.info("data.box: %s, around %s", list(box), within)
+            box, within = hull_box(dataset, data), f"all {len(dataset)} photographs' silhouettes"
     except NoHull as reason:
-        box = "none"
         log.info("data.box: none, for %s", reason)
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, box=box))
+        return "none"
+    log.info("data.box: %s, around %s", list(box), within)
+    return box
 
 
 class NoHull(GrafError):

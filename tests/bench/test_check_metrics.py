@@ -2,7 +2,7 @@
 
 import copy
 
-from check_metrics import ORDER, damages, distances, halves, misranked, settled
+from check_metrics import ORDER, damages, distances, halves, misranked, with_extractor
 from graf.config import load_config
 from graf.data import build_dataset
 from graf.errors import GrafError
@@ -43,9 +43,9 @@ def test_noise_has_the_standard_deviation_of_its_name(photographs):
     assert damaged["blur of 5"].abs().max() == 0
 
 
-def test_a_settled_extractor_is_not_chosen_again(tmp_path, monkeypatch, caplog):
+def test_a_chosen_extractor_is_not_chosen_again(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(extractors.torch.hub, "get_dir", lambda: str(tmp_path))  # where there are no Inception weights
     caplog.set_level("INFO", logger="graf")
-    config = settled(load_config(None).metrics)
+    config = with_extractor(load_config(None).metrics)
     assert config.extractor == "efficientnet-lite0" and len(caplog.records) == 1
-    assert settled(config) == config and len(caplog.records) == 1
+    assert with_extractor(config) == config and len(caplog.records) == 1

@@ -5,9 +5,9 @@ import logging
 import graf
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
-from graf.checkpoints.generator_loading import as_trained
+from graf.checkpoints.generator_loading import trained_config
 from graf.commands import train
-from graf.data import build_dataset, settled
+from graf.data import build_dataset, resolve
 from graf.training.state import TrainState, restore
 
 import pytest
@@ -37,16 +37,15 @@ def older(smoke, tmp_path):
 
 def test_a_run_finds_its_box_and_keeps_it_when_it_continues(smoke, saved, older, tmp_path):
     config = smoke("data.box=auto", "data.alpha=auto", "data.n_images=8", f"data.datadir=[{tmp_path}]")
-    new = settled(config, build_dataset(config)).data
+    new = resolve(config, build_dataset(config)).data
     assert new.alpha == "judge" and len(new.box) == 6 and new.box != BOX
     for file, known in ((saved, ("judge", BOX)), (older, ("ignore", "none"))):
-        again = train.continued(config, file, named=False)
-        data = settled(again, dataset := build_dataset(again)).data
+        trained = train.config_of(file, "toy_cars", named=False)
+        data = resolve(config, dataset := build_dataset(config, trained=trained), trained).data
         assert (data.alpha, data.box) == (dataset.alpha, data.box) == known
         assert len(dataset.read(0)) == data.channels
-    assert train.continued(config, None, named=False) is config
     said = smoke("data.box=none", "data.alpha=ignore")
-    assert train.continued(said, saved, named=False) is said
+    assert resolve(said, trained=train.config_of(saved, "toy_cars", named=False)) is said
 
 
 @pytest.mark.parametrize("name, box, alpha", [("model.pt", BOX, "judge"), ("older.pt", "none", "ignore")])
@@ -54,14 +53,14 @@ def test_auto_is_what_the_checkpoint_was_trained_with(smoke, saved, older, tmp_p
     path, asked = tmp_path / name, smoke("data.box=auto", "data.alpha=auto")
     write_export(tmp_path / "cars.safetensors", graf.load_generator(path), step=1)
     loaded = [graf.load_generator(file, config) for file in (path, tmp_path / "cars.safetensors") for config in (None, asked)]
-    configs = [as_trained(asked, read_checkpoint(path), path), *(generator.config for generator in loaded)]
+    configs = [resolve(asked, trained=trained_config(read_checkpoint(path), path)), *(generator.config for generator in loaded)]
     assert [(config.data.box, config.data.alpha) for config in configs] == [(box, alpha)] * 5
 
 
 def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
     path, asked = tmp_path / "model.pt", smoke("data.box=auto", "data.alpha=auto")
     save_checkpoint(path, TrainState(asked, CPU).checkpoint())
-    data = as_trained(asked, read_checkpoint(path), path).data
+    data = resolve(asked, trained=trained_config(read_checkpoint(path), path)).data
     assert (data.box, data.alpha, data.channels) == ("none", "ignore", 3)
 
 

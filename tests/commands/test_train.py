@@ -4,7 +4,7 @@ import json
 import math
 
 from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
-from graf.commands.train import announce, continued, dry_run, is_done, keep_earlier_files, require_free_folder, write_config
+from graf.commands.train import announce, config_of, dry_run, is_done, keep_earlier_files, require_free_folder, write_config
 from graf.data import build_dataset
 from graf.errors import CheckpointError
 from graf.training.health import Derailed
@@ -17,12 +17,11 @@ import torch
 def test_a_run_on_toy_cars_does_not_go_on_with_photographs_unless_it_is_named(smoke, tmp_path):
     config = smoke("data.alpha=judge")
     save_checkpoint(tmp_path / NEWEST, TrainState(config, torch.device("cpu")).checkpoint())
-    photographs = smoke("data.type=images", "data.datadir=photos")
-    assert continued(smoke(), tmp_path / NEWEST, named=False).data.alpha == "judge"
+    assert config_of(tmp_path / NEWEST, "toy_cars", named=False).data.alpha == "judge"
     with pytest.raises(CheckpointError, match=r"of a run on toy_cars, where data.type is images now; --set expname=NAME"):
-        continued(photographs, tmp_path / NEWEST, named=False)
-    assert continued(photographs, tmp_path / NEWEST, named=True).data.alpha == "judge"
-    assert continued(photographs, None, named=False) == photographs
+        config_of(tmp_path / NEWEST, "images", named=False)
+    assert config_of(tmp_path / NEWEST, "images", named=True).data.alpha == "judge"
+    assert config_of(None, "images", named=False) is None
 
 
 @pytest.fixture

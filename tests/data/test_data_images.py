@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v, focal_length, poses_at
 from graf.config import CONFIG_DIR, load_config
-from graf.data import build_dataset, build_loader, decoding, settled
+from graf.data import build_dataset, build_loader, decoding, resolve
 from graf.errors import DataError
 
 import numpy as np
@@ -146,7 +146,7 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     ]
     assert dataset.alpha == "judge" and dataset.posed == (not flags)
     assert [dataset.read(i)[3, 4, 0].item() for i in range(4)] == [128] * 4
-    found = settled(settings, dataset)
+    found = resolve(settings, dataset)
     images, _ = next(build_loader(dataset, found, "cpu"))
     assert images.shape[1] == found.data.channels == 4
 
@@ -167,7 +167,7 @@ def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opa
         dataset = build_dataset(settings)
     told = [line for line in caplog.messages if "alpha" in line]
     assert told == [f"data.alpha: ignore, {reason.format(tmp_path)}"]
-    assert dataset.alpha == "ignore" and len(dataset.read(0)) == 3 and settled(settings, dataset).data.channels == 3
+    assert dataset.alpha == "ignore" and len(dataset.read(0)) == 3 and resolve(settings, dataset).data.channels == 3
 
 
 def test_faulty_files_do_not_count_for_opacity_nor_is_one_decoded_again(tmp_path, monkeypatch):

@@ -5,10 +5,10 @@ import logging
 import math
 
 from graf.camera import Labels, poses_at, sample_poses
-from graf.data import build_dataset
+from graf.data import build_dataset, resolve
 from graf.data import hull as module
 from graf.data.car_shapes import make_car
-from graf.data.hull import covers, hull_box, outline, scale_to_meet, visual_hull, with_hull_box
+from graf.data.hull import covers, hull_box, outline, scale_to_meet, visual_hull
 from graf.data.toy_cars import render_cars
 from graf.data.views import Views, generator_of
 from graf.rays import box_depths, camera_rays, full_grid
@@ -71,7 +71,7 @@ def test_the_box_of_toy_cars_is_that_of_their_own_sizes(smoke, monkeypatch, capl
     monkeypatch.setattr(module, "hull_box", None)  # nothing is rendered
     config = smoke("data.n_images=64", "data.box=auto", "data.seed=3")
     with caplog.at_level(logging.INFO, "graf"):
-        box = with_hull_box(config, build_dataset(config)).data.box
+        box = resolve(config, build_dataset(config)).data.box
     largest = torch.stack([make_car(3, i).half_size for i in range(64)]).amax(0)
     low, high = torch.tensor(box).view(2, 3)
     torch.testing.assert_close(high, largest * 1.01, atol=6e-5, rtol=0)
@@ -167,8 +167,8 @@ def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(sm
     monkeypatch.setattr(module, "alpha_of", lambda *_, **__: disc)
     config, dataset = smoke("data.box=auto"), Photographs(Labels.of_poses(around(16)), 16)
     with caplog.at_level(logging.INFO, "graf"):
-        box = with_hull_box(config, dataset).data.box
-    assert box == hull_box(dataset, config.data) == with_hull_box(config, dataset).data.box  # the same again
+        box = resolve(config, dataset).data.box
+    assert box == hull_box(dataset, config.data) == resolve(config, dataset).data.box  # the same again
     assert f"data.box: {list(box)}, around all 16 photographs' silhouettes" in caplog.text
 
 
@@ -179,7 +179,7 @@ def test_without_cameras_around_the_origin_there_is_no_box(smoke, caplog, overri
     config = smoke("data.box=auto", *overrides)
     pose = None if "labels" in overrides[0] else Labels.of_poses(around(4))
     with caplog.at_level(logging.INFO, "graf"):
-        found = with_hull_box(config, Photographs(pose, 4))
+        found = resolve(config, Photographs(pose, 4))
     assert found.data.box == "none"
     assert "data.box: none, for" in caplog.text and reason in caplog.text
 
@@ -188,13 +188,14 @@ def test_a_photograph_without_transparency_tells_no_box(smoke, monkeypatch, capl
     monkeypatch.setattr(module, "alpha_of", lambda *_, **__: None)
     dataset = Photographs(Labels.of_poses(around(4)), 4)
     with caplog.at_level(logging.INFO, "graf"):
-        assert with_hull_box(smoke("data.box=auto"), dataset).data.box == "none"
+        assert resolve(smoke("data.box=auto"), dataset).data.box == "none"
     assert "data.box: none, for photograph 0 has no transparency" in caplog.text
 
 
 def test_what_the_config_says_is_not_looked_for(smoke):
-    for config in (smoke("data.box=none"), smoke("data.box=[-1,-1,-1,1,1,1]")):
-        assert with_hull_box(config, None) is config
+    for box in ("none", "[-1,-1,-1,1,1,1]"):
+        config = smoke(f"data.box={box}", "data.alpha=ignore")
+        assert resolve(config, None) is config
 
 
 def test_a_smaller_silhouette_gives_a_smaller_box(smoke, monkeypatch):

@@ -6,7 +6,8 @@ import logging
 from graf.camera import azimuth_and_v
 from graf.config import load_config
 from graf.data import build_dataset, build_loader
-from graf.data.knowledge import Knowledge, expected_knowledge, fit_to_data
+from graf.data.knowledge import Knowledge, expected_knowledge
+from graf.data.resolve import with_condition
 from graf.errors import ConfigError
 from graf.training.state import TrainState
 from graf.training.step import train_step
@@ -85,16 +86,16 @@ def test_a_toy_cars_elevation_bin_is_its_quarter_of_the_range(tmp_path):
 def test_the_condition_falls_to_what_the_data_knows_and_stays_there(smoke, caplog, condition, known, fitted):
     settings = smoke(f"discriminator.condition={condition}")
     with caplog.at_level(logging.INFO, logger="graf"):
-        after = fit_to_data(settings, known)
+        after = with_condition(settings, known)
     assert after == smoke(f"discriminator.condition={fitted}")
     told = [f"discriminator.condition: {fitted} instead of {condition}" in line for line in caplog.messages]
     assert told == [True] * (fitted != condition)
-    assert fit_to_data(after, known) is after
+    assert with_condition(after, known) is after
 
 
 def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
     with caplog.at_level(logging.INFO, logger="graf"):
-        fit_to_data(smoke(), Knowledge(False, n_classes=3))
+        with_condition(smoke(), Knowledge(False, n_classes=3))
     assert (
         "3 classes and no cameras, which names such as 0_0090.png (<elevation>_<azimuth>) or a transforms.json" in caplog.text
     )
@@ -103,14 +104,14 @@ def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
 def test_labels_without_anything_to_tell_apart_are_refused(smoke):
     settings = smoke("discriminator.label_loss=MCE")
     with pytest.raises(ConfigError, match="MCE has nothing to tell apart.*set it to none, or give each class a folder"):
-        fit_to_data(settings, Knowledge(False))
-    assert fit_to_data(settings, Knowledge(True, n_elevations=4)) is settings
+        with_condition(settings, Knowledge(False))
+    assert with_condition(settings, Knowledge(True, n_elevations=4)) is settings
 
 
 def one_step(settings):
     """The state after a training step, and its scalars, as train.py would take it."""
     dataset = build_dataset(settings)
-    settings = fit_to_data(settings, dataset.knowledge)
+    settings = with_condition(settings, dataset.knowledge)
     state = TrainState(settings, CPU, len(dataset.class_names), dataset.n_elevations)
     images, labels = next(build_loader(dataset, settings, CPU))
     return state, train_step(state, dataset, images, labels), labels

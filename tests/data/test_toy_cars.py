@@ -7,7 +7,7 @@ import tempfile
 
 from graf.camera import azimuth_and_v, focal_length, poses_at, sample_poses
 from graf.config import load_config
-from graf.data import build_dataset, raycast, settled, toy_cars
+from graf.data import build_dataset, raycast, resolve, toy_cars
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
@@ -257,7 +257,7 @@ def test_toy_cars_are_judged_by_opacity_too_where_it_is_left_to_them(tmp_path, c
     judged = build_dataset(load_config(None, [*small, "data.alpha=judge"]))
     assert "data.alpha: judge, for toy cars know their opacity" in caplog.text
     assert (dataset.alpha, dataset.fingerprint) == (judged.alpha, judged.fingerprint) and len(list(tmp_path.iterdir())) == 1
-    assert len(dataset.read(0)) == settled(config, dataset).data.channels == 4
+    assert len(dataset.read(0)) == resolve(config, dataset).data.channels == 4
     assert build_dataset(load_config(None, [*small, "data.alpha=ignore"])).alpha == "ignore"
 
 

@@ -1,0 +1,72 @@
+"""Ends every `auto` of a config that the data decide: whether opacity is compared, the box of the object, what conditions the
+discriminator. What the machine decides (training.amp_dtype, sizes, the extractor) stays `auto`, so that a run can move."""
+
+import dataclasses
+import logging
+
+from graf.config import Config
+from graf.data.hull import data_box
+from graf.data.knowledge import Knowledge
+from graf.data.views import Views
+from graf.errors import ConfigError
+
+log = logging.getLogger("graf")
+
+
+def resolve(config: Config, dataset: Views | None = None, trained: Config | None = None) -> Config:
+    """The config that a run has from then on: values in place of data.alpha: auto and data.box: auto, and a condition that the
+    data have labels for.
+
+    dataset: the real images, read with `trained` (see build_dataset); without them only `trained` decides. trained: the config
+    of the checkpoint that goes on or is loaded. What neither decides has no effect: ignore, none. Raises ConfigError where
+    discriminator.label_loss has nothing to tell apart.
+    """
+    config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
+    if config.data.box == "auto":
+        config = _replace(config, "data", box=_box(config, dataset, trained))
+    return config if dataset is None else with_condition(config, dataset.knowledge)
+
+
+def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:
+    """The config with data.alpha: auto as `trained` has it, or `otherwise` without one."""
+    if config.data.alpha != "auto":
+        return config
+    if trained is not None:
+        otherwise = "ignore" if trained.data.alpha == "auto" else trained.data.alpha
+    return _replace(config, "data", alpha=otherwise)
+
+
+def with_condition(config: Config, known: Knowledge) -> Config:
+    """The config with a discriminator.condition that the data have labels for: without cameras only the class, or none with a
+    single class. A change is logged.
+
+    Raises ConfigError where discriminator.label_loss has nothing to tell apart.
+    """
+    discriminator = config.discriminator
+    if discriminator.label_loss != "none" and known.n_classes == known.n_elevations == 1:
+        raise ConfigError(
+            f"discriminator.label_loss: {discriminator.label_loss} has nothing to tell apart in data of one class and one "
+            "elevation; set it to none, or give each class a folder of its own"
+        )
+    if known.posed or discriminator.condition == "none":
+        return config
+    condition = "class" if known.n_classes > 1 else "none"
+    if condition == discriminator.condition:
+        return config
+    log.info(
+        "discriminator.condition: %s instead of %s, for these images have %s and no cameras, which names such as 0_0090.png "
+        "(<elevation>_<azimuth>) or a transforms.json would tell",
+        *(condition, discriminator.condition, "one class" if known.n_classes == 1 else f"{known.n_classes} classes"),
+    )
+    return _replace(config, "discriminator", condition=condition)
+
+
+def _box(config: Config, dataset: Views | None, trained: Config | None) -> str | tuple[float, ...]:
+    """data.box of the checkpoint, else around what the data show; none where neither tells it."""
+    if trained is not None:
+        return "none" if trained.data.box == "auto" else trained.data.box
+    return "none" if dataset is None else data_box(dataset, config.data)
+
+
+def _replace(config: Config, section: str, **values: object) -> Config:
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})
