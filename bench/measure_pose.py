@@ -14,7 +14,7 @@ from pathlib import Path
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import PoseConfig
 from graf.data import build_loader
-from graf.pose.accuracy import accuracy, photographs_of, read_cameras
+from graf.pose.accuracy import accuracy, images_of, read_cameras
 from graf.pose.loading import load_estimator
 from graf.pose.loop import train_pose
 from graf.pose.splits import Splits, posed_splits
@@ -76,7 +76,7 @@ def main() -> int:
     log.info("%d images to train on, %d to test on, by object: %s", len(splits.training), len(splits.test), splits.by_object)
     rows = {"mean pose": accuracy(mean_pose(splits.training.labels.pose_c2w).expand(len(true), -1, -1), true)}
     cost = step_seconds(PoseState(config, device, distance), splits)
-    read = read_cameras(estimator.network, photographs_of(splits.test), len(true), device)
+    read = read_cameras(estimator.network, images_of(splits.test), len(true), device)
     rows["estimator"] = accuracy(read, true) | {"steps": steps, "cpu_minutes": steps * cost / 60}
     own = step_seconds(PoseState(config, device, distance, estimator=SmallConvNet(distance)), splits)
     rows["convolutions"] = trained(config, device, splits, distance, round(args.share * steps * cost / own))

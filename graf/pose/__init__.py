@@ -1,1 +1,1 @@
-"""The pose estimator, which reads the camera off an image: all of it, from network to plots."""
+"""The pose estimator, which predicts the camera of an image: network, training, validation and plots."""

@@ -1,7 +1,7 @@
-"""Cameras read off images by a pose estimator: of generated views, whose cameras are known, and of held-out photographs."""
+"""Cameras that a pose estimator reads off images, and their errors on generated views and on held-out real images."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from graf.camera import Labels
 from graf.data import Views
@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 READ_AT_ONCE = 64  # images
-GUESSES = 64  # others of each image, at most, that its camera is guessed to be
+GUESSES = 64  # guesses per camera, at most
 NEAR_DEG = 15.0  # azimuth errors that count as right
 
 
 @torch.no_grad()
 def read_cameras(
     network: nn.Module,
-    images_of: Callable[[Sequence[int]], Tensor],
+    images_of: Callable[[range], Tensor],
     n: int,
     device: torch.device | str,
     autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
 ) -> Tensor:
-    """pose_c2w (n, 3, 4) on the CPU of n images, of which `images_of(rows)` gives some (B, 3, H, W) in [-1, 1]."""
+    """pose_c2w (n, 3, 4) on the CPU of n images; `images_of(indices)` returns a batch of them (B, 3, H, W) in [-1, 1]."""
 
     def read(size: int) -> Tensor:
         found = []
@@ -48,21 +48,21 @@ def read_cameras(
 
 
 def cameras_of(estimator: TrainedEstimator, images: Tensor) -> Tensor:
-    """pose_c2w (N, 3, 4) on the CPU of images (N, 3, H, W) in [-1, 1], which are brought to the size that it was trained on."""
+    """pose_c2w (N, 3, 4) on the CPU of images (N, 3, H, W) in [-1, 1], resized to the estimator's data.imsize."""
     side, device = estimator.config.data.imsize, estimator.network.distance.device
 
-    def some(rows: Sequence[int]) -> Tensor:
-        part = images[rows.start : rows.stop].clamp(-1, 1)
+    def resized(indices: range) -> Tensor:
+        part = images[indices.start : indices.stop].clamp(-1, 1)
         if part.shape[-2:] == (side, side):
             return part
         return F.interpolate(part, (side, side), mode="bilinear", antialias=True, align_corners=False)
 
-    return read_cameras(estimator.network, some, len(images), device)
+    return read_cameras(estimator.network, resized, len(images), device)
 
 
-def photographs_of(views: Views) -> Callable[[Sequence[int]], Tensor]:
-    """What gives rows of a data set as images (B, 3, W, W)."""
-    return lambda rows: torch.stack([views[row]["image"] for row in rows])
+def images_of(views: Views) -> Callable[[range], Tensor]:
+    """A function from indices to a data set's images (B, 3, W, W) in [-1, 1], for `read_cameras`."""
+    return lambda indices: torch.stack([views[index]["image"] for index in indices])
 
 
 def accuracy(predicted: Tensor, true: Tensor) -> dict[str, float]:
@@ -73,46 +73,46 @@ def accuracy(predicted: Tensor, true: Tensor) -> dict[str, float]:
 
 
 def doubt(estimator: TrainedEstimator) -> str:
-    """What is said against cameras that the estimator reads, by its newest validation; empty where they are good."""
+    """A warning where the estimator's newest validation says that its cameras cannot be trusted, else an empty string."""
     if not estimator.validation:
-        return f"{estimator.checkpoint}: was never validated, so that nobody knows how far its cameras are off; train it longer"
+        return f"{estimator.checkpoint}: was never validated, so the error of its cameras is unknown; train it longer"
     read, true = (estimator.validation[name].cpu() for name in ("predicted_pose", "target_pose"))
     error, guess = accuracy(read, true)["azimuth_deg"], _guess_deg(true)
     if error <= min(NEAR_DEG, guess / 2):
         return ""
     return (
         f"{estimator.checkpoint}: reads azimuths with a median error of {error:.1f} degrees on images that it was not trained "
-        f"on, where guessing has {guess:.0f}; cameras that it reads are as far off, so train it longer"
+        f"on, where guessing has {guess:.0f}; expect errors as large in these cameras, or train it longer"
     )
 
 
 def _guess_deg(true: Tensor) -> float:
     """Median azimuth error in degrees where each of the cameras (N, 3, 4) is guessed to be another of them."""
-    turns = range(1, min(len(true), GUESSES))
-    if not turns:
+    guesses = [true.roll(turn, 0) for turn in range(1, min(len(true), GUESSES))]
+    if not guesses:
         return 90.0
-    return float(
-        pose_errors(torch.cat([true.roll(turn, 0) for turn in turns]), true.repeat(len(turns), 1, 1)).azimuth_deg.median()
-    )
+    return float(pose_errors(torch.cat(guesses), true.repeat(len(guesses), 1, 1)).azimuth_deg.median())
 
 
 def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:
-    """How well the cameras of fresh samples are read back off them, and of photographs that the estimator has not seen: the
-    floor, below which its own errors hide those of the generator. Ready for JSON."""
-    config, draw, asked = subject.config, labels_of(subject.dataset, subject.config.data), []
+    """Errors of the cameras read off fresh samples, whose cameras are known, as a dict ready for JSON.
 
-    def noted(n: int, rng: torch.Generator) -> Labels:
-        labels = draw(n, rng)
+    The floor_* values are the estimator's own errors on real images that it has not seen; they hide smaller ones of the
+    generator.
+    """
+    config, sample_labels, asked = subject.config, labels_of(subject.dataset, subject.config.data), []
+
+    def recorded(n: int, rng: torch.Generator) -> Labels:
+        labels = sample_labels(n, rng)
         asked.append(labels.pose_c2w)
         return labels
 
     renderings = fresh_renderings(
-        subject.generator, noted, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
+        subject.generator, recorded, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
     )
     read = torch.cat([cameras_of(estimator, rendering.images) for rendering in renderings])
-    held_out = posed_splits(estimator.config).test
-    device = estimator.network.distance.device
-    floor = accuracy(read_cameras(estimator.network, photographs_of(held_out), len(held_out), device), held_out.labels.pose_c2w)
-    found = accuracy(read, torch.cat(asked).cpu())
-    floor = {f"floor_{name}": value for name, value in floor.items()}
-    return found | floor | {"floor_images": len(held_out), "estimator_sha256": estimator.sha256, **subject.terms}
+    held_out, network = posed_splits(estimator.config).test, estimator.network
+    floor_read = read_cameras(network, images_of(held_out), len(held_out), network.distance.device)
+    floor = {f"floor_{name}": value for name, value in accuracy(floor_read, held_out.labels.pose_c2w).items()}
+    found = accuracy(read, torch.cat(asked).cpu()) | floor
+    return found | {"floor_images": len(held_out), "estimator_sha256": estimator.sha256, **subject.terms}

@@ -17,8 +17,7 @@ import torch
 class TrainedEstimator:
     """A pose estimator in eval mode, the config that it was trained with, and the checkpoint that it is from.
 
-    validation: what was read of N images that were not trained on, predicted_pose and target_pose (N, 3, 4); empty where that
-    was never done.
+    validation: the newest `graf.pose.validation.Validation` as a dict; empty where the run has none yet.
     """
 
     network: PoseEstimator

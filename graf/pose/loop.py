@@ -7,7 +7,7 @@ from graf.data import Views
 from graf.pose.splits import Splits
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
-from graf.pose.validation import Validation, predictions
+from graf.pose.validation import Validation, predict
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.training.health import Derailed, check_numbers
@@ -55,26 +55,24 @@ def train_pose(state: PoseState, splits: Splits, interruption: Interruption, mem
 
 def validate(state: PoseState, splits: Splits) -> dict[str, float]:
     """Predict images of the validation set, keep them as the state's newest validation, and return its numbers."""
-    validation = _predicted(state, splits, splits.validation, state.config.memory.max_validation_outputs, "validation")
+    validation = _predict_and_log(state, splits, splits.validation, state.config.memory.max_validation_outputs, "validation")
     state.validation = validation.state_dict()
     return {f"val_{name}": value for name, value in validation.numbers().items()}
 
 
 def measure_test_set(state: PoseState, splits: Splits) -> dict[str, float]:
     """Predict images of the test set, and return the numbers."""
-    found = _predicted(state, splits, splits.test, state.config.memory.max_test_outputs, "test")
+    found = _predict_and_log(state, splits, splits.test, state.config.memory.max_test_outputs, "test")
     return {f"test_{name}": value for name, value in found.numbers().items()}
 
 
-def _predicted(state: PoseState, splits: Splits, views: Views, at_most: int, name: str) -> Validation:
-    epoch = state.images_seen / len(splits.training)
-    outputs = predictions(state.estimator, views, at_most, state.device, state.amp.autocast)
-    found = Validation.of(outputs, state.step, epoch)
+def _predict_and_log(state: PoseState, splits: Splits, views: Views, at_most: int, name: str) -> Validation:
+    found = predict(state, views, at_most, epoch=state.images_seen / len(splits.training))
     numbers = found.numbers()
     log.info(
         "epoch %.1f, step %d: %s, %d samples collected, median errors: azimuth %.2f, elevation %.2f, rotation %.2f "
         "degrees; %.1f %% of azimuths within 15",
-        *(epoch, state.step, name, len(found.predicted)),
+        *(found.epoch, state.step, name, len(found.predicted)),
         *(numbers[f"{part}_deg"] for part in ("azimuth", "elevation", "rotation")),
         100 * numbers["within_15_deg"],
     )
@@ -83,5 +81,4 @@ def _predicted(state: PoseState, splits: Splits, views: Views, at_most: int, nam
 
 def with_cure(error: OutOfMemory) -> OutOfMemory:
     """The error with what to do about it."""
-    cure = "lower training.batch_size, model.d_model or data.imsize, or name another --device"
-    return OutOfMemory(f"{error}; {cure}")
+    return OutOfMemory(f"{error}; lower training.batch_size, model.d_model or data.imsize, or name another --device")

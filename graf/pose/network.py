@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FRAME = 16.0  # what the position embedding takes the side of an image for, whatever its pixels
+FRAME = 16.0  # side of an image in units of the position embedding, whatever its pixels
 LONGEST_WAVE = 100.0  # of the position embedding, in the same unit
 GROUPS = 8  # of a normalisation in the convolutional stem
-FREEDOM = 9  # numbers that are predicted: a translation, and a rotation by six
+N_OUTPUTS = 9  # a translation, and a rotation as six numbers
 
 
 class PoseEstimator(nn.Module):
@@ -39,7 +39,7 @@ class PoseEstimator(nn.Module):
                 for _ in range(config.num_layers)
             )
         )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, FREEDOM))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, N_OUTPUTS))
         self.register_buffer("distance", torch.tensor(float(distance)))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -48,10 +48,9 @@ class PoseEstimator(nn.Module):
         padding = (0, -width % self.side, 0, -height % self.side)
         maps = self.tokens(F.pad(images, padding, mode="replicate") if any(padding) else images)  # (B, D, h, w)
         tokens = maps.flatten(2).mT  # (B, N, D)
-        places = position_embedding(*maps.shape[-2:], maps.shape[1], images.device)  # (N, D)
-        features = self.layers(tokens + places)  # (B, N, D)
-        found = self.head(features.mean(dim=1)).float()  # (B, 9)
-        return torch.cat([rotation_of_six(found[:, 3:]), self.distance * found[:, :3, None]], dim=-1)
+        features = self.layers(tokens + position_embedding(*maps.shape[-2:], maps.shape[1], images.device))  # (B, N, D)
+        output = self.head(features.mean(dim=1)).float()  # (B, 9)
+        return torch.cat([rotation_of_six(output[:, 3:]), self.distance * output[:, :3, None]], dim=-1)
 
     def motion(self, first: Tensor, second: Tensor) -> Tensor:
         """The second image's camera (B, 3, 4) as the first's sees it, composed from the poses of both."""
@@ -59,9 +58,9 @@ class PoseEstimator(nn.Module):
 
 
 def position_embedding(height: int, width: int, channels: int, device: torch.device | str) -> Tensor:
-    """Sines and cosines (height * width, channels) of where tokens lie in the frame, a half of the channels for each direction.
+    """Sines and cosines (height * width, channels) of token positions, half of the channels for each direction.
 
-    Positions are shares of the frame, so that an image of other pixels means the same.
+    Positions are fractions of the frame, so that they do not depend on the resolution.
     """
     n = -(-channels // 4)  # frequencies, each with a sine and a cosine in both directions
     frequency = LONGEST_WAVE ** (-torch.arange(n, device=device) / n) * math.pi / 2

@@ -1,4 +1,4 @@
-"""Plots of a pose estimator's newest validation: predicted against true motion of pairs, and a CSV of the same numbers."""
+"""Plots of a pose estimator's validation: predicted against true motion of pairs, and a CSV of the same numbers."""
 
 import csv
 import io
@@ -33,14 +33,14 @@ def write_pose_plots(folder: Path, validation: Validation) -> list[Path]:
 
 
 def comparable(validation: Validation) -> tuple[Tensor, Tensor]:
-    """predicted and target (N, 6): scene units and degrees, a predicted rotation vector by its form nearer to the true one."""
+    """predicted and target (N, 6) in scene units and degrees; a rotation vector in its form nearer to the true one."""
     rotation = nearest_vector(validation.predicted[:, 3:], validation.target[:, 3:])
     predicted = torch.cat([validation.predicted[:, :3], torch.rad2deg(rotation)], dim=1)
     return predicted, torch.cat([validation.target[:, :3], torch.rad2deg(validation.target[:, 3:])], dim=1)
 
 
 def r2(predicted: Tensor, true: Tensor) -> float:
-    """Share of the variance of true values (N,) that the predicted ones explain: 1 - residual / total; nan without variance."""
+    """The coefficient of determination of values (N,): 1 - residual / total variance; nan without variance."""
     total = (true - true.mean()).square().sum()
     return float(1 - (predicted - true).square().sum() / total) if total > 0 else math.nan
 

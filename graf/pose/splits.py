@@ -1,6 +1,6 @@
-"""Training, validation and test sets by object: none of them shows an object that another one has seen.
+"""Training, validation and test sets split by object: no object is in two of them.
 
-An object is known by the folder of its images, or by their names without the number of the view: car_03.png and car_04.png.
+An object is identified by the folder of its images, or by their names without the view number: car_03.png and car_04.png.
 """
 
 import hashlib
@@ -22,32 +22,32 @@ log = logging.getLogger("graf")
 
 
 class Subset(Views):
-    """Some rows of a data set, in their order."""
+    """A data set's images of these indices, in their order."""
 
-    def __init__(self, views: Views, rows: list[int]):
-        self.views, self.rows = views, rows
-        index = torch.tensor(rows, dtype=torch.long)
+    def __init__(self, views: Views, indices: list[int]):
+        self.views, self.indices = views, indices
+        index = torch.tensor(indices, dtype=torch.long)
         super().__init__(
-            files=[views.files[row] for row in rows],
+            files=[views.files[i] for i in indices],
             class_names=views.class_names,
             class_index=views.class_index[index],
             labels=None if views.labels is None else views.labels[index],
-            fingerprint=hashlib.sha256(f"{views.fingerprint} {rows}".encode()).hexdigest(),
+            fingerprint=hashlib.sha256(f"{views.fingerprint} {indices}".encode()).hexdigest(),
             n_elevations=views.n_elevations,
             alpha=views.alpha,
         )
 
     def read(self, index: int) -> Tensor:
-        return self.views.read(self.rows[index])
+        return self.views.read(self.indices[index])
 
     @property
     def objects(self) -> list[str]:
         names = self.views.objects
-        return [names[row] for row in self.rows]
+        return [names[i] for i in self.indices]
 
 
 class Splits(NamedTuple):
-    """The three sets, and whether objects were kept apart, or only images where too few objects are known."""
+    """The three sets, and whether they were split by object, or by image where too few objects are known."""
 
     training: Views
     validation: Views
@@ -56,32 +56,32 @@ class Splits(NamedTuple):
 
 
 def posed_splits(config: PoseConfig, cache: Path | None = None) -> Splits:
-    """The config's photographs as training, validation and test sets. Raises DataError where their cameras are not known."""
+    """The config's training, validation and test sets. Raises DataError where the cameras are not known."""
     dataset = build_dataset(colours_only(config), cache)
     if not dataset.posed:
         raise DataError(
-            "a pose estimator learns from photographs whose cameras are known, by a transforms.json or by names such as "
+            "a pose estimator learns from images whose cameras are known, by a transforms.json or by names such as "
             "0_0090.png; these have neither"
         )
     return split_by_object(dataset, config.training.validation_share, config.training.test_share)
 
 
 def split_by_object(views: Views, validation_share: float, test_share: float) -> Splits:
-    """Cut a data set by objects; by images, with a warning, where fewer than three objects are known.
+    """Split a data set by object; by image, with a warning, where fewer than three objects are known.
 
-    Which set an object falls to depends on its name alone, so that it is the same in every run, and hardly changes when objects
-    are added. Raises DataError for fewer than three images.
+    An object's set depends on its name alone: it is the same in every run, and hardly changes when objects are added. Raises
+    DataError for fewer than three images.
     """
     names, by_object = views.objects, True
     if len(set(names)) < FEWEST_OBJECTS:
         log.warning(
-            "the %d images show %d objects by their folders and names, too few for three sets: these are cut by image, and the "
-            "errors of validation and test are those of objects that were trained on",
+            "the %d images show %d objects by their folders and names, too few for three sets: split by image instead; "
+            "validation and test errors are for objects that were trained on",
             *(len(names), len(set(names))),
         )
         names, by_object = views.files, False
     if len(set(names)) < FEWEST_OBJECTS:
-        raise DataError(f"{len(names)} images cannot be cut into training, validation and test; add images")
+        raise DataError(f"{len(names)} images cannot be split into training, validation and test; add images")
     ranked = sorted(set(names), key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
     n_test, n_validation = (max(1, round(share * len(ranked))) for share in (test_share, validation_share))
     if n_test + n_validation >= len(ranked):
@@ -90,8 +90,5 @@ def split_by_object(views: Views, validation_share: float, test_share: float) ->
         )
     set_of = dict.fromkeys(ranked, 0) | dict.fromkeys(ranked[:n_test], 2)
     set_of |= dict.fromkeys(ranked[n_test : n_test + n_validation], 1)
-    rows: tuple[list[int], ...] = ([], [], [])
-    for row, name in enumerate(names):
-        rows[set_of[name]].append(row)
-    training, validation, test = (Subset(views, each) for each in rows)
-    return Splits(training, validation, test, by_object)
+    sets = [Subset(views, [i for i, name in enumerate(names) if set_of[name] == number]) for number in range(3)]
+    return Splits(*sets, by_object)

@@ -18,7 +18,7 @@ BETAS = (0.9, 0.99)
 
 
 class PoseState(RunState):
-    """Network, optimizer, scaler, step, random state and newest validation of a run, equal in all of its processes."""
+    """Network, optimizer, scaler, step, random state and newest validation of a run, equal in all processes."""
 
     FORMAT, PROGRAM = POSE_FORMAT, "train_pose.py"
     NETWORKS, LEARNERS, OPTIMIZERS, SCALERS = ("estimator",), ("estimator",), ("optimizer",), ("scaler",)
@@ -32,8 +32,8 @@ class PoseState(RunState):
         processes: Processes = ALONE,
         estimator: nn.Module | None = None,
     ):
-        """distance: the unit of translations, the mean distance of the training cameras; estimator: another network to train in
-        place of the config's."""
+        """distance: the unit of translations, the mean distance of the training cameras; estimator: a network to train in place
+        of the config's."""
         super().__init__(config, device, processes)
         self.estimator = (PoseEstimator(config.model, distance) if estimator is None else estimator).to(device)
         training = config.training
@@ -48,11 +48,11 @@ class PoseState(RunState):
 
     @property
     def player(self) -> Player:
-        """The network, as `graf.training.learn` trains it."""
+        """The network and its optimizer, for `graf.training.learn`."""
         return Player("grad_norm", self.estimator, self.optimizer, self.scaler)
 
     def set_learning_rates(self) -> None:
-        """Up to training.lr over warm_up_steps, and down along a cosine to 0 at max_steps (Loshchilov and Hutter 2017)."""
+        """Warm up to training.lr over warm_up_steps; anneal along a cosine to 0 at max_steps (Loshchilov and Hutter 2017)."""
         training = self.config.training
         rise = min(1.0, (self.step + 1) / max(training.warm_up_steps, 1))
         done = min(1.0, self.step / max(training.max_steps, 1))
@@ -66,10 +66,10 @@ class PoseState(RunState):
         """Raises CheckpointError where model.* is not the checkpoint's."""
         saved, own = content["config"].get("model"), vars(self.config.model)
         if saved is not None and saved != own:
-            differing = ", ".join(
-                f"model.{name} {saved.get(name)} (here {own[name]})" for name in own if saved.get(name) != own[name]
+            differing = [f"model.{key} {saved.get(key)} (here {own[key]})" for key in own if saved.get(key) != own[key]]
+            raise CheckpointError(
+                f"{path}: of another network, {', '.join(differing)}; continue with its config, or set expname=NAME"
             )
-            raise CheckpointError(f"{path}: of another network, {differing}; train it on with its own, or set expname=NAME")
 
     def state_dict(self) -> dict:
         return super().state_dict() | {"validation": self.validation}

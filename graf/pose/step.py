@@ -1,4 +1,4 @@
-"""A training step of the pose estimator: losses of cameras, and images recoloured and mirrored.
+"""A training step of the pose estimator: camera losses, and augmentation by recolouring and mirroring.
 
 Legend: B images of a step, or of a part of one.
 """
@@ -13,13 +13,13 @@ from graf.training.learn import Stats, learn, retried, whole_step
 import torch
 from torch import Tensor
 
-ROUNDING = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
-LARGEST_GAIN = 0.3  # of recoloured photographs: exp of a number in +- this
+EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
+LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
 @dataclasses.dataclass(frozen=True)
 class PoseBatch:
-    """B images (B, 3, W, W) in [-1, 1] as they are shown to the network, recoloured and mirrored, with pose_c2w (B, 3, 4)."""
+    """Augmented images (B, 3, W, W) in [-1, 1] with their pose_c2w (B, 3, 4)."""
 
     images: Tensor
     pose_c2w: Tensor
@@ -43,22 +43,21 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
     training = state.config.training
 
     def sample() -> PoseBatch:
-        shown = images[:, :3].to(state.device, non_blocking=True)
-        seen_from = labels.pose_c2w.to(state.device)
-        n = len(images) * state.processes.world_size  # of all processes, of which each has its rows
+        shown, poses = images[:, :3].to(state.device, non_blocking=True), labels.pose_c2w.to(state.device)
+        n = len(images) * state.processes.world_size  # sampled for all processes; each takes its part
         coins, order, gains = (torch.rand(n, *shape, generator=state.draws) for shape in ((), (3,), (3,)))
         mine = state.processes.rows
         if training.recolour:
             shown = recoloured(shown, order[mine].argsort(1).to(shown.device), gains[mine].to(shown.device))
         if training.mirror:
-            shown, seen_from = mirrored(shown, seen_from, (coins[mine] < 0.5).to(shown.device))
-        return PoseBatch(shown, seen_from)
+            shown, poses = mirrored(shown, poses, (coins[mine] < 0.5).to(shown.device))
+        return PoseBatch(shown, poses)
 
     return retried(state, sample)
 
 
 def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:
-    """The loss on B images, rotation's and translation's summed, and values for the log."""
+    """The sum of the rotation and the translation loss on B images, and values for the log."""
     with state.amp.autocast():
         predicted = state.estimator(batch.images)
     rotation, translation = pose_losses(predicted, batch.pose_c2w, state.estimator.distance)
@@ -66,32 +65,31 @@ def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:
 
 
 def pose_losses(predicted: Tensor, true: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean distances of pose_c2w (B, 3, 4): of rotations as matrices, 2 sqrt(2) sin(angle / 2), and of positions / distance.
+    """Mean errors of pose_c2w (B, 3, 4): rotation, as 2 sqrt(2) sin(angle / 2), and position, in units of `distance`.
 
-    They are not squared: where a view leaves two answers, their mean is the worst guess.
+    They are not squared: where a view allows two answers, their mean is the worst guess.
     """
     squared = (predicted - true).square()
-    rotation = (squared[..., :3].sum((1, 2)) + ROUNDING).sqrt().mean()
-    translation = (squared[..., 3].sum(1) / distance**2 + ROUNDING).sqrt().mean()
+    rotation = (squared[..., :3].sum((1, 2)) + EPSILON).sqrt().mean()
+    translation = (squared[..., 3].sum(1) / distance**2 + EPSILON).sqrt().mean()
     return rotation, translation
 
 
-def recoloured(images: Tensor, order: Tensor, share: Tensor) -> Tensor:
-    """Images (B, 3, W, W) with their channels in another order (B, 3), each nearer to white or further from it.
+def recoloured(images: Tensor, order: Tensor, gain: Tensor) -> Tensor:
+    """Images (B, 3, W, W) with their channels in another order (B, 3), each moved towards white or away from it.
 
-    share (B, 3) in [0, 1): 0.5 leaves a channel as it is. White, the background, stays white.
+    gain (B, 3) in [0, 1): 0.5 leaves a channel as it is. White, the background, stays white.
     """
     swapped = images.gather(1, order[:, :, None, None].expand_as(images))
-    gain = torch.exp(LARGEST_GAIN * (2 * share - 1))[:, :, None, None]
-    return 1 - (1 - swapped) * gain
+    return 1 - (1 - swapped) * torch.exp(LARGEST_GAIN * (2 * gain - 1))[:, :, None, None]
 
 
-def mirrored(images: Tensor, poses: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
-    """Images (B, 3, W, W) and pose_c2w (B, 3, 4), mirrored where coins (B,) say so: left and right, and at the plane y = 0.
+def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
+    """Images (B, 3, W, W) flipped left to right, and pose_c2w (B, 3, 4) at the plane y = 0, where `flip` (B,) is true.
 
-    The camera's own x axis turns round too, which leaves a rotation: diag(1, -1, 1) R diag(-1, 1, 1).
+    The camera's own x axis is negated too, so that it stays a rotation: diag(1, -1, 1) R diag(-1, 1, 1).
     """
     world = poses.new_tensor([1.0, -1.0, 1.0])[:, None]
     camera = poses.new_tensor([-1.0, 1.0, 1.0, 1.0])
-    pick = coins[:, None, None]
-    return torch.where(pick[..., None], mirrored_images(images), images), torch.where(pick, world * poses * camera, poses)
+    flip = flip[:, None, None]
+    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, world * poses * camera, poses)

@@ -82,7 +82,7 @@ def test_photographs_without_cameras_are_refused(tmp_path):
     for index in range(12):
         write_image(tmp_path / "photos" / f"{index}.png", torch.full((3, 16, 16), index, dtype=torch.uint8))
     said = call("train_pose.py", *SMALL, "--data_dir", "photos", cwd=tmp_path, status=2)
-    assert "learns from photographs whose cameras are known" in said
+    assert "learns from images whose cameras are known" in said
 
 
 def test_flags_of_other_suites_are_answered_with_ours(tmp_path):

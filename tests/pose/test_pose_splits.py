@@ -77,11 +77,11 @@ def test_views_of_one_object_are_cut_by_image_and_the_log_says_so(smoke, caplog)
     splits = split_by_object(Named([f"cars/r_{i}.png" for i in range(20)], smoke()), 0.1, 0.1)
     assert not splits.by_object
     assert [len(part) for part in splits[:3]] == [16, 2, 2]
-    assert "cut by image" in caplog.text
+    assert "split by image" in caplog.text
 
 
 def test_what_cannot_be_cut_is_refused(smoke):
-    with pytest.raises(DataError, match="2 images cannot be cut"):
+    with pytest.raises(DataError, match="2 images cannot be split"):
         split_by_object(Named(["a/x.png", "b/x.png"], smoke()), 0.1, 0.1)
     with pytest.raises(DataError, match="leave none of 3 objects"):
         split_by_object(Named(["a/x.png", "b/x.png", "c/x.png"], smoke()), 0.5, 0.5)

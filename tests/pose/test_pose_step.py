@@ -15,7 +15,7 @@ from graf.pose.loop import train_pose, validate
 from graf.pose.splits import split_by_object
 from graf.pose.state import PoseState
 from graf.pose.step import mirrored, pose_losses, pose_step, recoloured
-from graf.pose.validation import Validation, predictions
+from graf.pose.validation import Validation, predict
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed
 from graf.training.state import TrainState, restore
@@ -173,14 +173,12 @@ def test_an_interrupted_run_continues_bit_for_bit(build):
 def test_predictions_are_bounded_detached_and_cleared(build):
     state = build("memory.max_validation_outputs=4", "data.n_images=100")
     splits = splits_of(state)
-    kept = predictions(state.estimator, splits.training, 7, state.device)
-    assert len(kept) == 7
-    for output in kept:
-        assert {"predicted_action_composed", "target_action_composed_gt"} <= output.keys()
-        assert output["predicted_action_composed"].shape == (6,)
-        for values in output.values():
-            assert not values.requires_grad
-            assert values.untyped_storage().nbytes() == values.numel() * values.element_size()  # no view of a larger one
+    kept = predict(state, splits.training, 7)
+    assert kept.predicted.shape == kept.target.shape == (7, 6)
+    for values in (kept.predicted, kept.target, kept.predicted_pose, kept.target_pose):
+        assert len(values) == 7
+        assert not values.requires_grad and values.device.type == "cpu"
+        assert values.untyped_storage().nbytes() == values.numel() * values.element_size()  # no view of a larger one
     assert len(splits.validation) > 4
     validate(state, splits)
     assert len(state.validation["predicted"]) == 4
@@ -203,7 +201,7 @@ def test_a_validation_tells_one_line_and_draws_nothing(build, caplog):
 
 def test_memory_that_runs_out_in_a_validation_leaves_it_out(build, monkeypatch, caplog):
     state = build()
-    monkeypatch.setattr(loop, "predictions", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
+    monkeypatch.setattr(loop, "predict", lambda *_, **__: (_ for _ in ()).throw(MemoryError("no room")))
     assert run(state) == {}
     assert state.step == 6
     assert "no validation this time" in caplog.text
