@@ -20,18 +20,18 @@ from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, trained_config
+from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
-from graf.data.views import generator_of as numbered_generator
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
 from graf.models.discriminator import ConditionedDiscriminator
 from graf.models.generator import Generator
 from graf.models.projected import build_discriminator
 from graf.rays import cut_patch, sample_patch_grid
+from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
@@ -171,7 +171,7 @@ def list_layers(subject: Subject) -> None:
 def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
     """The generator's moving average, and latents with cameras and classes such as the data has."""
     device = choose_device(args.device)
-    generator = generator_of(path, content, config, device)
+    generator = generator_from_content(path, content, config, device)
     if args.resolution and args.resolution % config.rendered_scale:
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {config.rendered_scale}")
     rng = torch.Generator().manual_seed(args.seed)
@@ -191,12 +191,12 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
     device = choose_device(args.device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
     needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "judge"
-    generator = generator_of(path, content, config, device) if needed else None
+    generator = generator_from_content(path, content, config, device) if needed else None
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     step = checkpoint_step(content)
 
     def forward(batch: dict[str, Tensor]) -> object:
-        rng = numbered_generator(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
+        rng = seeded_rng(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
         images = whole_images(batch).to(device)
         labels = cameras = Labels.of_batch(batch).to(device)
         if not dataset.posed:

@@ -21,13 +21,12 @@ from graf.data.loader import MAX_WORKERS
 from graf.data.resolve import with_alpha, with_condition
 from graf.errors import GrafError
 from graf.memory.budget import budget_bytes
-from graf.memory.leaks import duration
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
 from graf.runtime.cards import nvidia_driver, unusable_cards
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
-from graf.runtime.console import log, run_script
+from graf.runtime.console import duration, log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line

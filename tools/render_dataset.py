@@ -23,8 +23,8 @@ from graf.camera import poses_at, sample_poses
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
 from graf.config.checks import PATCH_SIZES
 from graf.data.folders import TRANSFORMS
-from graf.data.views import generator_of
 from graf.errors import GrafError
+from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
@@ -195,7 +195,7 @@ def claim_folder(out: Path, settings: dict[str, Any]) -> None:
 def views_of(name: str, index: int, arguments: argparse.Namespace, config: Config) -> list[View]:
     """The images to make of object number `index`."""
     if arguments.labels == "transforms":
-        poses = sample_poses(arguments.views, config.data, generator_of(arguments.seed, index))
+        poses = sample_poses(arguments.views, config.data, seeded_rng(arguments.seed, index))
         return [View(f"images/{name}/{number:03d}.png", pose) for number, pose in enumerate(poses)]
     azimuths = [f"{360 * number / arguments.views:04g}" for number in range(arguments.views)]
     return [

@@ -35,10 +35,12 @@ def load_generator(
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
     config = resolve(config, trained=trained_config(content, path))
-    return generator_of(path, content, config, chosen)
+    return generator_from_content(path, content, config, chosen)
 
 
-def generator_of(path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False) -> Generator:
+def generator_from_content(
+    path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False
+) -> Generator:
     """`load_generator` from a checkpoint's content; `path` names it in messages.
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.

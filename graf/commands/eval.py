@@ -12,7 +12,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
-from graf.checkpoints.generator_loading import checkpoint_config, generator_of, trained_checkpoint, trained_config
+from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.run_folder import run_of
 from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
 from graf.commands.own_files import make_way
@@ -79,7 +79,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     if args.resolution and args.resolution % config.rendered_scale:
         scale = config.rendered_scale
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
-    generator = generator_of(checkpoint, content, config, choose_device(args.device), args.partial)
+    generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
     run_dir = run_of(checkpoint, config)
     out = args.out or run_dir / "eval" / f"step_{step:08d}"

@@ -20,13 +20,13 @@ from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, resolve
 from graf.errors import CheckpointError, ConfigError, RunFolderError
 from graf.memory.budget import keep_to
-from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history
 from graf.metrics.extractors import choose_extractor
 from graf.metrics.results import summary
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
+from graf.runtime.console import duration
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import first_free, json_rows, not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption

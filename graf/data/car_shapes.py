@@ -7,7 +7,7 @@ towards +x, with yellow lamps; the lamps behind are red. Widths run along y, up 
 import colorsys
 
 from graf.data.raycast import Solids, slanted_box
-from graf.data.views import generator_of
+from graf.rng import seeded_rng
 
 import torch
 
@@ -17,7 +17,7 @@ GLASS, TYRE, TRIM, HUB = (0.16, 0.21, 0.27), (0.10, 0.10, 0.11), (0.22, 0.22, 0.
 
 def make_car(seed: int, index: int) -> Solids:
     """Car number `index` of a seed: the same on every machine, whatever other cars are made. Data sets have those from 0 on."""
-    draws = iter(torch.rand(16, generator=generator_of(seed, index)).tolist())
+    draws = iter(torch.rand(16, generator=seeded_rng(seed, index)).tolist())
 
     def between(low: float, high: float) -> float:
         return low + (high - low) * next(draws)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config
-from graf.data.views import Views, generator_of, whole_images
+from graf.data.views import Views, whole_images
 from graf.errors import DataError, GrafError
+from graf.rng import seeded_rng
 from graf.runtime.limits import available_cores
 
 import torch
@@ -41,7 +42,7 @@ class EndlessBatches(Sampler):
     def __iter__(self) -> Iterator[list[tuple[int, bool]]]:
         epoch, batch = divmod(self.start_step, self.n // self.batch_size)
         while True:
-            generator = generator_of(self.seed, epoch)
+            generator = seeded_rng(self.seed, epoch)
             order = torch.randperm(self.n, generator=generator).tolist()
             flips = ((torch.rand(self.n, generator=generator) < 0.5) & self.hflip).tolist()
             keys = list(zip(order, flips, strict=True))

@@ -6,8 +6,9 @@ from graf.data.car_shapes import make_car
 from graf.data.decoding import read_alpha
 from graf.data.images import ImageFolders
 from graf.data.toy_cars import SUPERSAMPLING, ToyCars, render_cars
-from graf.data.views import Views, generator_of
+from graf.data.views import Views
 from graf.errors import DataError
+from graf.rng import seeded_rng
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -24,7 +25,7 @@ def alpha_of(dataset: Views, index: int, data: DataConfig, supersampling: int = 
         if len(kept) and kept.shape[-1] == data.imsize:
             return kept[0] / 255
         known = dataset.labels is not None
-        pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, generator_of(data.seed))
+        pose_c2w = dataset.labels.pose_c2w if known else sample_poses(data.n_images, data, seeded_rng(data.seed))
         return render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data, supersampling).opacity[0]
     if not isinstance(dataset, ImageFolders):
         return None

@@ -20,9 +20,10 @@ from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
-from graf.data.views import Views, generator_of
+from graf.data.views import Views
 from graf.errors import DataError
 from graf.rays import camera_rays
+from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.files import make_writable_folder, whole_file
 from graf.runtime.limits import GB, available_cores, memory_limit
@@ -111,7 +112,7 @@ def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
 def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
     """images (N, data.channels, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone. Raises DataError where
     memory has no room for them."""
-    pose_c2w = sample_poses(data.n_images, data, generator_of(data.seed))
+    pose_c2w = sample_poses(data.n_images, data, seeded_rng(data.seed))
     images = _room_for_images(data)
 
     def make(index: int) -> None:

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import hashlib
 from typing import Literal
 
 from graf.camera import Labels, sample_poses
@@ -77,9 +76,3 @@ def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Gen
         return dataset.labels[index]
     classes = dataset.class_index[index]
     return Labels(sample_poses(n, data, generator), classes, torch.zeros_like(classes))
-
-
-def generator_of(*numbers: int) -> torch.Generator:
-    """A CPU generator seeded by these numbers alone, for example (seed, epoch); other numbers give an unrelated stream."""
-    digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))

@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from graf.runtime.console import duration
 from graf.runtime.limits import GB, MB
 
 import numpy as np
@@ -232,11 +233,3 @@ def _scatter(span: list[_Window], slope: float) -> float:
     steps, resident_bytes = _points(span)
     rest = resident_bytes - slope * steps
     return 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
-
-
-def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `5.0 h` or `3.1 days`."""
-    for size, name, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.{digits}f} {name}"
-    return f"{seconds:.0f} s"

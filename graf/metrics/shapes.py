@@ -19,12 +19,12 @@ from graf.data import Views
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast
 from graf.data.silhouettes import alpha_of
-from graf.data.views import generator_of
 from graf.metrics.consistency import stages
 from graf.models.generator import Generator
 from graf.pictures.sampling import sample_objects
 from graf.pictures.sheets import sheet_pose
 from graf.rays import camera_rays, full_grid, low_resolution_grid
+from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.files import kept_json
 from graf.runtime.limits import available_cores
@@ -265,7 +265,7 @@ def clouds_of(seen: Surfaces, n_views: int) -> list[np.ndarray]:
     clouds = []
     for i, (opaque, points) in enumerate(zip(seen.opaque.split(n_views), seen.points.split(n_views), strict=True)):
         if len(found := points[opaque]):
-            order = torch.randperm(len(found), generator=generator_of(i)).repeat(-(-POINTS // len(found)))
+            order = torch.randperm(len(found), generator=seeded_rng(i)).repeat(-(-POINTS // len(found)))
             clouds.append(found[order[:POINTS]].double().numpy())
     return clouds
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
 from graf.inversion.results import INVERSIONS
-from graf.memory.leaks import duration
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.html_pieces import (
@@ -40,6 +39,7 @@ from graf.reporting.story import (
     protocol_sentence,
     shortcomings,
 )
+from graf.runtime.console import duration
 from graf.runtime.files import set_aside, whole_file
 from graf.runtime.limits import GB
 

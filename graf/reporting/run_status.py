@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, Literal
 
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.memory.leaks import LeakReport, duration
+from graf.memory.leaks import LeakReport
 from graf.metrics.results import comparable
+from graf.runtime.console import duration
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB
 from graf.training.collapse import collapse_warning

@@ -13,9 +13,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from graf.errors import GrafError
-from graf.memory.leaks import duration
 from graf.reporting.html_pieces import FILE_MB, MB, Embedder, head
 from graf.reporting.run_status import CPU, HEAT, RunReader, RunStatus, thinned, trend
+from graf.runtime.console import duration
 from graf.runtime.limits import GB
 
 ADDRESS = "127.0.0.1"

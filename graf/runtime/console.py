@@ -99,6 +99,14 @@ def _lost_files_as_warnings() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = before
 
 
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `5.0 h` or `3.1 days`."""
+    for size, name, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{digits}f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def run_script(main: Callable[[], int | None]) -> None:
     """Run a script's main: messages to the terminal, a GrafError to stderr with its exit status, mostly 2.
 

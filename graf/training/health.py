@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save_newest
-from graf.data.views import generator_of
 from graf.errors import CheckpointError, GrafError
+from graf.rng import seeded_rng
 from graf.runtime.cleanup import clean_up
 from graf.training.state import RunState, restore
 
@@ -110,7 +110,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     path = _restore_last_good(state)
     if path is None:
         raise type(trouble)(f"{trouble}. There is no good checkpoint in {state.config.run_dir} to go back to") from None
-    seed = generator_of(state.config.training.seed, state.step, rollbacks).initial_seed()
+    seed = seeded_rng(state.config.training.seed, state.step, rollbacks).initial_seed()
     state.draws.manual_seed(seed)
     state.noise.manual_seed(seed + 1)
     state.rollbacks, state.best = rollbacks, best

@@ -10,8 +10,9 @@ from graf.data import hull as module
 from graf.data.car_shapes import make_car
 from graf.data.hull import covers, hull_box, outline, scale_to_meet, visual_hull
 from graf.data.toy_cars import render_cars
-from graf.data.views import Views, generator_of
+from graf.data.views import Views
 from graf.rays import box_depths, camera_rays, full_grid
+from graf.rng import seeded_rng
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_the_box_holds_the_few_objects_that_are_larger(smoke, monkeypatch, caplo
     and the hull has none of them inside. The box has all cars inside, and every ray that sees a car meets it."""
     n, data = 512, smoke("data.vmin=0.21", "data.vmax=0.47", "data.imsize=48").data
     cars = [scaled(make_car(0, i), 0.975 if i % 25 == 0 else 0.75) for i in range(n)]
-    poses = sample_poses(n, data, generator_of(0))
+    poses = sample_poses(n, data, seeded_rng(0))
     masks = render_cars(cars, poses, data, supersampling=1).opacity
     monkeypatch.setattr(module, "alpha_of", lambda _, i, *__, **___: masks[i])
     with caplog.at_level(logging.INFO, "graf"):

@@ -11,8 +11,8 @@ from graf.data import build_dataset, raycast, resolve, toy_cars
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
-from graf.data.views import generator_of
 from graf.errors import DataError
+from graf.rng import seeded_rng
 
 import pytest
 import torch
@@ -267,7 +267,7 @@ def test_a_mirrored_car_is_what_the_mirrored_camera_sees(tmp_path, monkeypatch):
     settings = (f"data.datadir=[{tmp_path}]", "data.n_images=8", "data.imsize=32", "data.labels=none", "data.hflip=true")
     config = load_config("default", settings)
     dataset, data = build_dataset(config), config.data
-    azimuth_deg, v = azimuth_and_v(sample_poses(8, data, generator_of(data.seed)))
+    azimuth_deg, v = azimuth_and_v(sample_poses(8, data, seeded_rng(data.seed)))
     true = render_cars([make_car(data.seed, i) for i in range(8)], poses_at(-azimuth_deg, v, 3.6), data)
     views = [dataset[i, True] for i in range(8)]
     shown = torch.stack([torch.cat([view["image"], view["alpha"]]) for view in views])

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from graf.memory.leaks import LeakDetector, LeakReport, duration, theil_sen
+from graf.memory.leaks import LeakDetector, LeakReport, theil_sen
+from graf.runtime.console import duration
 from graf.runtime.limits import GB, MB
 
 import numpy as np

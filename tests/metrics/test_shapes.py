@@ -8,7 +8,6 @@ from graf.camera import middle_poses, poses_at
 from graf.data import build_dataset
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
-from graf.data.views import generator_of
 from graf.metrics import shapes
 from graf.metrics.shapes import (
     Subject,
@@ -25,6 +24,7 @@ from graf.metrics.shapes import (
 )
 from graf.models import generator as renderer
 from graf.models.generator import Generator, Rendering
+from graf.rng import seeded_rng
 
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def test_fragments_raise_variety_and_are_told_by_mmd(subject, monkeypatch):
 
     def broken(generator, latents, pose_c2w, resolution=None, class_index=None):
         view = render(generator, latents, pose_c2w, resolution, class_index)
-        blocks = [torch.rand(1, 1, resolution // 4, resolution // 4, generator=generator_of(int(i))) < 0.5 for i in latents]
+        blocks = [torch.rand(1, 1, resolution // 4, resolution // 4, generator=seeded_rng(int(i))) < 0.5 for i in latents]
         kept = torch.nn.functional.interpolate(torch.cat(blocks).float(), resolution)
         return dataclasses.replace(view, opacity=view.opacity * kept)
 
