@@ -117,6 +117,26 @@ def focal_length(fov_deg: float, width: int) -> float:
     return width / 2 / math.tan(math.radians(fov_deg) / 2)
 
 
+def pixel_size(depth: Tensor, width: int, data: DataConfig) -> Tensor:
+    """Distance in scene units between the rays of neighbouring pixels, at planar depths (...), in frames of `width` pixels."""
+    if data.orthographic:
+        return torch.full_like(depth, (data.far - data.near) / width)
+    return depth / focal_length(data.fov, width)
+
+
+def project(points: Tensor, pose_c2w: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
+    """Project points (..., P, 3) of the world into cameras (..., 3, 4): the inverse of `graf.rays.camera_rays`.
+
+    Returns positions (..., P, 2) as (x, y) in pixels of the frame of `width`, and planar depths (..., P) in scene units,
+    positive before the camera.
+    """
+    rotation, origin = pose_c2w[..., None, :, :3], pose_c2w[..., None, :, 3]
+    in_camera = ((points - origin)[..., None] * rotation).sum(-2)  # rotation^T (p - o)
+    depth = -in_camera[..., 2]
+    x, y = (in_camera[..., :2] / pixel_size(depth, width, data)[..., None]).unbind(-1)
+    return torch.stack([x, -y], dim=-1) + width / 2, depth
+
+
 def view_azimuths(n: int, data: DataConfig) -> Tensor:
     """n azimuths in degrees, evenly spaced over the config's umin..umax: a full circle, or an arc with both ends included."""
     if data.umax - data.umin >= 1:

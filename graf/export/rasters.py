@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from graf.camera import focal_length, rotation_poses
+from graf.camera import rotation_poses
 from graf.config import DataConfig
 from graf.models.generator import Generator
 from graf.pictures.captions import Captions
@@ -86,25 +86,6 @@ def psnr(a: Tensor, b: Tensor) -> float:
     """Peak signal to noise ratio in dB of images in [-1, 1], of which as many as are given; infinite for equal ones."""
     error = float((a.clamp(-1, 1) - b.clamp(-1, 1)).double().square().mean())
     return 10 * math.log10(4 / error) if error else math.inf
-
-
-def to_camera(points: Tensor, pose_c2w: Tensor) -> Tensor:
-    """World points (..., 3) in the camera's axes: x right, y up, and z behind it."""
-    return (points - pose_c2w[:, 3]) @ pose_c2w[:, :3]
-
-
-def project(camera: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
-    """Pixel positions (..., 2) of points (..., 3) in the camera's axes, and their planar depth (...)."""
-    depth = -camera[..., 2]
-    scale = pixels_per_unit(depth, width, data)
-    return torch.stack([camera[..., 0] * scale, -camera[..., 1] * scale], dim=-1) + width / 2, depth
-
-
-def pixels_per_unit(depth: Tensor, width: int, data: DataConfig) -> Tensor:
-    """How many pixels a scene unit across the view is long, at planar depths (...)."""
-    if data.orthographic:
-        return torch.full_like(depth, width / (data.far - data.near))
-    return focal_length(data.fov, width) / depth
 
 
 def fineness(width: int) -> int:

@@ -9,8 +9,9 @@ Legend: N splats, M pairs of a splat and a pixel, W side of a picture.
 import dataclasses
 from pathlib import Path
 
+from graf.camera import pixel_size, project
 from graf.config import DataConfig
-from graf.export.rasters import average_blocks, fineness, pixels_of_boxes, pixels_per_unit, project, supersampled, to_camera
+from graf.export.rasters import average_blocks, fineness, pixels_of_boxes, supersampled
 from graf.runtime.files import whole_file
 
 import numpy as np
@@ -92,11 +93,11 @@ def render_splats(splats: Splats, pose_c2w: Tensor, width: int, data: DataConfig
 
     Drawn as large as in a viewer's window (`fineness`) and averaged: LOW_PASS is of the large picture.
     """
-    camera = to_camera(splats.means, pose_c2w)
-    centre, depth = project(camera, width, data)
+    centre, depth = project(splats.means, pose_c2w, width, data)
     factor = fineness(width)
+    jacobian = factor * _jacobian(centre, depth, width, data)
     centre, width = supersampled(centre, factor), width * factor
-    half = _jacobian(camera, depth, width, data) @ pose_c2w[:, :3].T @ splats.axes * splats.scales[:, None]  # (N, 2, 3)
+    half = jacobian @ pose_c2w[:, :3].T @ splats.axes * splats.scales[:, None]  # (N, 2, 3)
     covariance = half @ half.mT + LOW_PASS * torch.eye(2)
     reach = 3 * covariance.diagonal(dim1=1, dim2=2).sqrt()
     reach = torch.where(depth[:, None] > 0, reach, -1.0)  # what is behind the camera has no box
@@ -121,10 +122,9 @@ def render_splats(splats: Splats, pose_c2w: Tensor, width: int, data: DataConfig
     return average_blocks(torch.cat([2 * image.T - 1, opacity[None]]).view(4, width, width), factor)
 
 
-def _jacobian(camera: Tensor, depth: Tensor, width: int, data: DataConfig) -> Tensor:
-    """How pixels (x, y) move with a point (N, 3) in the camera's axes: (N, 2, 3)."""
-    zero, (x, y, _) = torch.zeros_like(depth), camera.unbind(-1)
-    scale = pixels_per_unit(depth, width, data)
-    nearer = zero if data.orthographic else scale / depth
-    rows = scale, zero, nearer * x, zero, -scale, -nearer * y
-    return torch.stack(rows, dim=-1).unflatten(-1, (2, 3))
+def _jacobian(pixel: Tensor, depth: Tensor, width: int, data: DataConfig) -> Tensor:
+    """Derivative (N, 2, 3) of pixel positions (N, 2) by the points in the camera's axes: x right, y up, z behind the camera."""
+    scale = 1 / pixel_size(depth, width, data)
+    x, y = (torch.zeros_like(pixel) if data.orthographic else (pixel - width / 2) / depth[:, None]).unbind(-1)
+    zero = torch.zeros_like(depth)
+    return torch.stack([scale, zero, x, zero, -scale, y], dim=-1).unflatten(-1, (2, 3))

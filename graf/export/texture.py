@@ -6,10 +6,11 @@ Legend: N vertices, F faces, M texels that a face covers, T side of the texture.
 import importlib.util
 from pathlib import Path
 
+from graf.camera import project
 from graf.config import DataConfig
 from graf.errors import GrafError
 from graf.export.mesh import Z_TO_Y_UP, styles_of, surface_colours
-from graf.export.rasters import average_blocks, fineness, pixels_in_triangles, project, supersampled, to_camera
+from graf.export.rasters import average_blocks, fineness, pixels_in_triangles, supersampled
 from graf.models.generator import Generator
 from graf.pictures.sampling import Objects
 
@@ -96,8 +97,7 @@ def read_textured(path: Path) -> trimesh.Trimesh:
 
 def render_textured(mesh: trimesh.Trimesh, pose_c2w: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """Image (3, W, W) in [-1, 1] on the background and opacity (W, W) of a textured mesh, unlit, as glTF viewers show it."""
-    camera = to_camera(torch.tensor(mesh.vertices, dtype=torch.float32), pose_c2w)
-    pixel, depth = project(camera, width, data)
+    pixel, depth = project(torch.tensor(mesh.vertices, dtype=torch.float32), pose_c2w, width, data)
     factor = fineness(width)
     pixel, width = supersampled(pixel, factor), width * factor
     faces = torch.tensor(mesh.faces)

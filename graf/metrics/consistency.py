@@ -16,7 +16,7 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-from graf.camera import focal_length, middle_poses, view_azimuths
+from graf.camera import middle_poses, pixel_size, project, view_azimuths
 from graf.config import DataConfig
 from graf.data import Views
 from graf.errors import GrafError
@@ -140,26 +140,6 @@ def warp_error(a: View, b: View, width: int, data: DataConfig) -> WarpError:
         comparable.sum(1) / n_opaque,
         contradicted.sum(1) / n_opaque,
     )
-
-
-def project(points: Tensor, pose_c2w: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
-    """Where points (B, P, 3) of the world are seen by cameras (B, 3, 4): the inverse of `graf.rays.camera_rays`.
-
-    Returns positions (B, P, 2) as (x, y) in pixels of the frame of `width`, and planar depths (B, P) in scene units, positive
-    before the camera.
-    """
-    rotation, origin = pose_c2w[..., :3], pose_c2w[:, None, :, 3]
-    in_camera = ((points - origin)[..., None] * rotation[:, None]).sum(-2)  # rotation^T (p - o)
-    depth = -in_camera[..., 2]
-    x, y = (in_camera[..., :2] / pixel_size(depth, width, data)[..., None]).unbind(-1)
-    return torch.stack([x, -y], dim=-1) + width / 2, depth
-
-
-def pixel_size(depth: Tensor, width: int, data: DataConfig) -> Tensor:
-    """How far apart, in scene units, the rays of neighbouring pixels are at planar depths (...)."""
-    if data.orthographic:
-        return torch.full_like(depth, (data.far - data.near) / width)
-    return depth / focal_length(data.fov, width)
 
 
 class Look(NamedTuple):

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import math
 
-from graf.camera import azimuth_and_v, poses_at, sample_poses
+from graf.camera import azimuth_and_v, poses_at, project, sample_poses
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
 from graf.errors import GrafError
 from graf.metrics import consistency
-from graf.metrics.consistency import View, WarpError, camera_pairs, multi_view_consistency, project, stages, warp_error
+from graf.metrics.consistency import View, WarpError, camera_pairs, multi_view_consistency, stages, warp_error
 from graf.models.generator import Generator
 from graf.rays import camera_rays, full_grid, low_resolution_grid
 
