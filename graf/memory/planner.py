@@ -22,11 +22,12 @@ from graf.config.checks import FEWEST_RAYS, check_config
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
-from graf.models.generator import Generator, rays_of_a_piece
+from graf.models.generator import Generator
 from graf.models.projected import STAGES, ProjectedDiscriminator, build_discriminator
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
 from graf.models.triplane import START
+from graf.pieces import rays_of_a_piece
 from graf.runtime.limits import MB
 from graf.runtime.precision import AmpSettings
 

@@ -8,17 +8,16 @@ import hashlib
 from typing import Any
 
 from graf.camera import Labels
-from graf.config import Config, NerfConfig
+from graf.config import Config
 from graf.errors import GrafError
 from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import ConcatField, FilmField, recomputed
 from graf.models.triplane import TriplaneField
-from graf.rays import SMALLEST_CHUNK, camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
+from graf.pieces import rays_of_a_piece, render_images
+from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
 from graf.runtime.private_torch import shallow_copy
-from graf.runtime.retry import retry_halved
-from graf.runtime.threads import map_in_threads, threads_for
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,6 @@ from torch.nn import functional as F
 NOISE_STEPS = 5000  # over which nerf.decrease_noise takes the density noise to zero (GRAF)
 TOGETHER = 64  # rays or samples of an image are computed in multiples of this number
 EMPTY_DISPARITY = 1e10  # of a ray that hits nothing (NeRF)
-SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Generator(nn.Module):
     that knows it, the class enters as an embedding added to the latents.
     """
 
-    piece_of_frame = 0.5  # rays that `render` takes at a time on a CPU, as a share of a training step's piece
+    evaluated_share = 1.0  # of a ray's samples, in `render`
 
     def __init__(self, config: Config, n_classes: int = 1):
         super().__init__()
@@ -141,11 +139,10 @@ class Generator(nn.Module):
     def render(
         self, latents: Tensor, pose_c2w: Tensor, resolution: int | None = None, class_index: Tensor | None = None
     ) -> Rendering:
-        """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, at most nerf.chunk rays at a time;
-        threads of a CPU render some images each.
+        """The full frame of latents (B, Z) from cameras pose_c2w (B, 3, 4), without grain, in the pieces of graf/pieces.py.
 
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
-        latents' device. Out of memory it takes half as many rays at a time; raises OutOfMemory where a hundred are too many.
+        latents' device. Raises OutOfMemory where memory does not suffice for a hundred rays.
         """
         if latents.shape != (len(pose_c2w), self.config.z_dist.dim):
             raise ValueError(
@@ -160,23 +157,12 @@ class Generator(nn.Module):
             labels = dataclasses.replace(labels, class_index=class_index.to(device))
         grid = low_resolution_grid(full_grid(width, device), scale)
 
-        def render_images(chunk: int) -> Rendering:
-            at_once = max(1, chunk // grid[..., 0].numel())  # images
+        def render_some(images: slice, chunk: int) -> Rendering:
+            rendering = self._render_grid(latents[images].to(device), labels[images], grid, width, piece=chunk)
+            return rendering.at(width).to(latents.device)
 
-            @torch.inference_mode()  # which each thread has of its own
-            def render_some(start: int) -> Rendering:
-                some = slice(start, start + at_once)
-                rendering = self._render_grid(latents[some].to(device), labels[some], grid, width, piece=chunk)
-                return rendering.at(width).to(latents.device)
-
-            starts = range(0, len(latents), at_once)
-            n_threads = threads_for(len(starts)) if device.type == "cpu" else 1
-            return Rendering.cat(list(map_in_threads(render_some, starts, n_threads)))
-
-        chunk = self.config.nerf.chunk
-        if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
-            chunk = min(chunk, max(SMALLEST_CHUNK, int(self.piece_of_frame * rays_of_a_piece(self.config.nerf))))
-        return retry_halved(render_images, chunk, "rendering", SMALLEST_CHUNK)
+        n_rays = grid[..., 0].numel()
+        return Rendering.cat(render_images(render_some, len(latents), n_rays, self.config.nerf, device, self.evaluated_share))
 
     def _render_grid(
         self,
@@ -195,15 +181,21 @@ class Generator(nn.Module):
         latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, self.config.data))
-        rays = rays_o, rays_d, near, far
-        if self.box is None:
-            rendering = self._render_pieces(*rays, latents, piece, noise, recompute)
-        else:  # rays that miss the box are left out
+        rays, index = (rays_o, rays_d, near, far), None
+        if self.box is not None:  # rays that miss the box are left out
             near, far_in_box = clip_to_box(*rays, self.box)
             index = indices_of((near < far_in_box)[..., 0])
             rays = [take_rows(x, index) for x in (rays_o, rays_d, near, far_in_box)]
-            noise = None if noise is None else noise.each(lambda x: take_rows(x, index))
-            rendering = self._among_misses(self._render_pieces(*rays, latents, piece, noise, recompute), index, far)
+            noise = noise and noise.each(lambda x: take_rows(x, index))
+        styles, pieces = self.styles(latents), []
+        for start in range(0, rays[0].shape[1], piece):
+            some = (slice(None), slice(start, start + piece))
+            o, d, *bounds = (x[some] for x in rays)
+            inputs = o, d, tuple(bounds), styles, noise and noise[some]
+            pieces.append(recomputed(self.render_rays, *inputs) if recompute else self.render_rays(*inputs))
+        rendering = Rendering.cat(pieces, dim=1)
+        if index is not None:
+            rendering = self._among_misses(rendering, index, far)
         rendering = rendering.unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
             return rendering
@@ -214,25 +206,6 @@ class Generator(nn.Module):
         if coarse is not None:
             coarse, _ = refinement(coarse, latents, labels.pose_c2w, grid, width)
         return dataclasses.replace(rendering, images=refined, low_images=rendering.images, coarse_images=coarse, drift=drift)
-
-    def _render_pieces(
-        self,
-        rays_o: Tensor,
-        rays_d: Tensor,
-        near: Tensor,
-        far: Tensor,
-        latents: Tensor,
-        piece: int,
-        noise: RayNoise | None,
-        recompute: bool,
-    ) -> Rendering:
-        """`render_rays` of `piece` rays of each image at a time, of latents (B, Z) with the class in them."""
-        styles, pieces = self.styles(latents), []
-        for start in range(0, rays_o.shape[1], piece):
-            some = (slice(None), slice(start, start + piece))
-            rays = rays_o[some], rays_d[some], (near[some], far[some]), styles, None if noise is None else noise[some]
-            pieces.append(recomputed(self.render_rays, *rays) if recompute else self.render_rays(*rays))
-        return Rendering.cat(pieces, dim=1)
 
     def _among_misses(self, rendering: Rendering, index: Tensor, far: Tensor) -> Rendering:
         """Maps of all rays (B, R, C), of the maps (B, H, C) of those at `index` (B, H); the others see the background, at `far`
@@ -397,11 +370,6 @@ def indices_of(wanted: Tensor) -> Tensor:
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """The rows at `index` (B, N) of values (B, R, C): (B, N, C)."""
     return torch.take_along_dim(x, index[..., None], dim=1)
-
-
-def rays_of_a_piece(nerf: NerfConfig) -> int:
-    """Rays of a batch that training renders at a time where all activations are kept."""
-    return max(1, SAMPLES_AT_ONCE // (nerf.samples_per_ray + nerf.importance_samples_per_ray))
 
 
 def weights_hash(network: nn.Module) -> str:

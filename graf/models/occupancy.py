@@ -24,7 +24,7 @@ log = logging.getLogger("graf")
 
 LEFT_OUT = 1 / 510  # opacity of a ray, at most, that is not computed: half a step of a file's 8 bits
 TOLERANCE = 2 / 255  # of colours and opacity in [0, 1]
-PIECE = 4  # times the rays at a time, as few of their samples are evaluated
+EVALUATED_SHARE = 1 / 4  # of a ray's samples, by which the rays at a time are chosen
 WORTH = 4  # samples per point of the grid that pay for it
 FEWEST_VIEWS = 4  # that pay for the first one's exact rendering
 MOST_POINTS = 2**19  # of a grid; a finer one is not made
@@ -102,7 +102,7 @@ def only_what_is_seen(generator: Generator, latents: Tensor, class_index: Tensor
     device = generator.background.device
     latents = generator.condition(latents.to(device), Labels(None, class_index.to(device), class_index))
     of_object = shallow_copy(generator, lambda parameter: parameter, lambda part: part)
-    of_object.piece_of_frame *= PIECE
+    of_object.evaluated_share = EVALUATED_SHARE
     for name, style in zip(("field", "field_fine"), generator.styles(latents), strict=False):
         setattr(of_object, name, SeenField(getattr(generator, name), style, generator.box, generator.config.nerf))
     return of_object

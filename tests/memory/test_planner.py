@@ -6,7 +6,6 @@ import gc
 
 from graf.config import CONFIG_DIR, Config, load_config, override
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, process_bytes, smallest_edits
-from graf.models import generator
 from graf.runtime import precision
 from graf.runtime.limits import MB
 from graf.training.state import TrainState
@@ -78,7 +77,7 @@ OTHERS = {  # what no shipped config does, or seldom
 @pytest.fixture(autouse=True)
 def few_pieces(monkeypatch):
     """Larger pieces of rays than training takes, of which the counting is the quicker."""
-    monkeypatch.setattr(generator, "SAMPLES_AT_ONCE", 2**18)
+    monkeypatch.setattr("graf.pieces.SAMPLES_AT_ONCE", 2**18)
 
 
 def shapes_of(config: Config) -> Config:
@@ -110,7 +109,7 @@ def test_estimate_is_near_the_peak_of_other_settings(overrides, refine):
 def test_estimate_knows_that_rays_go_through_the_field_in_pieces(conditioning, refine, monkeypatch):
     config = refine("training.batch_size=16", f"nerf.conditioning={conditioning}", "nerf.samples_per_ray=64")
     whole = counted_peak(config)
-    monkeypatch.setattr(generator, "SAMPLES_AT_ONCE", 8192)  # of 16 * 64 * 64
+    monkeypatch.setattr("graf.pieces.SAMPLES_AT_ONCE", 8192)  # of 16 * 64 * 64
     in_pieces = counted_peak(config)
     assert in_pieces < 0.9 * whole
     assert estimate_step(config).step_bytes == pytest.approx(in_pieces, rel=TOLERANCE)

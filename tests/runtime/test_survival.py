@@ -248,7 +248,7 @@ def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkey
     def noted(work, *given):
         return retry_halved(lambda n: sizes.append(n) or work(n), *given)
 
-    monkeypatch.setattr("graf.models.generator.retry_halved", noted)
+    monkeypatch.setattr("graf.pieces.retry_halved", noted)
     monkeypatch.setattr(generator, "render_rays", lambda *_: (_ for _ in ()).throw(MemoryError))
     for _ in range(2):
         with pytest.raises(OutOfMemory, match="rendering: out of memory"):
