@@ -1,4 +1,4 @@
-"""Monitor a run by the files in its folder: step, speed, estimated end, losses, memory, CPU, card, warnings.
+"""Monitor a run by the files in its folder: step, speed, estimated end, losses, memory, CPU, GPU, warnings.
 
     python tools/monitor_training.py                             # the newest run in results/
     python tools/monitor_training.py results/default             # live in the terminal, until Ctrl-C
@@ -11,13 +11,14 @@ or forward the page's port: ssh -L 8010:127.0.0.1:8010 HOST.
 
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from graf.errors import GrafError
-from graf.reporting.run_status import RUN_FILES, Limits, RunReader, RunStatus, is_run, runs_below, thinned
+from graf.reporting.run_status import RUN_FILES, Limits, RunStatus, is_run, read_status, runs_below, thinned
 from graf.reporting.status_page import COLUMNS, columns, facts, gigabytes, loss, make_server, memory_title
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
@@ -33,22 +34,23 @@ BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 TRACES = (LOCK, "model.pt")  # of a run that is about to write its RUN_FILES, or has none
 RESULTS = Path("results")  # training.outdir
 CURVE_WIDTH, BAR_WIDTH = 24, 60  # characters
-STATE_STYLE = {"starting": "cyan", "running": "green", "silent": "yellow", "finished": "bold green"}
+STATE_STYLE = {"starting": "cyan", "running": "green", "silent": "yellow", "stopped": "yellow", "finished": "bold green"}
 
 
 def main() -> int:
     arguments = parse(sys.argv[1:])
     limits = Limits(arguments.card_percent, arguments.slowdown, arguments.hot_c, arguments.hot_cpu_c)
-    reader = RunReader(arguments.run or newest_run(RESULTS), limits)
-    require_one_run(reader.run_dir)
+    run_dir = arguments.run or newest_run(RESULTS)
+    require_one_run(run_dir)
+    read = functools.partial(read_status, run_dir, limits)
     sys.stdout.reconfigure(errors="replace")  # a terminal that has not all characters
     with contextlib.suppress(KeyboardInterrupt):
         if arguments.web:
-            with make_server(reader, arguments.port) as server:
-                log.info("%s is shown at http://%s:%d until Ctrl-C", reader.run_dir, *server.server_address)
+            with make_server(read, arguments.port) as server:
+                log.info("%s is shown at http://%s:%d until Ctrl-C", run_dir, *server.server_address)
                 server.serve_forever()
         else:
-            show(reader, Console(), arguments.interval_s, arguments.once)
+            show(read, Console(), arguments.interval_s, arguments.once)
     return 0
 
 
@@ -60,10 +62,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between updates")
     parser.add_argument("--web", action="store_true", help="serve a self-refreshing page on 127.0.0.1 instead")
     parser.add_argument("--port", type=int, default=8010, help="port of the page; 0 for any free one")
-    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="share of a card's memory to warn at")
+    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="percent of a GPU's memory to warn at")
     parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="times the usual seconds per step to warn at")
-    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a card to warn at, degrees Celsius")
-    parser.add_argument("--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="likewise of the processor")
+    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a GPU to warn at, degrees Celsius")
+    parser.add_argument("--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="likewise of the CPU")
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
@@ -81,29 +83,33 @@ def newest_run(folder: Path) -> Path:
 
 
 def require_one_run(folder: Path) -> None:
-    """Raises GrafError for a folder that holds runs and is none, with how they are, and for one where nothing is of a run."""
+    """Raises GrafError for what is no folder, one that holds runs and is none, whose states it lists, and one without a run."""
+    if folder.is_file():
+        raise GrafError(f"{folder}: a file; name the folder of the run, such as {folder.parent}")
+    if not folder.is_dir():
+        raise GrafError(f"{folder}: no such folder; name that of a run, such as results/default")
     if is_run(folder) or any((folder / name).exists() for name in TRACES):
         return
     runs = runs_below(folder)
     if not runs:
         files = ", ".join((*RUN_FILES, *TRACES))
         raise GrafError(f"{folder}: no run here (none of {files}); name the folder of one that train.py made or is starting")
-    told = [(run, facts(RunReader(run).status())) for run in runs]
-    lines = (f"  {run}: step {found['step']}, {found['state']}" for run, found in told)
+    found = [(run, facts(read_status(run))) for run in runs]
+    lines = (f"  {run}: step {status['step']}, {status['state']}" for run, status in found)
     raise GrafError("\n".join([f"{folder}: name one of the runs in it, the newest first:", *lines]))
 
 
-def show(reader: RunReader, console: Console, interval_s: float, once: bool) -> None:
+def show(read: Callable[[], RunStatus], console: Console, interval_s: float, once: bool) -> None:
     """Pages until Ctrl-C on a terminal, which keeps the last one; one page elsewhere."""
     bars = ASCII_BARS if console.options.ascii_only else BARS
-    current = page(reader.status(), bars)
+    current = page(read(), bars)
     if console.is_terminal and not once:
         try:
             with Live(current, console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     live.update(current, refresh=True)
                     time.sleep(interval_s)
-                    current = page(reader.status(), bars)
+                    current = page(read(), bars)
         except KeyboardInterrupt:
             pass
     console.print(current)

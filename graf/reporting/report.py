@@ -28,7 +28,7 @@ from graf.reporting.html_pieces import (
     result_table,
 )
 from graf.reporting.mesh_view import SCRIPT, mesh_html, read_mesh
-from graf.reporting.run_status import MEMORY, RunReader, colours_first
+from graf.reporting.run_status import MEMORY, colours_first, read_status
 from graf.reporting.story import (
     agreement,
     distances,
@@ -130,10 +130,10 @@ def _headline(run: _Run, embedder: Embedder) -> Iterator[str]:
     """A picture, and what a reader asks first: how good, after how many steps, in what time."""
     result, step = _newest_result(run)
     found = dict(distances(result))
-    status = RunReader(run.folder).status() if run.folder.is_dir() else None
-    taken = (status.step if status else 0) or run.measured.get("step")  # of weights from elsewhere, their results alone know
+    status = read_status(run.folder)
+    taken = status.step or run.measured.get("step")  # of weights from elsewhere, their results alone know
     if isinstance(taken, int):
-        found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status and status.max_steps else "")
+        found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status.max_steps else "")
     memory = run.folder / "memory.jsonl"
     if _is_own_file(memory, embedder) and (seconds := _seconds(memory)):
         found["run time"] = duration(seconds)

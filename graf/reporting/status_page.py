@@ -5,7 +5,6 @@ The server knows one address, `/`. The page holds its pictures itself, so that n
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -14,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from graf.errors import GrafError
 from graf.reporting.html_pieces import FILE_MB, MB, Embedder, head
-from graf.reporting.run_status import CPU, HEAT, RunReader, RunStatus, thinned, trend
+from graf.reporting.run_status import CPU, HEAT, RunStatus, thinned, trend
 from graf.runtime.console import duration
 from graf.runtime.limits import GB
 
@@ -29,7 +28,7 @@ log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end, quality, processor and card as text, as far as known; the last two only while it runs."""
+    """State, step, speed, end, quality, CPU and GPU as text, as far as known; the last two only while it runs."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
@@ -47,8 +46,8 @@ def facts(status: RunStatus) -> dict[str, str]:
         run, machine = (status.cpu[name] for name in CPU)
         heat = f", {status.cpu[HEAT]:.0f} C" if HEAT in status.cpu else ""
         found["cpu"] = f"{run / 100:.1f} cores busy with the run, {machine:.0f} % of the machine's in all{heat}"
-    if status.card:
-        found["card"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.card.items())
+    if status.gpu:
+        found["gpu"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.gpu.items())
     return found
 
 
@@ -86,9 +85,11 @@ def html(status: RunStatus) -> str:
     )
 
 
-def make_server(reader: RunReader, port: int) -> ThreadingHTTPServer:
-    """A server of the page for this machine only; port 0 takes any free one. Raises GrafError where the port is taken."""
-    lock = threading.Lock()
+def make_server(read: Callable[[], RunStatus], port: int) -> ThreadingHTTPServer:
+    """A server, for this machine only, of the page of the status that `read` returns; port 0 takes any free one.
+
+    Raises GrafError where the port is taken.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -97,9 +98,7 @@ def make_server(reader: RunReader, port: int) -> ThreadingHTTPServer:
             elif self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:
-                with lock:
-                    status = reader.status()
-                body = html(status).encode("utf-8", "xmlcharrefreplace")
+                body = html(read()).encode("utf-8", "xmlcharrefreplace")
                 self.send_response(HTTPStatus.OK)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
@@ -125,7 +124,9 @@ def _state(status: RunStatus) -> str:
     if status.state == "starting":
         return "has not taken a step yet"
     if status.state == "silent":
-        return f"silent for {duration(status.time - status.written)}: it was stopped, or hangs"
+        return f"silent for {duration(status.time - status.written)}: it was killed, or hangs"
+    if status.state == "stopped":
+        return "stopped; the same command continues"
     phase = f", in phase {status.phase}" if status.state == "running" and status.phase not in (None, "train") else ""
     return status.state + phase
 

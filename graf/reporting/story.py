@@ -7,8 +7,7 @@ from graf.camera import elevation_of_v
 from graf.inversion.results import FAILED_DB
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
-from graf.reporting.run_status import DISTANCES
-from graf.training.collapse import collapse_warning
+from graf.reporting.run_status import DISTANCES, collapse_sentences
 
 FEW_STEPS, MANY_STEPS = 10, 25  # of 255, up to which the colours of two views agree, or agree roughly
 CONTRADICTED = 0.02  # share of the surface from which views contradict each other
@@ -120,7 +119,7 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
     """What metrics.json, the rows of training and the config say is lacking, a sentence each."""
     found = measured.get("consistency")
     if isinstance(found, dict):
-        yield from _collapse(found)
+        yield from (f"{message[0].upper()}{message[1:]}." for message in collapse_sentences(found))
         generated, real = (_number(found.get(f"nyquist_ppm_{kind}")) for kind in ("generated", "real"))
         if generated is not None and real is not None and generated > CHECKERBOARD * real:
             yield f"Neighbouring pixels alternate {generated / real:.1f} times as much as in the data: look for a checkerboard."
@@ -142,14 +141,6 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
         if curve.not_finite:
             yield f"{name} was not finite in {curve.not_finite} of the rows of training."
     yield from _unseen(config)
-
-
-def _collapse(found: dict) -> Iterator[str]:
-    try:
-        if message := collapse_warning(found):
-            yield f"{message[0].upper()}{message[1:]}."
-    except (KeyError, TypeError):  # of another version
-        return
 
 
 def _unseen(config: dict) -> Iterator[str]:

@@ -1,17 +1,22 @@
-"""Logging of scalars: metrics.jsonl always, TensorBoard or wandb as configured."""
+"""What a run tells while it trains: status.json and metrics.jsonl always, TensorBoard or wandb as configured."""
 
 import contextlib
 import importlib.util
 import json
+import logging
 import math
+import statistics
+import time
 import uuid
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError
 from graf.metrics.results import series_name
-from graf.runtime.files import json_rows, not_worth_a_run, write_text
+from graf.runtime.files import json_rows, not_worth_a_run, read_object, set_aside, write_text
+from graf.training.state import RunState
 
 import imageio.v2 as imageio
 import yaml
@@ -26,6 +31,11 @@ GROUPS = {  # of curves, by the start of a scalar's name
     "metrics": ("fid", "kid", "val_", "test_"),
 }
 OTHERS = "images"  # statistics of samples and photographs
+STATUS_EVERY_S = 5.0  # at most: a write waits for the disk
+WINDOW_S = 600.0  # over which the speed is averaged, samples and evaluations included
+PACES, LATE_PACES = 2000, 12  # seconds per step that are kept for their median, and the newest of them
+
+log = logging.getLogger("graf")
 
 
 class RunLog:
@@ -100,6 +110,60 @@ class RunLog:
                     self.tensorboard.add_scalar(name, value, step)
         if self.wandb is not None:
             self.wandb.log(numbers, step=step)
+
+
+class StatusFile:
+    """status.json in a run's folder: how far the run is, how fast, and its last scalars, for whoever watches the run.
+
+    Written at the start, at most every STATUS_EVERY_S while steps are logged, and at the end.
+    """
+
+    def __init__(self, state: RunState):
+        """Write the file, in the first process of the run. A file of that name that no run wrote is renamed, with a warning."""
+        self.state, self.path, self._scalars = state, state.config.run_dir / "status.json", {}
+        self._moments = deque([(time.monotonic(), state.step)])  # of the last WINDOW_S: a time, and the step at that time
+        self._paces: deque[float] = deque(maxlen=PACES)  # seconds per step between two writes
+        self._seconds, self._steps = 0.0, 0  # since the last write
+        with not_worth_a_run("status.json"):
+            if state.processes.first and self.path.is_file() and "max_steps" not in read_object(self.path):
+                log.warning("%s: not written by a run; renamed to %s", self.path, set_aside(self.path).name)
+        self._write("running")
+
+    def update(self, seconds: float, steps: int, scalars: dict[str, float]) -> None:
+        """Note the newest scalars. seconds: spent in the last `steps` steps, samples and evaluations left out."""
+        now, step = time.monotonic(), self.state.step
+        if step <= self._moments[-1][1]:  # the run was rolled back
+            self._moments.clear()
+        self._scalars, self._seconds, self._steps = scalars, self._seconds + seconds, self._steps + steps
+        if self._moments and now - self._moments[-1][0] < STATUS_EVERY_S:
+            return
+        self._moments.append((now, step))
+        while len(self._moments) > 2 and now - self._moments[1][0] > WINDOW_S:
+            self._moments.popleft()
+        self._paces.append(self._seconds / self._steps)
+        self._seconds, self._steps = 0.0, 0
+        self._write("running")
+
+    def close(self) -> None:
+        self._write("finished" if self.state.step >= self.state.config.training.max_steps else "stopped")
+
+    def _write(self, name: str) -> None:
+        if not self.state.processes.first:
+            return
+        (began, first), (ended, last), paces = self._moments[0], self._moments[-1], [*self._paces]
+        content = {
+            "state": name,
+            "time": time.time(),
+            "step": self.state.step,
+            "max_steps": self.state.config.training.max_steps,
+            "steps_per_s": (last - first) / (ended - began) if last > first else None,
+            "interval_s": ended - self._moments[-2][0] if len(self._moments) > 1 else None,  # between two writes
+            "seconds_per_step": statistics.median(paces) if paces else None,
+            "late_seconds_per_step": statistics.median(paces[-LATE_PACES:]) if len(paces) >= 3 * LATE_PACES else None,
+            "scalars": {name: value if math.isfinite(value) else None for name, value in self._scalars.items()},
+        }
+        with not_worth_a_run("status.json"):
+            write_text(self.path, json.dumps(content, indent=1))
 
 
 def tag_of(name: str) -> str:

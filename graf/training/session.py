@@ -27,7 +27,7 @@ from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import repeatable
 from graf.training.health import Derailed, roll_back_all
-from graf.training.logging import RunLog
+from graf.training.logging import RunLog, StatusFile
 from graf.training.state import RunState
 
 from torch import Tensor
@@ -66,6 +66,7 @@ def running(
         repeatable(state.device),
         session.monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
+        contextlib.closing(StatusFile(state)) as session.status,
         _progress_line(config, state.step, first) as session.line,
         session.guard,
         contextlib.closing(_batches(state, dataset)) as session.batches,
@@ -81,6 +82,7 @@ class Session:
     """
 
     log: RunLog
+    status: StatusFile
     line: tqdm
     batches: Iterator[tuple[Tensor, Labels]]
 
@@ -120,6 +122,7 @@ class Session:
         self.numbers = self.log.scalars(stats | state.gradient_scales(), state.step)
         self.log.memory(self.monitor.latest(), state.step)
         self.log.speed(self._seconds / self._steps, state.step)
+        self.status.update(self._seconds, self._steps, self.numbers)
         self._seconds, self._steps = 0.0, 0
         state.note_losses(self.numbers)
         return self.numbers

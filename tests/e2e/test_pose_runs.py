@@ -47,6 +47,8 @@ def test_a_run_ends_with_seven_plots_and_a_csv(folder):
 def test_a_run_is_shown_by_the_monitor(folder):
     said = run("tools/monitor_training.py", "results/pose", "--once", cwd=folder)
     assert "finished" in said and "loss_rotation" in said
+    status = json.loads((folder / "results" / "pose" / "status.json").read_text())
+    assert (status["state"], status["step"], status["max_steps"]) == ("finished", 4, 4) and "loss" in status["scalars"]
 
 
 def test_a_pose_run_is_no_generator(folder):

@@ -17,7 +17,7 @@ from graf.errors import GrafError
 from graf.memory.leaks import LeakReport
 from graf.memory.monitor import MemoryMonitor
 from graf.reporting import run_status, status_page
-from graf.reporting.run_status import Limits, RunReader, RunStatus, Tail, paces, speed, thinned, trend
+from graf.reporting.run_status import Limits, RunStatus, read_status, thinned, trend
 from graf.runtime.limits import GB, MB
 from graf.training.logging import RunLog
 
@@ -44,6 +44,12 @@ def memory_row(when: float, step: int, **values: object) -> dict:
     return {"time": when, "step": step, "phase": "train", "host_bytes": 2 * GB, "workers": 0, "workers_bytes": 0} | values
 
 
+def put_status(run: Path, when: float = NOW, **values: object) -> None:
+    """status.json of a run at step 400 of 1000, 2 steps per second, as training writes it at `when`."""
+    status = {"state": "running", "time": when, "step": 400, "max_steps": 1000, "steps_per_s": 2.0, "interval_s": 5.0}
+    (run / "status.json").write_text(json.dumps(status | values))
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """It is NOW."""
@@ -66,6 +72,7 @@ def run(tmp_path):
         for kind in ("depth", "rgb"):
             path = put_png(run / "samples" / f"{step:08d}_{kind}.png", step % 251)
             os.utime(path, (NOW - (400 - step) / 2,) * 2)
+    put_status(run)
     return run
 
 
@@ -77,69 +84,20 @@ def program(monkeypatch):
     return monitor_training
 
 
-def steps_in(tail: Tail) -> list[int]:
-    tail.update()
-    return [row["step"] for row in tail.rows]
+def test_of_a_log_whole_lines_are_read_and_damaged_ones_told(run):
+    lines = b'{"step": 1, "loss_d": 1}\n{"cut sh\n\xff\n[1]\n\n{"step": "2"}\n{"step": 4, "loss_d": 4}\n{"st'
+    (run / "metrics.jsonl").write_bytes(lines)
+    status = read_status(run)
+    assert status.losses == {"loss_d": (1, 4)}
+    assert status.warnings == ("metrics.jsonl: 3 of its lines cannot be read and are left out",)
 
 
-def any_row(_row: dict) -> bool:
-    return True
-
-
-def test_a_tail_takes_whole_lines_once_and_leaves_out_damaged_ones(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    tail = Tail(path, lambda row: row["step"] != 3, kept=3)
-    assert steps_in(tail) == []
-    path.write_bytes(b'{"step": 1}\n{"cut sh\n\xff\n[1]\n{"step": "2"}\n{"step": 3}\n{"step": 4}\n{"st')
-    assert steps_in(tail) == steps_in(tail) == [1, 4]
-    with path.open("a") as file:
-        file.write('ep": 5}\n{"step": 6}\n')
-    assert steps_in(tail) == [4, 5, 6]
-
-
-def test_a_tail_begins_anew_where_the_file_is_replaced_or_gone(tmp_path):
-    path, new = tmp_path / "rows.jsonl", tmp_path / "new"
-    tail = Tail(path, any_row, kept=9)
-    put_rows(path, {"step": 1}, {"step": 2})
-    assert steps_in(tail) == [1, 2]
-    put_rows(new, {"step": 1}, {"step": 7}, {"step": 8})
-    os.replace(new, path)
-    assert steps_in(tail) == [1, 7, 8]
-    path.write_text('{"step": 3}\n')
-    assert steps_in(tail) == [3]
-    path.unlink()
-    assert steps_in(tail) == []
-
-
-def test_of_a_large_file_the_end_alone_is_read(tmp_path, monkeypatch):
+def test_of_a_large_file_the_end_alone_is_read(run, monkeypatch):
     monkeypatch.setattr(run_status, "TAIL_BYTES", 100)
-    path = tmp_path / "rows.jsonl"
-    put_rows(path, *({"step": step} for step in range(1000, 2000)))  # 15 bytes each
-    tail = Tail(path, any_row, kept=1000)
-    assert steps_in(tail) == list(range(1994, 2000))
-    put_rows(path, *({"step": step} for step in range(2000, 3000)))
-    assert steps_in(tail) == [*range(1994, 2000), *range(2994, 3000)]
-    with path.open("a") as file:
-        file.write("x" * 1000)
-    assert steps_in(tail)[-1] == 2999
-    put_rows(path, {"step": 1}, {"step": 3000})
-    assert steps_in(tail)[-1] == 3000
-
-
-@pytest.mark.parametrize(
-    ("moments", "expected"),
-    [
-        ([], None),
-        ([(0, 5)], None),
-        ([(0, 5), (9, 5)], None),
-        ([(0, 10), (5, 20), (10, 40)], 3.0),
-        ([(0, 900), (5, 990), (9, 500), (14, 510), (19, 530)], 3.0),  # resumed from step 500
-        ([(-9000, 1), (0, 10), (600, 40)], 0.05),  # what is older than the window does not count
-        ([(0, 1), (5000, 2), (10000, 3), (10900, 3)], 1 / 5900),  # a step takes longer than the window
-    ],
-)
-def test_speed_is_steps_over_seconds(moments, expected):
-    assert speed(moments) == (None if expected is None else pytest.approx(expected))
+    (run / "metrics.jsonl").unlink()
+    put_rows(run / "metrics.jsonl", *({"step": 0, "loss_d": step} for step in range(1000, 2000)))  # 28 bytes each
+    assert read_status(run).losses == {"loss_d": (1997, 1998, 1999)}
+    assert read_status(run).warnings == ()
 
 
 def test_a_trend_is_more_than_noise():
@@ -159,181 +117,152 @@ def test_thinned_values_are_means_of_neighbours_and_leave_none_out():
 
 
 def test_a_run_on_its_way(run):
-    status = RunReader(run).status()
+    status = read_status(run)
     assert (status.state, status.step, status.max_steps, status.phase) == ("running", 400, 1000, "train")
     assert status.steps_per_s == pytest.approx(2)
     assert status.seconds_left == pytest.approx(300)
     assert status.losses == {"loss_d": tuple(8 - s / 50 for s in range(50, 401, 50)), "loss_g": (1.5,) * 8}
-    assert status.memory == {"process": tuple(GB + s * MB for s in range(0, 401, 10))}  # no workers, no card
+    assert status.memory == {"process": tuple(GB + s * MB for s in range(0, 401, 10))}  # no workers, no GPU
     assert status.memory_s == 200
     assert [path.name for path in status.samples] == ["00000400_rgb.png", "00000400_depth.png"]
     assert status.warnings == ()
 
 
 def test_what_a_run_appends_is_seen_at_the_next_look(run, clock):
-    reader = RunReader(run)
-    reader.status()
     clock.now += 50
     put_rows(run / "memory.jsonl", memory_row(clock.now, 600, phase="sample", gpu_temperature_c=61, gpu_power_w=210.5))
-    status = reader.status()
+    status = read_status(run)
     assert (status.step, status.phase) == (600, "sample")
-    assert status.steps_per_s == pytest.approx((600 - 10) / (195 + 50))
-    assert status.card == {"gpu_temperature_c": 61, "gpu_power_w": 210.5}
+    assert status.steps_per_s == 2
+    assert status.gpu == {"gpu_temperature_c": 61, "gpu_power_w": 210.5}
 
 
 def test_states_of_a_run(run, clock):
-    reader = RunReader(run)
     clock.now = NOW + 59
-    assert reader.status().state == "running"
+    assert read_status(run).state == "running"
     clock.now = NOW + 61
-    assert reader.status().state == "silent"
-    assert reader.status().seconds_left is None
-    put_rows(run / "memory.jsonl", memory_row(clock.now, 1000), when=clock.now)
-    assert reader.status().state == "finished"
-    (run / "config.yaml").write_text("training:\n  max_steps: 2000\n")  # and is continued
-    os.utime(run / "config.yaml", (1, 1))
-    assert reader.status().state == "running"
+    assert read_status(run).state == "silent"
+    assert read_status(run).seconds_left is None
+    put_status(run, interval_s=6.2)  # steps so slow that 62 s without news are usual
+    assert read_status(run).state == "running"
+    put_status(run, state="stopped")
+    assert read_status(run).state == "stopped"
+    assert read_status(run).seconds_left is None
+    put_status(run, state="finished", step=1000)
+    assert read_status(run).state == "finished"
+    put_status(run, clock.now, step=1000, max_steps=2000)  # and is continued
+    assert read_status(run).state == "running"
 
 
-def test_the_last_step_may_have_a_checkpoint_alone(run, clock):
-    """As with memory.interval_s 0 and training.max_steps between two rows."""
-    record = run / "model.pt.json"
-    record.write_text('{"step": 1000}')
-    os.utime(record, (clock.now + 5, clock.now + 5))
-    assert RunReader(run).status().state == "finished"
-    os.utime(record, (1, 1))  # the run went back to an earlier one, and has written since
-    assert RunReader(run).status().step == 400
-    for damaged in ('{"step": "x"}', "[]", "{", '{"size": 1}'):
-        record.write_text(damaged)
-        assert RunReader(run).status().step == 400
+def test_a_run_of_before_status_json_has_the_step_of_its_last_row_and_no_speed(run, clock):
+    (run / "status.json").unlink()
+    status = read_status(run)
+    assert (status.state, status.step, status.max_steps, status.steps_per_s) == ("running", 400, 1000, None)
+    (run / "memory.jsonl").unlink()
+    assert (read_status(run).state, read_status(run).step) == ("running", 400)
+    clock.now += 61
+    assert read_status(run).state == "silent"
+    put_rows(run / "metrics.jsonl", {"step": 1000, "loss_d": 1.0})
+    assert read_status(run).state == "finished"
+    (run / "config.yaml").write_text("training: [cut")
+    assert (read_status(run).state, read_status(run).max_steps) == ("silent", None)
+
+
+@pytest.mark.parametrize("damaged", ["[]", "{", "[" * 100_000, '{"step": "x", "time": null, "max_steps": []}'])
+def test_a_status_file_that_cannot_be_read_is_as_none(run, damaged):
+    (run / "status.json").write_text(damaged)
+    assert (read_status(run).step, read_status(run).max_steps, read_status(run).steps_per_s) == (400, 1000, None)
 
 
 def test_a_run_that_has_not_written_yet(tmp_path, program):
-    reader = RunReader(tmp_path)
-    status = reader.status()
+    status = read_status(tmp_path)
     assert (status.state, status.step, status.max_steps, status.steps_per_s) == ("starting", 0, None, None)
     assert "has not taken a step yet" in text_of(program.page(status))
     assert "has not taken a step yet" in Page(status_page.html(status)).text
     (tmp_path / "config.yaml").write_text("training: [cut")
     put_rows(tmp_path / "memory.jsonl", memory_row(NOW, 0))
-    assert reader.status().state == "starting"
+    assert read_status(tmp_path).state == "starting"
 
 
-def test_without_memory_rows_the_times_of_files_tell_the_speed(run):
-    (run / "memory.jsonl").unlink()
-    assert RunReader(run).status().steps_per_s == pytest.approx(2)  # 200 steps between two sheets of samples, 100 s apart
-
-
-def test_of_a_copy_the_rows_tell_the_time_and_files_that_were_copied_do_not(run, clock):
-    """Copying gives all files about the same time, by which the run would just now have taken all its steps."""
+def test_of_a_copy_the_times_of_its_files_tell_nothing(run, clock):
     clock.now = NOW + 90_000
-    for number, file in enumerate(sorted(path for path in run.rglob("*") if path.is_file())):
-        os.utime(file, (clock.now + 0.01 * number - 1,) * 2)
-    status = RunReader(run).status()
-    assert status.steps_per_s == pytest.approx(2) and (status.state, status.written) == ("silent", NOW)
-    (run / "memory.jsonl").unlink()
-    assert RunReader(run).status().steps_per_s is None
+    for file in filter(Path.is_file, run.rglob("*")):
+        os.utime(file, (clock.now, clock.now))
+    assert (read_status(run).state, read_status(run).written) == ("silent", NOW)
 
 
 def test_damage_is_told(run, program):
-    (run / "config.yaml").write_text("training: [cut")
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'\xff\xfe\n{"step": 4\n\n')
-    os.utime(run / "metrics.jsonl", (NOW, NOW))
-    status = RunReader(run).status()
-    config, lines = status.warnings
-    assert "config.yaml, line 1: not valid YAML" in config and config.endswith("nor whether it is finished")
+    status = read_status(run)
+    (lines,) = status.warnings
     assert lines == "metrics.jsonl: 2 of its lines cannot be read and are left out"
     assert lines in text_of(program.page(status))
-
-
-def test_memory_rows_of_an_earlier_session_tell_nothing_of_the_speed(run):
-    (run / "memory.jsonl").unlink()
-    put_rows(run / "memory.jsonl", memory_row(NOW - 9000, 100), memory_row(NOW - 8999, 200), when=NOW - 8999)
-    assert RunReader(run).status().steps_per_s == pytest.approx(2)
-
-
-def test_the_speed_of_a_resumed_run_is_that_of_its_newest_session(run):
-    """Which writes step 0 until its first step is done, here the 401st."""
-    put_rows(run / "memory.jsonl", memory_row(NOW + 300, 0))
-    assert RunReader(run).status().steps_per_s is None
-    put_rows(run / "memory.jsonl", memory_row(NOW + 310, 402), memory_row(NOW + 312, 412))
-    assert RunReader(run).status().steps_per_s == pytest.approx(5)
-    assert paces([memory_row(0, 400), memory_row(9, 0), memory_row(10, 402), memory_row(12, 412)]) == [0.2]
 
 
 def test_warnings_tell_of_leaks_collapse_and_values_that_are_not_finite(run):
     leak = LeakReport("host", 300, 160, 80.0, 2 * MB, GB, 3 * GB, {"train": 320 * MB})
     put_rows(run / "memory.jsonl", {"time": NOW - 600, "step": 300, "leak": leak.as_row()}, memory_row(NOW, 401))
     put_rows(run / "metrics.jsonl", {"step": 400} | SICK, {"step": 410, "loss_d": None}, {"step": 420, "loss_d": None})
-    leaks, collapse, values = RunReader(run).status().warnings
-    assert leaks == f"{leak.message()} (said 10 min ago)"
+    leaks, collapse, values = read_status(run).warnings
+    assert leaks == f"{leak.message()} (10 min ago)"
     assert collapse.startswith("step 400: 100% of the sample images are empty")
     assert values == "values that were not finite, of the last 10 rows: loss_d in 2"
 
 
-CARD = {"gpu_used_bytes": 39 * GB, "gpu_total_bytes": 40 * GB, "gpu_temperature_c": 88}  # 97.5 %
+GPU = {"gpu_used_bytes": 39 * GB, "gpu_total_bytes": 40 * GB, "gpu_temperature_c": 88}  # 97.5 %
 
 
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        (Limits(), ["the card is 98% full (39.00 of 40.00 GB, all processes together)", "the card is at 88 C"]),
-        (Limits(card_percent=97.5, hot_c=88), ["the card is 98% full", "the card is at 88 C"]),
-        (Limits(card_percent=98, hot_c=88), ["the card is at 88 C"]),
+        (Limits(), ["the GPU is 98% full (39.00 of 40.00 GB, all processes together)", "the GPU is at 88 C"]),
+        (Limits(card_percent=97.5, hot_c=88), ["the GPU is 98% full", "the GPU is at 88 C"]),
+        (Limits(card_percent=98, hot_c=88), ["the GPU is at 88 C"]),
         (Limits(card_percent=98, hot_c=89), []),
     ],
 )
-def test_a_nearly_full_card_and_a_hot_one_are_warned_of_while_the_run_goes_on(run, limits, told):
-    put_rows(run / "memory.jsonl", memory_row(NOW, 401, **CARD))
-    found = RunReader(run, limits).status().warnings
+def test_a_nearly_full_gpu_and_a_hot_one_are_warned_of_while_the_run_goes_on(run, limits, told):
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, **GPU))
+    found = read_status(run, limits).warnings
     assert len(found) == len(told)
     assert all(line.startswith(start) for line, start in zip(found, told, strict=True))
-    put_rows(run / "memory.jsonl", memory_row(NOW, 1000, **CARD))
-    assert RunReader(run, limits).status().warnings == ()
+    put_status(run, step=1000)
+    assert read_status(run, limits).warnings == ()
 
 
 @pytest.mark.parametrize(("hot_cpu_c", "told"), [(95, True), (96, True), (97, False)])
-def test_a_hot_processor_is_warned_of_and_told(run, hot_cpu_c, told):
+def test_a_hot_cpu_is_warned_of_and_told(run, hot_cpu_c, told):
     put_rows(run / "memory.jsonl", memory_row(NOW, 401, run_cpu_percent=100, machine_cpu_percent=50, cpu_temperature_c=96))
-    status = RunReader(run, Limits(hot_cpu_c=hot_cpu_c)).status()
-    assert [warning.startswith("the processor is at 96 C") for warning in status.warnings] == [True] * told
+    status = read_status(run, Limits(hot_cpu_c=hot_cpu_c))
+    assert [warning.startswith("the CPU is at 96 C") for warning in status.warnings] == [True] * told
     assert status_page.facts(status)["cpu"] == "1.0 cores busy with the run, 50 % of the machine's in all, 96 C"
 
 
-@pytest.mark.parametrize(("times", "slowdown", "told"), [(3, 2, True), (3, 3.5, False), (1, 2, False)])
-def test_steps_slower_than_the_runs_own_median_are_warned_of(run, clock, times, slowdown, told):
-    """0.5 s a step in 40 intervals, then 12 intervals in which a step takes `times` as long."""
-    for number in range(1, 13):
-        clock.now += 5 * times
-        put_rows(run / "memory.jsonl", memory_row(clock.now, 400 + 10 * number), when=clock.now)
-    found = RunReader(run, Limits(slowdown=slowdown)).status().warnings
+@pytest.mark.parametrize(("late", "slowdown", "told"), [(1.5, 2, True), (1.5, 3.5, False), (0.5, 2, False), (None, 2, False)])
+def test_steps_slower_than_the_runs_own_median_are_warned_of(run, late, slowdown, told):
+    put_status(run, seconds_per_step=0.5, late_seconds_per_step=late)
+    found = read_status(run, Limits(slowdown=slowdown)).warnings
     assert len(found) == told
     if told:
         assert found[0].startswith("a step takes 1.5 s of late, 3.0 times the run's median of 0.5 s; ")
 
 
-def test_paces_are_of_training_alone_and_end_where_a_run_was_resumed():
-    rows = [memory_row(when, step) for when, step in ((0, 0), (5, 10), (10, 10), (15, 20))]  # none between 5 and 10
-    rows += [memory_row(20, 20, phase="sample"), memory_row(30, 21), memory_row(34, 23)]
-    rows += [memory_row(90, 15), memory_row(95, 16)]
-    assert paces(rows) == [0.5, 1.0, 2.0, 5.0]
-
-
-def test_the_processor_is_told_while_the_run_goes_on(run, clock, program):
+def test_the_cpu_is_told_while_the_run_goes_on(run, clock, program):
     put_rows(run / "memory.jsonl", memory_row(NOW, 400, run_cpu_percent=185.3, machine_cpu_percent=61.5))
-    status = RunReader(run).status()
+    status = read_status(run)
     assert status_page.facts(status)["cpu"] == "1.9 cores busy with the run, 62 % of the machine's in all"
     assert "1.9 cores busy" in text_of(program.page(status)) and "1.9 cores busy" in Page(status_page.html(status)).text
     put_rows(run / "memory.jsonl", memory_row(NOW, 1000, run_cpu_percent=185.3, machine_cpu_percent=61.5, gpu_power_w=300))
-    assert status_page.facts(RunReader(run).status()).keys() == {"state", "step", "speed"}
+    put_status(run, step=1000)
+    assert status_page.facts(read_status(run)).keys() == {"state", "step", "speed"}
 
 
 def test_the_memory_of_a_run_that_is_over_does_not_rise(run, program):
     for over in (False, True):
         if over:
-            put_rows(run / "memory.jsonl", memory_row(NOW, 1000))
-        status = RunReader(run).status()
+            put_status(run, step=1000)
+        status = read_status(run)
         for text in (text_of(program.page(status)), Page(status_page.html(status)).text):
             assert ("rising" in text) is not over
             assert "falling" in text  # of loss_d, which tells of the training
@@ -343,8 +272,8 @@ def test_a_leak_row_of_another_version_and_odd_numbers_are_left_out(run):
     other_leak = {"time": NOW, "step": 400, "leak": {"source": "host"}}
     put_rows(run / "memory.jsonl", other_leak, memory_row(NOW, 400, host_bytes=10**400))
     odd = {"step": 450, "loss_d": "x", "loss_g": float("nan")}
-    put_rows(run / "metrics.jsonl", odd, {"step": 460} | SICK | {"full_share": None})
-    status = RunReader(run).status()
+    put_rows(run / "metrics.jsonl", odd, {"step": 460} | SICK | {"empty_share": "x"})
+    status = read_status(run)
     assert status.warnings == ()
     assert len(status.memory["process"]) == 41
     assert len(status.losses["loss_g"]) == 8
@@ -357,7 +286,7 @@ def test_rows_are_understood_as_the_run_writes_them(tmp_path, smoke):
     monitor = MemoryMonitor(tmp_path / "memory.jsonl", 0, torch.device("cpu"))
     monitor.step_done(3)
     monitor._sample(unique=True)
-    status = RunReader(tmp_path).status()
+    status = read_status(tmp_path)
     assert (status.step, status.phase, status.losses) == (3, "train", {"loss_d": (0.5,)})
     assert status.memory["process"][0] > MB
 
@@ -371,7 +300,7 @@ def text_of(page, **options) -> str:
 def test_the_terminals_page_tells_all_in_80_columns(run, program):
     put_rows(run / "memory.jsonl", memory_row(NOW, 400, gpu_temperature_c=61, gpu_utilization_percent=98))
     put_rows(run / "metrics.jsonl", {"step": 400, "loss_g": None})
-    text = text_of(program.page(RunReader(run).status()))
+    text = text_of(program.page(read_status(run)))
     for part in ("running", "400 of 1,000 (40.0%)", "2 steps per second", "in 5 min, about ", "61 C, 98 % busy", "400_rgb.png"):
         assert part in text
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
@@ -381,12 +310,12 @@ def test_the_terminals_page_tells_all_in_80_columns(run, program):
 
 
 def test_distances_of_the_newest_protocol_are_told_with_it(run, program):
-    assert RunReader(run).status().measured is None
+    assert read_status(run).measured is None
     kids = {100: 0.4, 200: 0.3, 300: 0.2}
     rows = ({"step": step, "evaluation": result(kid, n_fake=7 if step == 100 else 30)} for step, kid in kids.items())
     unfinished = {"step": 400, "evaluation": result(values={"kid_efficientnet-lite0": None})}
     put_rows(run / "metrics.jsonl", *rows, unfinished, {"step": 400, "evaluation": {"values": {"pose_deg": 3.0}}})
-    status = RunReader(run).status()
+    status = read_status(run)
     assert (status.measured.step, status.measured.values) == (300, {"KID": (0.3, 0.2), "FID": (3.0, 2.0)})
     told = "KID 0.2, FID 2 at step 300 (30 generated and 20 real images, efficientnet-lite0)"
     assert status_page.facts(status)["quality"] == told
@@ -396,13 +325,14 @@ def test_distances_of_the_newest_protocol_are_told_with_it(run, program):
 
 
 def test_the_page_has_a_bar_with_the_time_left_and_colours_before_depth(run):
-    page = Page(status_page.html(RunReader(run).status()))
+    page = Page(status_page.html(read_status(run)))
     assert [attributes for tag, attributes in page.tags if tag == "progress"] == [{"max": "1000", "value": "400"}]
     assert "40%, 5 min left" in page.text
     assert page.captions == ["samples/00000400_rgb.png", "samples/00000400_depth.png"]
     assert page.text.index("samples/") < page.text.index("loss_d")
     (run / "config.yaml").unlink()  # how many steps there will be is not known
-    assert "progress" not in {tag for tag, _ in Page(status_page.html(RunReader(run).status())).tags}
+    (run / "status.json").unlink()
+    assert "progress" not in {tag for tag, _ in Page(status_page.html(read_status(run))).tags}
 
 
 def test_a_curve_goes_from_the_lowest_bar_to_the_highest(program):
@@ -413,7 +343,7 @@ def test_a_curve_goes_from_the_lowest_bar_to_the_highest(program):
 
 def test_a_name_is_text_and_no_markup(run, program):
     put_rows(run / "metrics.jsonl", {"step": 400, "loss_[red]x[/red]": 1, f"loss_{EVIL}": 2})
-    status = RunReader(run).status()
+    status = read_status(run)
     assert "loss_[red]x[/red]" in text_of(program.page(status))
     assert EVIL not in status_page.html(status)
 
@@ -487,11 +417,11 @@ def test_the_live_page_follows_the_run_until_ctrl_c(run, program, monkeypatch):
         looks.append(seconds)
         if len(looks) == 3:
             raise KeyboardInterrupt
-        put_rows(run / "memory.jsonl", memory_row(NOW, 500 + len(looks)))
+        put_status(run, step=500 + len(looks))
 
     monkeypatch.setattr(program.time, "sleep", sleep)
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=40)
-    program.show(RunReader(run), console, 1.5, once=False)
+    program.show(lambda: read_status(run), console, 1.5, once=False)
     assert looks == [1.5] * 3
     shown = console.file.getvalue()
     assert shown.index("400 of") < shown.index("501 of") < shown.index("502 of")
@@ -511,7 +441,7 @@ def test_ctrl_c_ends_the_server_quietly(run, program, monkeypatch, capsys, caplo
 @pytest.fixture
 def served(run):
     """The port at which the run's page is served."""
-    with status_page.make_server(RunReader(run), 0) as server:
+    with status_page.make_server(lambda: read_status(run), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server.server_address[1]
@@ -533,7 +463,7 @@ def test_the_page_has_all_numbers_and_the_newest_samples_byte_for_byte(run, serv
     assert pictures == [("image/png", (run / "samples" / f"00000400_{kind}.png").read_bytes()) for kind in ("depth", "rgb")]
     assert page.links == []
     assert not any("src" in attributes and not attributes["src"].startswith("data:") for _, attributes in page.tags)
-    put_rows(run / "memory.jsonl", memory_row(NOW, 450))
+    put_status(run, step=450)
     assert "450 of 1,000" in fetch(served)[0].text
 
 
@@ -559,11 +489,11 @@ def test_a_page_under_another_name_is_refused(served):
 
 def test_a_port_that_is_taken_is_named(run, served):
     with pytest.raises(GrafError, match=f"--port {served}: .*name another"):
-        status_page.make_server(RunReader(run), served)
+        status_page.make_server(lambda: read_status(run), served)
 
 
 def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch):
-    status = RunReader(run).status()
+    status = read_status(run)
     status.samples[0].unlink()
     monkeypatch.setattr(status_page, "FILE_MB", 0)
     page = Page(status_page.html(status))
@@ -572,16 +502,16 @@ def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch)
 
 
 def test_an_end_too_far_for_a_date_has_none():
-    status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, None, NOW, 60, {}, {}, 0, {}, {}, (), ())
+    status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, written=NOW)
     assert status_page.facts(status)["end"] == "in 11574074062.5 days"
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_of_the_page_lies_beyond_the_edge_of_a_telephone(run, tmp_path, width):
-    card = dict.fromkeys(("allocated_bytes", "reserved_bytes", "gpu_used_bytes", "gpu_total_bytes"), 140.12 * GB)
-    put_rows(run / "memory.jsonl", memory_row(NOW, 401, workers_bytes=GB, **card, gpu_temperature_c=88))
+    gpu = dict.fromkeys(("allocated_bytes", "reserved_bytes", "gpu_used_bytes", "gpu_total_bytes"), 140.12 * GB)
+    put_rows(run / "memory.jsonl", memory_row(NOW, 401, workers_bytes=GB, **gpu, gpu_temperature_c=88))
     put_rows(run / "metrics.jsonl", *({"step": 401 + i, "loss_label": -0.00012345 * 0.9**i} for i in range(20)))
-    (tmp_path / "page.html").write_text(status_page.html(RunReader(run).status()), encoding="utf-8")
+    (tmp_path / "page.html").write_text(status_page.html(read_status(run)), encoding="utf-8")
     found = probed(tmp_path / "page.html", tmp_path, width)
     assert len(found["images"]) == 2
     assert found["broken"] == []

@@ -17,7 +17,7 @@ from graf.pictures.outputs import write_video
 from graf.reporting import html_pieces, report, status_page
 from graf.reporting.mesh_view import SCRIPT
 from graf.reporting.report import write_report
-from graf.reporting.run_status import RunReader
+from graf.reporting.run_status import read_status
 
 import imageio.v2 as imageio
 import numpy as np
@@ -359,7 +359,7 @@ def test_links_that_lead_round_are_left_out(run):
         path.symlink_to(path.name)
     page = page_of(run)
     assert not [name for name in page.captions if "round" in name or "00000100_rgb" in name]
-    assert status_page.html(RunReader(run).status())
+    assert status_page.html(read_status(run))
 
 
 def test_rows_of_memory_that_lie_elsewhere_are_not_drawn(run, tmp_path, caplog):
