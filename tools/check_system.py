@@ -16,9 +16,9 @@ from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config
-from graf.data.knowledge import Knowledge, expected_knowledge
 from graf.data.loader import MAX_WORKERS
 from graf.data.resolve import with_alpha, with_condition
+from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
@@ -55,7 +55,7 @@ def main() -> int:
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
-    known = expected_knowledge(config.data)
+    known = expected_labels(config.data)
     config = with_condition(config, known)
     config = with_alpha(config, None, otherwise="judge")  # no image is read here, and this takes more
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
@@ -183,7 +183,7 @@ def host_suffices(device: torch.device) -> bool:
     return False
 
 
-def measure(config: Config, known: Knowledge, device: torch.device, estimate: Estimate, budget: int) -> int:
+def measure(config: Config, known: KnownLabels, device: torch.device, estimate: Estimate, budget: int) -> int:
     """Bytes that training steps took at most, process included; 0 where none is taken, the estimate being over the budget."""
     if estimate.total_bytes > budget:
         log.info("\nmeasured: nothing, because by the estimate a step could exhaust the machine's memory")
@@ -209,7 +209,7 @@ def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
 
-def take_steps(config: Config, known: Knowledge, device: torch.device) -> tuple[StepSizes, float]:
+def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tuple[StepSizes, float]:
     """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in, and the last
     one's seconds, for the first finds nothing prepared."""
     keep_freed_memory()

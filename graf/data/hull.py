@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.data.car_shapes import make_car
-from graf.data.silhouettes import alpha_of
 from graf.data.toy_cars import ToyCars
 from graf.data.views import Views
 from graf.errors import GrafError
@@ -91,7 +90,7 @@ def silhouettes(dataset: Views, index: Tensor, data: DataConfig, desc: str) -> I
     small = dataclasses.replace(data, imsize=min(SIDE, data.imsize))
 
     def silhouette(i: int) -> Tensor:
-        alpha = alpha_of(dataset, i, small, supersampling=1)
+        alpha = dataset.opacity(i, small, supersampling=1)
         if alpha is None:
             raise NoHull(f"{dataset.files[i]} has no transparency that would tell its silhouette")
         return alpha > 0.5

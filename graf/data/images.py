@@ -5,12 +5,13 @@ import dataclasses
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.data.decoded import Decoded, room_for
-from graf.data.decoding import read_image
+from graf.data.decoding import read_alpha, read_image
 from graf.data.folders import (
     Fault,
     Folder,
@@ -21,14 +22,14 @@ from graf.data.folders import (
     items_by_name,
     label_source,
 )
-from graf.data.knowledge import elevation_bins
 from graf.data.transforms import items_by_transforms
 from graf.data.validation import check_fit, check_images, judged_or_not, raise_or_skip, tell_elevations, warn_of_enlarged
-from graf.data.views import Views
+from graf.data.views import Views, elevation_bins
 from graf.errors import DataError
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 PREPROCESSING_KEYS = ("imsize", "background", "center_crop")
 
@@ -66,8 +67,17 @@ class ImageFolders(Views):
         if self.decoded:
             with contextlib.suppress(OSError, ValueError):  # its file was removed: the photographs still are there
                 return self.decoded.read(index)[: self.data.channels]
+        return self._from_file(read_image, index, self.data)
+
+    def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor | None:
+        if self.alpha == "judge" and data.imsize <= self.data.imsize:  # decoded already
+            return F.adaptive_avg_pool2d(self.read(index)[3:] / 255, data.imsize)[0]
+        alpha = self._from_file(read_alpha, index, data)
+        return None if alpha is None else alpha / 255
+
+    def _from_file(self, read: Callable[..., Tensor | None], index: int, data: DataConfig) -> Tensor | None:
         try:
-            return read_image(self.files[index], self.data)
+            return read(self.files[index], data)
         except ValueError as error:
             raise DataError(f"{self.files[index]}: {error}") from error
 

@@ -6,8 +6,7 @@ import logging
 
 from graf.config import Config
 from graf.data.hull import data_box
-from graf.data.knowledge import Knowledge
-from graf.data.views import Views
+from graf.data.views import KnownLabels, Views
 from graf.errors import ConfigError
 
 log = logging.getLogger("graf")
@@ -24,7 +23,7 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))
-    return config if dataset is None else with_condition(config, dataset.knowledge)
+    return config if dataset is None else with_condition(config, dataset.known_labels)
 
 
 def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:
@@ -36,7 +35,7 @@ def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") 
     return _replace(config, "data", alpha=otherwise)
 
 
-def with_condition(config: Config, known: Knowledge) -> Config:
+def with_condition(config: Config, known: KnownLabels) -> Config:
     """The config with a discriminator.condition that the data have labels for: without cameras only the class, or none with a
     single class. A change is logged.
 

@@ -18,9 +18,8 @@ from typing import NamedTuple
 from graf.camera import Labels, azimuth_and_v, sample_poses
 from graf.config import DataConfig
 from graf.data.car_shapes import make_car
-from graf.data.knowledge import elevation_bins
 from graf.data.raycast import Solids, cast
-from graf.data.views import Views
+from graf.data.views import Views, elevation_bins
 from graf.errors import DataError
 from graf.rays import camera_rays
 from graf.rng import seeded_rng
@@ -69,9 +68,17 @@ class ToyCars(Views):
     def read(self, index: int) -> Tensor:
         return self.images[index]
 
+    def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor:
+        kept = self.images[index, 3:]
+        if len(kept) and kept.shape[-1] == data.imsize:
+            return kept[0] / 255
+        poses = self.labels.pose_c2w if self.posed else sample_poses(data.n_images, data, seeded_rng(data.seed))
+        car, pose_c2w = make_car(data.seed, index), poses[index : index + 1]
+        return render_cars([car], pose_c2w, data, supersampling or SUPERSAMPLING).opacity[0]
+
     @property
     def objects(self) -> list[str]:
-        return self.files  # one car an image
+        return self.files  # one car per image
 
 
 def load_toy_cars(data: DataConfig) -> ToyCars:

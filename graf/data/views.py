@@ -6,8 +6,7 @@ from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
-from graf.data.folders import object_of
-from graf.data.knowledge import Knowledge
+from graf.data.folders import find_folders, label_source, object_of
 from graf.rays import mirrored_images
 
 import torch
@@ -15,25 +14,41 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 
+@dataclasses.dataclass(frozen=True)
+class KnownLabels:
+    """Whether each image has a camera, and into how many classes and elevation bins the images fall."""
+
+    posed: bool
+    n_classes: int = 1
+    n_elevations: int = 1
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class Views(Dataset, abc.ABC):
-    """N images with their labels; a subclass implements `read`."""
+    """N images with their labels; a subclass implements `read`, and `opacity` where it knows the silhouettes."""
 
-    files: list[str]  # a name for each image, for messages
-    class_names: list[str]  # of the folders
+    files: list[str]  # a name per image, for messages
+    class_names: list[str]
     class_index: Tensor  # (N,) int64
     labels: Labels | None  # of all images; None where the data is unposed
     fingerprint: str  # sha256 that identifies the set
     n_elevations: int = 1  # elevation bins
-    alpha: Literal["ignore", "judge"] = "ignore"  # whether images come with their opacity: data.alpha, and what `auto` is
+    alpha: Literal["ignore", "judge"] = "ignore"  # whether images come with their opacity: data.alpha, resolved
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:
-        """Image (3, H, W) uint8, with data.alpha: judge (4, H, W), opacity last. Raises DataError where it cannot be read."""
+        """Image (3, H, W) uint8, or (4, H, W) with opacity last where alpha is `judge`. Raises DataError."""
+
+    def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor | None:
+        """Opacity (data.imsize, data.imsize) in [0, 1] of an image, or None where it is not known. Raises DataError.
+
+        supersampling: rays along each side of a pixel where the image has to be rendered again.
+        """
+        return None
 
     @property
     def objects(self) -> list[str]:
-        """A name for the object that each image shows."""
+        """The name of the object in each image."""
         return [object_of(file) for file in self.files]
 
     @property
@@ -41,20 +56,20 @@ class Views(Dataset, abc.ABC):
         return self.labels is not None
 
     @property
-    def knowledge(self) -> Knowledge:
-        return Knowledge(self.posed, len(self.class_names), self.n_elevations)
+    def known_labels(self) -> KnownLabels:
+        return KnownLabels(self.posed, len(self.class_names), self.n_elevations)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, key: int | tuple[int, bool]) -> dict[str, Tensor]:
-        """image (3, H, W) in [-1, 1], class_index and elevation_index (), and pose_c2w (3, 4) where the data is posed; with
-        data.alpha: judge also alpha (1, H, W), opacity from -1, clear, to 1.
+        """image (3, H, W) in [-1, 1], class_index and elevation_index (), pose_c2w (3, 4) where the data is posed, and where
+        alpha is `judge` alpha (1, H, W), the opacity from -1, clear, to 1.
 
-        The key is an index, or an index and whether the image is mirrored (unposed data only).
+        The key is an index, or an index and whether to mirror the image (unposed data only).
         """
         index, flip = key if isinstance(key, tuple) else (key, False)
-        assert not (flip and self.posed), "a mirrored photograph needs a mirrored camera"
+        assert not (flip and self.posed), "a mirrored image needs a mirrored camera"
         image = self.read(index)
         image = (mirrored_images(image) if flip else image).to(torch.float32) / 127.5 - 1
         item = {"image": image[:3]} | ({"alpha": image[3:]} if len(image) > 3 else {})
@@ -63,16 +78,35 @@ class Views(Dataset, abc.ABC):
         return item | {f.name: getattr(self.labels, f.name)[index] for f in dataclasses.fields(Labels)}
 
 
+def expected_labels(data: DataConfig) -> KnownLabels:
+    """The labels that a config's data set will have, from the names of folders and files alone; no image is read.
+
+    Where there are none yet, file names with cameras are expected.
+    """
+    if data.type == "toy_cars":
+        return KnownLabels(data.labels != "none", n_elevations=elevation_bins(data, data.labels))
+    folders = find_folders(data).folders
+    source = label_source(data, folders) if folders else "filename"
+    return KnownLabels(source != "none", max(1, len(folders)), elevation_bins(data, source))
+
+
+def elevation_bins(data: DataConfig, label_source: str) -> int:
+    """len(data.v) where file names give elevations or toy cars are seen from a range of them; else 1."""
+    if data.type == "toy_cars":
+        return len(data.v) if label_source != "none" and data.vmin < data.vmax else 1
+    return len(data.v) if label_source == "filename" else 1
+
+
 def whole_images(batch: dict[str, Tensor]) -> Tensor:
-    """The images (B, C, H, W) of a batch of items, C = data.channels: colours, and opacity where they have it."""
+    """The images (B, C, H, W) of a batch of items, C = data.channels: RGB, and opacity where the items have it."""
     return torch.cat([batch[name] for name in ("image", "alpha") if name in batch], dim=1)
 
 
-def sample_labels(dataset: Views, n: int, data: DataConfig, generator: torch.Generator) -> Labels:
-    """Labels of n fakes, on the CPU: the data's own, drawn with replacement; where it is unposed, cameras from the config's
-    range with classes as frequent as the data's."""
-    index = torch.randint(len(dataset), (n,), generator=generator)
+def sample_labels(dataset: Views, n: int, data: DataConfig, rng: torch.Generator) -> Labels:
+    """Labels of n fakes, on the CPU: the data's own, sampled with replacement; for unposed data, cameras from the config's
+    range and classes as frequent as the data's."""
+    index = torch.randint(len(dataset), (n,), generator=rng)
     if dataset.labels is not None:
         return dataset.labels[index]
     classes = dataset.class_index[index]
-    return Labels(sample_poses(n, data, generator), classes, torch.zeros_like(classes))
+    return Labels(sample_poses(n, data, rng), classes, torch.zeros_like(classes))

@@ -4,7 +4,6 @@ import logging
 
 from graf.config import Config, DataConfig
 from graf.data import Views
-from graf.data.silhouettes import alpha_of
 from graf.metrics.shapes import Subject
 from graf.models.generator import Rendering
 from graf.pictures.sampling import fresh_renderings, labels_of
@@ -56,7 +55,7 @@ def never_covered(dataset: Views, data: DataConfig) -> list | str:
     nobody knows."""
     free = torch.ones(data.imsize, data.imsize, dtype=torch.bool)
     for index in progress(range(len(dataset)), desc="silhouettes", unit="image"):
-        alpha = alpha_of(dataset, index, data)
+        alpha = dataset.opacity(index, data)
         if alpha is None:
             return f"{dataset.files[index]} has no transparency that would tell its silhouette"
         free &= alpha == 0

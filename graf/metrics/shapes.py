@@ -18,7 +18,6 @@ from graf.config import Config, DataConfig
 from graf.data import Views
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast
-from graf.data.silhouettes import alpha_of
 from graf.metrics.consistency import stages
 from graf.models.generator import Generator
 from graf.pictures.sampling import sample_objects
@@ -172,7 +171,7 @@ def photographed_silhouettes(dataset: Views, pose_c2w: Tensor, side: int, data: 
     to_camera, to_all = (F.normalize(poses[..., 3], dim=-1) for poses in (pose_c2w, dataset.labels.pose_c2w))
     angles_deg = torch.rad2deg((to_all @ to_camera).clamp(-1, 1).acos())
     apart_deg, index = (values[:NEAREST_PHOTOGRAPHS] for values in angles_deg.sort(stable=True))
-    alphas = [alpha_of(dataset, i, data) for i in index.tolist()]
+    alphas = [dataset.opacity(i, data) for i in index.tolist()]
     if any(alpha is None for alpha in alphas):
         return "photographs without transparency do not tell their silhouettes"
     if apart_deg[-1] > WIDE_DEG:

@@ -19,11 +19,17 @@ import torch
 
 
 class Photographs(Views):
-    def __init__(self, labels, n):
+    """Views with the silhouettes that `mask_of(index)` gives."""
+
+    def __init__(self, labels, n, mask_of=None):
+        self.mask_of = mask_of
         super().__init__([f"photograph {i}" for i in range(n)], ["a"], torch.zeros(n, dtype=torch.long), labels, "x")
 
     def read(self, index):
         raise NotImplementedError
+
+    def opacity(self, index, *_, **__):
+        return self.mask_of and self.mask_of(index)
 
 
 def around(n, v=0.4):
@@ -92,16 +98,15 @@ def scaled(car, scale):
     return dataclasses.replace(car, faces=faces, discs=car.discs * scale, half_size=car.half_size * scale)
 
 
-def test_the_box_holds_the_few_objects_that_are_larger(smoke, monkeypatch, caplog):
+def test_the_box_holds_the_few_objects_that_are_larger(smoke, caplog):
     """Of 512 cars every 25th (4 %) is 1.3 times as large: from many directions none of the 32 nearest photographs shows one,
     and the hull has none of them inside. The box has all cars inside, and every ray that sees a car meets it."""
     n, data = 512, smoke("data.vmin=0.21", "data.vmax=0.47", "data.imsize=48").data
     cars = [scaled(make_car(0, i), 0.975 if i % 25 == 0 else 0.75) for i in range(n)]
     poses = sample_poses(n, data, seeded_rng(0))
     masks = render_cars(cars, poses, data, supersampling=1).opacity
-    monkeypatch.setattr(module, "alpha_of", lambda _, i, *__, **___: masks[i])
     with caplog.at_level(logging.INFO, "graf"):
-        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), n), data)).view(2, 3)
+        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), n, lambda i: masks[i]), data)).view(2, 3)
     largest = torch.stack([car.half_size for car in cars]).amax(0)
     assert (box[1] > largest).all() and (box[0] < -largest).all()
     rays_o, rays_d = camera_rays(poses, full_grid(48), 48, data)
@@ -117,22 +122,20 @@ def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, mon
     monkeypatch.setattr(module, "PHOTOGRAPHS", 2)
     x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
     discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
-    monkeypatch.setattr(module, "alpha_of", lambda _, i, *__, **___: discs[i])
     data, poses = smoke("data.imsize=48").data, around(16)
     with caplog.at_level(logging.INFO, "graf"):
-        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), 16), data)).view(2, 3)
+        box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), 16, lambda i: discs[i]), data)).view(2, 3)
     enter, leave = box_depths(box, *camera_rays(poses, full_grid(48), 48, data))
     assert (enter < leave)[torch.stack(discs).flatten(1) > 0].all()
     assert "1 of 16 silhouettes (6.2 %) leave the visual hull, that of photograph 7 the furthest" in caplog.text
     assert "reach the frame's edge" not in caplog.text
 
 
-def test_the_log_tells_silhouettes_that_the_frame_cuts_off(smoke, monkeypatch, caplog):
+def test_the_log_tells_silhouettes_that_the_frame_cuts_off(smoke, caplog):
     band = torch.zeros(48, 48)
     band[20:28] = 1
-    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: band)
     with caplog.at_level(logging.INFO, "graf"):
-        hull_box(Photographs(Labels.of_poses(around(16)), 16), smoke("data.imsize=48").data)
+        hull_box(Photographs(Labels.of_poses(around(16)), 16, lambda _: band), smoke("data.imsize=48").data)
     assert "16 of 16 silhouettes reach the frame's edge; what lies beyond it may not be in the box" in caplog.text
 
 
@@ -163,10 +166,9 @@ def test_the_scale_at_which_a_box_meets_a_ray():
             assert bool(enter < leave) == meets
 
 
-def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(smoke, monkeypatch, caplog):
+def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(smoke, caplog):
     disc = torch.ones(16, 16)
-    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: disc)
-    config, dataset = smoke("data.box=auto"), Photographs(Labels.of_poses(around(16)), 16)
+    config, dataset = smoke("data.box=auto"), Photographs(Labels.of_poses(around(16)), 16, lambda _: disc)
     with caplog.at_level(logging.INFO, "graf"):
         box = resolve(config, dataset).data.box
     assert box == hull_box(dataset, config.data) == resolve(config, dataset).data.box  # the same again
@@ -185,8 +187,7 @@ def test_without_cameras_around_the_origin_there_is_no_box(smoke, caplog, overri
     assert "data.box: none, for" in caplog.text and reason in caplog.text
 
 
-def test_a_photograph_without_transparency_tells_no_box(smoke, monkeypatch, caplog):
-    monkeypatch.setattr(module, "alpha_of", lambda *_, **__: None)
+def test_a_photograph_without_transparency_tells_no_box(smoke, caplog):
     dataset = Photographs(Labels.of_poses(around(4)), 4)
     with caplog.at_level(logging.INFO, "graf"):
         assert resolve(smoke("data.box=auto"), dataset).data.box == "none"
@@ -202,12 +203,11 @@ def test_what_the_config_says_is_not_looked_for(smoke):
 def test_a_smaller_silhouette_gives_a_smaller_box(smoke, monkeypatch):
     """The last one fills the frame: the box is the whole cube, 2 * 0.99 wide, with half a cell and 5 % on either side."""
     monkeypatch.setattr(module, "NEAREST", 1)
-    dataset = Photographs(Labels.of_poses(around(16)), 16)
     sizes = []
     for radius in (4, 8, 30):
         x, y = torch.meshgrid(torch.arange(48) - 24, torch.arange(48) - 24, indexing="xy")
         disc = (x**2 + y**2 <= radius**2).float()
-        monkeypatch.setattr(module, "alpha_of", lambda *_, disc=disc, **__: disc)
+        dataset = Photographs(Labels.of_poses(around(16)), 16, lambda _, disc=disc: disc)
         box = torch.tensor(hull_box(dataset, dataclasses.replace(smoke().data, imsize=64))).view(2, 3)
         sizes.append((box[1] - box[0])[:2].mean().item())
     cube = 2 * 3.6 * math.sin(math.radians(16))

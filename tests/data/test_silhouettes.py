@@ -3,8 +3,7 @@
 import dataclasses
 
 from graf.config import Config, load_config
-from graf.data import build_dataset, silhouettes
-from graf.data.silhouettes import alpha_of
+from graf.data import build_dataset, images
 
 import numpy as np
 import pytest
@@ -29,12 +28,12 @@ def test_a_toy_cars_opacity_is_that_of_its_image(tmp_path, labels):
     settings = {"datadir": (str(tmp_path),), "n_images": 8, "imsize": 24, "labels": labels, "alpha": "ignore"}
     black, white = (dataclasses.replace(base, background=(level,) * 3, **settings) for level in (0.0, 1.0))
     on_black, on_white = (build_dataset(Config(data=data)) for data in (black, white))
-    alpha = alpha_of(on_black, 3, black)
+    alpha = on_black.opacity(3, black)
     clear = (on_white[3]["image"] - on_black[3]["image"]) / 2  # (3, 24, 24)
     torch.testing.assert_close((1 - alpha).expand(3, -1, -1), clear, atol=1 / 255, rtol=0)
     assert alpha.min() == 0 and alpha.max() == 1
     judged = dataclasses.replace(black, alpha="judge")
-    torch.testing.assert_close(alpha_of(build_dataset(Config(data=judged)), 3, judged), alpha, atol=0.5 / 255, rtol=0)
+    torch.testing.assert_close(build_dataset(Config(data=judged)).opacity(3, judged), alpha, atol=0.5 / 255, rtol=0)
 
 
 def test_a_photographs_opacity_is_cropped_and_resized_as_its_image_is(tmp_path):
@@ -42,7 +41,7 @@ def test_a_photographs_opacity_is_cropped_and_resized_as_its_image_is(tmp_path):
     pixels = np.zeros((40, 56, 4), np.uint8)
     pixels[10:30, 18:38, 3] = 153
     dataset, data = photographs(tmp_path, Image.fromarray(pixels))
-    alpha = alpha_of(dataset, 0, data)
+    alpha = dataset.opacity(0, data)
     assert alpha.shape == (8, 8) and alpha[4, 4] == pytest.approx(0.6, abs=0.03) and alpha[0].max() == 0
     green = (dataset[0]["image"][1] + 1) / 2
     torch.testing.assert_close(1 - alpha, green, atol=2 / 255, rtol=0)
@@ -55,9 +54,9 @@ def test_a_palette_with_a_clear_entry_has_a_silhouette_and_an_opaque_photograph_
     palette.info["transparency"] = 0
     sixteen_bits = Image.fromarray(np.full((8, 8), 257, np.uint16))
     dataset, data = photographs(tmp_path, palette, Image.new("RGB", (8, 8), (0, 255, 0)), sixteen_bits)
-    alpha = alpha_of(dataset, 0, data)
+    alpha = dataset.opacity(0, data)
     assert (alpha == 0).nonzero().tolist() == [[2, 5]] and alpha.sum() == 63
-    assert alpha_of(dataset, 1, data) is None and alpha_of(dataset, 2, data) is None
+    assert dataset.opacity(1, data) is None and dataset.opacity(2, data) is None
 
 
 def test_an_opacity_that_is_decoded_is_not_read_again(tmp_path, monkeypatch):
@@ -68,8 +67,8 @@ def test_an_opacity_that_is_decoded_is_not_read_again(tmp_path, monkeypatch):
     data = dataclasses.replace(base.data, type="images", datadir=(str(tmp_path),), imsize=8, alpha="judge")
     training = dataclasses.replace(base.training, batch_size=1)
     dataset = build_dataset(dataclasses.replace(base, data=data, training=training))
-    monkeypatch.setattr(silhouettes, "read_alpha", None)
+    monkeypatch.setattr(images, "read_alpha", None)
     alpha = torch.tensor(pixels[..., 3]) / 255
-    assert torch.equal(alpha_of(dataset, 0, data), alpha)
+    assert torch.equal(dataset.opacity(0, data), alpha)
     means = alpha.view(4, 2, 4, 2).mean((1, 3))
-    torch.testing.assert_close(alpha_of(dataset, 0, dataclasses.replace(data, imsize=4)), means)
+    torch.testing.assert_close(dataset.opacity(0, dataclasses.replace(data, imsize=4)), means)

@@ -15,11 +15,11 @@ import graf, torch
 sys.path.insert(0, "tools")
 from check_system import take_steps
 from graf.config import load_config
-from graf.data.knowledge import expected_knowledge
+from graf.data.views import expected_labels
 from graf.memory.planner import estimate_step
 from graf.runtime.device import peak_memory_bytes
 device, config = torch.device("cpu"), load_config(sys.argv[1], sys.argv[2:])
-take_steps(config, expected_knowledge(config.data), device)
+take_steps(config, expected_labels(config.data), device)
 print(peak_memory_bytes(device), estimate_step(config).total_bytes)
 """
 

@@ -98,7 +98,7 @@ def test_silhouettes_are_read_once(cut_outs, tmp_path, monkeypatch):
     of_two = subject(config, dataset, tmp_path / "cache", n=2)
     first = haze(of_two)
     assert first["haze"] > 0 and 0 < first["haze_opacity"] < 1  # of a field that nobody has trained
-    monkeypatch.setattr(module, "alpha_of", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(type(dataset), "opacity", lambda *_: pytest.fail("read again"))
     assert haze(of_two) == first
 
 

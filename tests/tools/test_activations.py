@@ -17,8 +17,8 @@ from graf.camera import Labels, poses_at
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.config import CONFIG_DIR, config_to_dict
 from graf.data import build_dataset
-from graf.data.knowledge import Knowledge
 from graf.data.resolve import with_condition
+from graf.data.views import KnownLabels
 from graf.errors import GrafError
 from graf.rays import full_grid
 from graf.training.state import TrainState
@@ -453,7 +453,7 @@ def unposed_photographs(folder: Path) -> list[str]:
 @pytest.mark.parametrize("by", ["checkpoint", "config"])
 def test_of_unposed_photographs_the_discriminator_is_told_the_class(run, refine, tmp_path, by):
     settings = refine(*unposed_photographs(tmp_path / "photos"))
-    fitted = with_condition(settings, Knowledge(False, n_classes=2))
+    fitted = with_condition(settings, KnownLabels(False, n_classes=2))
     state = TrainState(fitted, CPU, n_classes=2)
     save_checkpoint(tmp_path / "model.pt", state.checkpoint())
     flags = ["--checkpoint", tmp_path / "model.pt", "--layers", "output", "--out", tmp_path / "a"]

@@ -155,7 +155,7 @@ def test_the_time_to_completion_is_the_steps_times_all_of_them(module, monkeypat
     monkeypatch.setattr(module, "discriminator_step", lambda *_: None)
     monkeypatch.setattr(module, "generator_step", lambda *_: None)
     config = load_config(SMOKE)
-    assert module.take_steps(config, module.expected_knowledge(config.data), torch.device("cpu"))[1] == 1.5
+    assert module.take_steps(config, module.expected_labels(config.data), torch.device("cpu"))[1] == 1.5
 
 
 def test_printed_parts_add_up(module):

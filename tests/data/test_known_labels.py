@@ -6,8 +6,8 @@ import logging
 from graf.camera import azimuth_and_v
 from graf.config import load_config
 from graf.data import build_dataset, build_loader
-from graf.data.knowledge import Knowledge, expected_knowledge
 from graf.data.resolve import with_condition
+from graf.data.views import KnownLabels, expected_labels
 from graf.errors import ConfigError
 from graf.training.state import TrainState
 from graf.training.step import train_step
@@ -23,17 +23,17 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("files", "known"),
     [
-        (("a.png", "b.png"), Knowledge(False)),
-        (("cats/a.png", "dogs/b.png"), Knowledge(False, n_classes=2)),
-        (("0_0000.png", "1_0090.png"), Knowledge(True, n_elevations=4)),
-        (("x/0_0000.png", "y/0_0090.png"), Knowledge(True, n_classes=2, n_elevations=4)),
+        (("a.png", "b.png"), KnownLabels(False)),
+        (("cats/a.png", "dogs/b.png"), KnownLabels(False, n_classes=2)),
+        (("0_0000.png", "1_0090.png"), KnownLabels(True, n_elevations=4)),
+        (("x/0_0000.png", "y/0_0090.png"), KnownLabels(True, n_classes=2, n_elevations=4)),
     ],
 )
 def test_names_alone_tell_what_the_images_do(tmp_path, files, known):
     for file in files:
         put(tmp_path / file)
     settings = config(tmp_path)
-    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == known
+    assert expected_labels(settings.data) == build_dataset(settings).known_labels == known
 
 
 def test_transforms_tell_cameras_and_no_elevations(tmp_path):
@@ -41,25 +41,25 @@ def test_transforms_tell_cameras_and_no_elevations(tmp_path):
     matrix = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 3.6], [0, 0, 0, 1]]
     put_transforms(tmp_path, [{"file_path": "a.png", "transform_matrix": matrix}])
     settings = config(tmp_path)
-    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == Knowledge(True)
+    assert expected_labels(settings.data) == build_dataset(settings).known_labels == KnownLabels(True)
 
 
 def test_of_a_set_that_is_not_here_file_names_are_expected(tmp_path):
-    assert expected_knowledge(config(tmp_path / "carla").data) == Knowledge(True, n_elevations=4)
+    assert expected_labels(config(tmp_path / "carla").data) == KnownLabels(True, n_elevations=4)
 
 
 @pytest.mark.parametrize(
     ("keys", "known"),
     [
-        ((), Knowledge(True, n_elevations=4)),
-        (("data.v=[0.3,0.4]",), Knowledge(True, n_elevations=2)),
-        (("data.labels=filename", "data.vmin=0.3", "data.vmax=0.3"), Knowledge(True)),
-        (("data.labels=none",), Knowledge(False)),
+        ((), KnownLabels(True, n_elevations=4)),
+        (("data.v=[0.3,0.4]",), KnownLabels(True, n_elevations=2)),
+        (("data.labels=filename", "data.vmin=0.3", "data.vmax=0.3"), KnownLabels(True)),
+        (("data.labels=none",), KnownLabels(False)),
     ],
 )
 def test_toy_cars_have_as_many_elevation_bins_as_data_v_has_entries(tmp_path, keys, known):
     settings = load_config(None, [f"data.datadir={tmp_path}", "data.n_images=8", "data.imsize=8", *keys])
-    assert expected_knowledge(settings.data) == build_dataset(settings).knowledge == known
+    assert expected_labels(settings.data) == build_dataset(settings).known_labels == known
 
 
 def test_a_toy_cars_elevation_bin_is_its_quarter_of_the_range(tmp_path):
@@ -74,13 +74,13 @@ def test_a_toy_cars_elevation_bin_is_its_quarter_of_the_range(tmp_path):
 @pytest.mark.parametrize(
     ("condition", "known", "fitted"),
     [
-        ("class_and_pose", Knowledge(True), "class_and_pose"),
-        ("class", Knowledge(True), "class"),  # of checkpoints that have it
-        ("class_and_pose", Knowledge(False, n_classes=2), "class"),
-        ("class", Knowledge(False, n_classes=2), "class"),
-        ("class_and_pose", Knowledge(False), "none"),
-        ("class", Knowledge(False), "none"),
-        ("none", Knowledge(False, n_classes=2), "none"),
+        ("class_and_pose", KnownLabels(True), "class_and_pose"),
+        ("class", KnownLabels(True), "class"),  # of checkpoints that have it
+        ("class_and_pose", KnownLabels(False, n_classes=2), "class"),
+        ("class", KnownLabels(False, n_classes=2), "class"),
+        ("class_and_pose", KnownLabels(False), "none"),
+        ("class", KnownLabels(False), "none"),
+        ("none", KnownLabels(False, n_classes=2), "none"),
     ],
 )
 def test_the_condition_falls_to_what_the_data_knows_and_stays_there(smoke, caplog, condition, known, fitted):
@@ -95,7 +95,7 @@ def test_the_condition_falls_to_what_the_data_knows_and_stays_there(smoke, caplo
 
 def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
     with caplog.at_level(logging.INFO, logger="graf"):
-        with_condition(smoke(), Knowledge(False, n_classes=3))
+        with_condition(smoke(), KnownLabels(False, n_classes=3))
     assert (
         "3 classes and no cameras, which names such as 0_0090.png (<elevation>_<azimuth>) or a transforms.json" in caplog.text
     )
@@ -104,14 +104,14 @@ def test_the_line_that_tells_it_says_how_cameras_are_told(smoke, caplog):
 def test_labels_without_anything_to_tell_apart_are_refused(smoke):
     settings = smoke("discriminator.label_loss=MCE")
     with pytest.raises(ConfigError, match="MCE has nothing to tell apart.*set it to none, or give each class a folder"):
-        with_condition(settings, Knowledge(False))
-    assert with_condition(settings, Knowledge(True, n_elevations=4)) is settings
+        with_condition(settings, KnownLabels(False))
+    assert with_condition(settings, KnownLabels(True, n_elevations=4)) is settings
 
 
 def one_step(settings):
     """The state after a training step, and its scalars, as train.py would take it."""
     dataset = build_dataset(settings)
-    settings = with_condition(settings, dataset.knowledge)
+    settings = with_condition(settings, dataset.known_labels)
     state = TrainState(settings, CPU, len(dataset.class_names), dataset.n_elevations)
     images, labels = next(build_loader(dataset, settings, CPU))
     return state, train_step(state, dataset, images, labels), labels
