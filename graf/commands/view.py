@@ -11,9 +11,10 @@ from graf.checkpoints.run_folder import run_checkpoints, run_of
 from graf.config import Config
 from graf.data import resolve
 from graf.errors import GrafError
-from graf.reporting.object_view import Model
 from graf.reporting.run_status import runs_below
-from graf.reporting.viewer_access import Access
+from graf.reporting.viewer.access import Access
+from graf.reporting.viewer.models import Models
+from graf.reporting.viewer.object_view import Model
 from graf.runtime.device import choose_device, keep_freed_memory
 
 log = logging.getLogger("graf")
@@ -25,7 +26,7 @@ def view(args: argparse.Namespace) -> int:
     """Serve what the flags of view.py name, until Ctrl-C."""
     sources = found_sources(args.path, args.run, args.checkpoint)
     try:
-        from graf.reporting.viewer import Models, serve
+        from graf.reporting.viewer.server import serve
     except ModuleNotFoundError as error:
         if error.name != "viser":
             raise

@@ -11,13 +11,13 @@ from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8
 from graf.rays import depth_bounds
-from graf.reporting import object_view
-from graf.reporting.object_view import (
+from graf.reporting.viewer import object_view
+from graf.reporting.viewer.object_view import (
     Model,
     ObjectView,
     ViewState,
     distances,
-    free_paths,
+    free_path,
     freed,
     mixed,
     moving_side,
@@ -178,7 +178,7 @@ def test_a_turn_goes_around_the_z_axis():
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mesh_0001.obj").touch()
-    assert [path.name for path in free_paths(tmp_path, "mesh", (".ply", ".obj"))] == ["mesh_0002.ply", "mesh_0002.obj"]
+    assert free_path(tmp_path, "mesh", (".ply", ".obj")) == tmp_path / "mesh_0002"
 
 
 def test_what_is_saved(view, monkeypatch):

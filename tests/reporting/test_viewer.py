@@ -5,7 +5,7 @@ import threading
 
 from graf.errors import CheckpointError, GrafError
 from graf.models.generator import Generator
-from graf.reporting.object_view import Model
+from graf.reporting.viewer.object_view import Model, start_pose
 
 import numpy as np
 import pytest
@@ -13,9 +13,13 @@ import torch
 
 pytest.importorskip("viser")
 
-from graf.reporting import viewer as viewer_module  # noqa: E402
-from graf.reporting.viewer import Models, Viewer, pose_of, start_pose  # noqa: E402
-from graf.reporting.viewer_access import Access  # noqa: E402
+from graf.reporting.viewer import browser as browser_module  # noqa: E402
+from graf.reporting.viewer import models as models_module  # noqa: E402
+from graf.reporting.viewer import server  # noqa: E402
+from graf.reporting.viewer.access import Access  # noqa: E402
+from graf.reporting.viewer.browser import pose_of  # noqa: E402
+from graf.reporting.viewer.models import Models  # noqa: E402
+from graf.reporting.viewer.server import Viewer  # noqa: E402
 from viewer_client import Window, camera  # noqa: E402
 
 
@@ -54,7 +58,7 @@ def opened(viewer: Viewer) -> Window:
 
 def answer(viewer: Viewer, host: str, origin: str | None) -> int:
     """The HTTP status with which a websocket's handshake is answered: 101 where it is opened."""
-    version = viewer_module.viser.__version__
+    version = server.viser.__version__
     headers = {"Host": host, "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
     headers |= {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": f"viser-v{version}"}
     connection = http.client.HTTPConnection("127.0.0.1", viewer.port, timeout=60)
@@ -70,7 +74,7 @@ def test_a_page_from_elsewhere_cannot_connect(viewer, caplog):
     assert answer(viewer, here, f"http://localhost:{viewer.port}") == 403  # another name is another page to a browser
     assert answer(viewer, here, "null") == 403  # of a file, or of a frame in a sandbox
     assert "http://evil.example" in caplog.text
-    assert not viewer.sessions
+    assert not viewer.browsers
     assert answer(viewer, here, f"http://{here}") == 101
     assert answer(viewer, here, None) == 101  # no browser: those always say which page it is
 
@@ -84,7 +88,7 @@ def test_a_page_whose_name_was_made_to_lead_here_cannot_connect(viewer):
 
 
 def test_a_viser_that_opens_its_port_in_another_way_is_not_served(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(viewer_module, "Server", lambda **settings: None)
+    monkeypatch.setattr(server, "Server", lambda **settings: None)
     with pytest.raises(GrafError, match="any web page could use it; install another one"):
         Viewer(Models([tmp_path], lambda source: model), Access("127.0.0.1"), 0)
 
@@ -92,15 +96,15 @@ def test_a_viser_that_opens_its_port_in_another_way_is_not_served(model, tmp_pat
 def test_each_browser_has_a_state_of_its_own(viewer):
     with opened(viewer) as one, opened(viewer):
         one.set("seed", 5)
-        one.wait(lambda: any(session.state().seed == 5 for session in viewer.sessions.values()))
-        assert sorted(session.state().seed for session in viewer.sessions.values()) == [0, 5]
+        one.wait(lambda: any(browser.state().seed == 5 for browser in viewer.browsers.values()))
+        assert sorted(browser.state().seed for browser in viewer.browsers.values()) == [0, 5]
         seen = one.pictures
         one.look(90)
         one.wait(lambda: one.pictures > seen)
 
 
 def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):
-    monkeypatch.setattr(viewer_module, "ANSWER_S", np.inf)
+    monkeypatch.setattr(browser_module, "ANSWER_S", np.inf)
     start = start_pose(model.generator.config.data)[:, 3].double().numpy()
 
     def sent(window):
@@ -110,10 +114,10 @@ def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_
     with Window(viewer.port) as window:
         window.look(45)
         window.wait(lambda: sent(window) == 1)
-        session = next(iter(viewer.sessions.values()))
-        session._reported = start  # the first report, read only when the start stood in its place
+        browser = next(iter(viewer.browsers.values()))
+        browser._reported = start  # the first report, read only when the start stood in its place
         viewer.wake.set()
-        window.wait(lambda: session._reported is None)
+        window.wait(lambda: browser._reported is None)
         window.look(45)
         window.wait(lambda: sent(window) == 2)
         window.look(90)  # by the person before it
@@ -125,8 +129,8 @@ def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_
 def test_a_closed_tab_is_forgotten(viewer):
     with opened(viewer) as other:
         with opened(viewer):
-            assert len(viewer.sessions) == 2
-        other.wait(lambda: len(viewer.sessions) == 1)
+            assert len(viewer.browsers) == 2
+        other.wait(lambda: len(viewer.browsers) == 1)
         seen = other.pictures
         other.look(45)
         other.wait(lambda: other.pictures > seen)
@@ -178,7 +182,7 @@ def test_an_error_is_told_in_the_browser(viewer, monkeypatch):
     def none_there(config):
         raise GrafError("photos: no such folder")
 
-    monkeypatch.setattr(viewer_module, "training_views", none_there)
+    monkeypatch.setattr(models_module, "training_views", none_there)
     with opened(viewer) as window:
         window.set("training cameras", True)
         window.wait(lambda: window.says("photos: no such folder"))
@@ -186,7 +190,7 @@ def test_an_error_is_told_in_the_browser(viewer, monkeypatch):
 
 def test_training_cameras_come_and_go(viewer, labels, monkeypatch):
     photograph = np.zeros((4, 4, 3), np.uint8)
-    monkeypatch.setattr(viewer_module, "training_views", lambda config: [(pose, photograph) for pose in labels.pose_c2w])
+    monkeypatch.setattr(models_module, "training_views", lambda config: [(pose, photograph) for pose in labels.pose_c2w])
     with opened(viewer) as window:
         window.set("training cameras", True)
         window.wait(lambda: window.says("/cameras/3"))

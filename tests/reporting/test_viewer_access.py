@@ -2,7 +2,7 @@
 
 import socket
 
-from graf.reporting.viewer_access import MOST_TOLD, Access
+from graf.reporting.viewer.access import MAX_LOGGED, Access
 
 import pytest
 
@@ -66,4 +66,4 @@ def test_the_log_tells_a_refusal_once_and_not_without_end(caplog):
     assert len(caplog.records) == 1
     for i in range(100):
         access.refusal([f"{i}.evil.example"], [])
-    assert len(caplog.records) == MOST_TOLD
+    assert len(caplog.records) == MAX_LOGGED

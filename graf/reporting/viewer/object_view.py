@@ -1,7 +1,8 @@
-"""What the viewer shows: the state of one browser's sliders and mouse -> a picture, and files of it. It needs no browser."""
+"""Pictures and files of a state of the viewer: an object, a camera and what to show. Needs no browser and no viser."""
 
 import copy
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ CAMERAS_SHOWN = 24  # more of them hide the object
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A generator after `step`, the file it was read from, and the folder for what people save of it."""
+    """A generator after `step` training steps, the checkpoint it was read from, and the folder for saved files."""
 
     checkpoint: Path
     generator: Generator
@@ -47,11 +48,11 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class ViewState:
-    """What one browser wants to see.
+    """What one browser shows.
 
-    The object: of `seed`, on the way to that of `to_seed` by the shares shape and appearance in [0, 1], truncated. Its picture:
-    of a kind of KINDS, and a second one `beside` it, from pose_c2w (3, 4); without one from the middle of the config's cameras.
-    within: cameras no higher or lower than training had them. aspect: width by height of the browser's window.
+    seed, to_seed: the object is interpolated from the first to the second, by the shares shape and appearance in [0, 1], and
+    truncated. kind: of KINDS; beside: a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's
+    cameras. within: keep the camera in the elevations of training. aspect: width / height of the browser's window.
     """
 
     seed: int = 0
@@ -67,7 +68,7 @@ class ViewState:
     aspect: float = 1.0
 
     def checked(self, n_classes: int = 1) -> "ViewState":
-        """The same with what no slider sends brought into its range: browsers can send anything."""
+        """The state with all values clamped to their ranges: browsers can send anything."""
         pose = self.pose_c2w
         usable = pose is not None and pose.shape == (3, 4) and bool(pose.isfinite().all())
         return ViewState(
@@ -86,12 +87,12 @@ class ViewState:
 
     @property
     def object_of(self) -> tuple:
-        """All that the object depends on."""
+        """All values that the object depends on."""
         return self.seed, self.to_seed, self.shape, self.appearance, self.truncation, self.class_index
 
 
 class ObjectView:
-    """Draws the states of one browser with a model. It remembers the object that it drew last, whose next view is cheaper."""
+    """Renders the states of one browser with a model. Caches the last object, whose next view is cheaper."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -107,11 +108,11 @@ class ObjectView:
         return state.truncation * mixed(*ends, state.shape, state.appearance, generator.config.z_dist)
 
     def pose(self, state: ViewState) -> Tensor:
-        """(3, 4) camera of the state's picture: as wanted, but at a distance from which the object can be seen and, where the
-        state is `within`, at an elevation of the config's range."""
+        """pose_c2w (3, 4) of the state's camera, moved to a distance from which the object can be seen and, where the state is
+        `within`, to an elevation of the config's range."""
         state, data = state.checked(), self.data
         if state.pose_c2w is None:
-            return middle_poses(torch.tensor(side_azimuth(data)), data)
+            return start_pose(data)
         pose = state.pose_c2w.float()
         distance, (nearest, farthest) = float(pose[:, 3].norm()), distances(data)
         azimuth_deg, v = azimuth_and_v(pose)
@@ -119,12 +120,14 @@ class ObjectView:
         if nearest <= distance <= farthest and low <= float(v) <= high:
             return pose
         if distance < 1e-6:  # in the middle of the object, where no direction is outwards
-            return middle_poses(torch.tensor(side_azimuth(data)), data)
+            return start_pose(data)
         return poses_at(azimuth_deg, v.clamp(low, high), _within(distance, nearest, farthest))
 
     def picture(self, state: ViewState, side: int) -> np.ndarray:
-        """The state's picture as the whole window (H, W, 3) uint8 shows it: a square of `side` pixels, or two side by side,
-        padded to its aspect. side: a multiple of ccsr.scale_factor."""
+        """The window's picture (H, W, 3) uint8: a square of `side` pixels, or two side by side, padded to the state's aspect.
+
+        side: a multiple of ccsr.scale_factor.
+        """
         state = state.checked(self.n_classes)
         squares = self.squares(state, self.pose(state)[None], side)
         aspect = state.aspect / len(squares)
@@ -140,9 +143,9 @@ class ObjectView:
         return {kind: picture(rendering, KINDS[kind], near, far) for kind in kinds}
 
     def surround(self, kind: str) -> np.ndarray:
-        """The colour (3,) uint8 around a square of that kind."""
-        of_colours = KINDS[kind] in ("rgb", "nerf")
-        return as_uint8(torch.tensor(self.data.background) * 2 - 1).numpy() if of_colours else np.zeros(3, np.uint8)
+        """Colour (3,) uint8 around a square of that kind: the background, black around depth and opacity."""
+        is_colour = KINDS[kind] in ("rgb", "nerf")
+        return as_uint8(torch.tensor(self.data.background) * 2 - 1).numpy() if is_colour else np.zeros(3, np.uint8)
 
     def mesh(self, state: ViewState, cells: int = MESH_CELLS) -> trimesh.Trimesh:
         """The surface of the state's object. Raises NoSurface where it has none."""
@@ -158,7 +161,7 @@ class ObjectView:
         return self._renderer[1]
 
     def caption(self, state: ViewState) -> str:
-        """Where the camera stands, and whether training had cameras there."""
+        """Azimuth and elevation of the camera, and whether training had cameras there."""
         azimuth, v = (float(value) for value in azimuth_and_v(self.pose(state)))
         left, right = 360 * self.data.umin, 360 * self.data.umax
         low, high, elevation = elevation_of_v(self.data.vmax), elevation_of_v(self.data.vmin), elevation_of_v(v)
@@ -169,28 +172,29 @@ class ObjectView:
         )
 
     def save_picture(self, state: ViewState, side: int) -> list[Path]:
-        """The state's squares beside each other as the next free picture_NNNN.png of the model's folder."""
+        """Write the state's squares beside each other as the next free picture_NNNN.png of the model's folder."""
         squares = self.squares(state, self.pose(state)[None], side)
-        (path,) = free_paths(self.model.out, "picture", (".png",))
+        path = free_path(self.model.out, "picture", (".png",)).with_suffix(".png")
         return [write_image(path, torch.cat([square[0] for square in squares.values()], dim=-1))]
 
     def save_video(self, state: ViewState, side: int) -> Iterator[float | list[Path]]:
-        """Once around the object, as the next free video_NNNN.mp4. Yields the share that is done after each frame, and at last
-        the file, so that others can be served meanwhile."""
+        """Write a turn around the object as the next free video_NNNN.mp4.
+
+        Yields the share that is done after each frame, so that others can be served meanwhile, and at last the file.
+        """
         frames = []
         for pose in rotation_poses(VIDEO_FRAMES, self.data):
             frames.append(torch.cat([square[0] for square in self.squares(state, pose[None], side).values()], dim=-1))
             yield len(frames) / VIDEO_FRAMES
-        (path,) = free_paths(self.model.out, "video", (".mp4",))
-        yield [write_video(path, torch.stack(frames))]
+        yield [write_video(free_path(self.model.out, "video", (".mp4",)).with_suffix(".mp4"), torch.stack(frames))]
 
     def save_mesh(self, state: ViewState) -> list[Path]:
-        """The object's surface as the next free mesh_NNNN.ply, .obj and .glb. Raises NoSurface."""
+        """Write the object's surface as the next free mesh_NNNN.ply, .obj and .glb. Raises NoSurface."""
         mesh = self.mesh(state)
-        return write_mesh(mesh, free_paths(self.model.out, "mesh", SUFFIXES)[0].with_suffix(""))
+        return write_mesh(mesh, free_path(self.model.out, "mesh", SUFFIXES))
 
     def save_latents(self, state: ViewState) -> list[Path]:
-        """The object's latents, class and camera as the next free latents_NNNN.json, with the checkpoint that they are of."""
+        """Write the object's latents, class and camera, with the checkpoint's name, as the next free latents_NNNN.json."""
         state = state.checked(self.n_classes)
         content = {
             "checkpoint": str(self.model.checkpoint),
@@ -199,32 +203,32 @@ class ObjectView:
             "latents": self.latents(state)[0].tolist(),
             "pose_c2w": self.pose(state).tolist(),
         }
-        (path,) = free_paths(self.model.out, "latents", (".json",))
+        path = free_path(self.model.out, "latents", (".json",)).with_suffix(".json")
         write_text(path, json.dumps(content, indent=1))
         return [path]
 
 
 def mixed(first: Tensor, second: Tensor, shape: float, appearance: float, config: LatentConfig) -> Tensor:
-    """Latents (1, Z) from the first to the second, the shape and the appearance code each by a share of its own in [0, 1]."""
+    """Latents (1, Z) between the first and the second; the shape and appearance codes have a share in [0, 1] each."""
     cut = config.dim - config.dim_appearance
     shapes, appearances = (blend(first, second, torch.tensor([[share]]), config) for share in (shape, appearance))
     return torch.cat([shapes[:, :cut], appearances[:, cut:]], dim=-1)
 
 
 def distances(data: DataConfig) -> tuple[float, float]:
-    """The nearest and the farthest place, in scene units from the origin, of a camera that sees the object: it is in front of
-    all that lies between near and far."""
+    """The nearest and farthest distance, in scene units from the origin, of a camera that has the whole object, all that lies
+    between near and far, in front of it."""
     farthest = data.radius[1]
     return min(1.05 * (farthest - data.near), data.radius[0]), 3 * farthest
 
 
 def freed(data: DataConfig) -> DataConfig:
-    """The config with near and far that move with a camera at any distance, as `depth_bounds` moves those of a range."""
+    """The config with a range of radii, for which `depth_bounds` moves near and far with the camera's distance."""
     return dataclasses.replace(data, radius=(min(0.999 * data.radius[1], data.radius[0]), data.radius[1]))
 
 
 def padded(square: np.ndarray, aspect: float, colour: np.ndarray) -> np.ndarray:
-    """A square (S, S, 3) uint8 in the middle of a pane of that aspect, width by height, in the colour (3,): (H, W, 3)."""
+    """A square (S, S, 3) uint8 in the middle of a pane (H, W, 3) of that colour (3,) and aspect, width / height."""
     side = len(square)
     height, width = round(side * max(1, 1 / aspect)), round(side * max(1, aspect))
     pane = np.empty((height, width, 3), np.uint8)
@@ -235,7 +239,7 @@ def padded(square: np.ndarray, aspect: float, colour: np.ndarray) -> np.ndarray:
 
 
 def vertical_fov(data: DataConfig, aspect: float) -> float:
-    """Radians that a window of that aspect, width by height, shows from top to bottom, with the picture's square in it."""
+    """Vertical field of view, in radians, of a window of that aspect, width / height, that holds the picture's square."""
     half = math.tan(math.radians(data.fov) / 2)
     if data.orthographic:  # the field of view that fits at the object's distance
         half = (data.far - data.near) / 2 / data.radius[1]
@@ -243,45 +247,47 @@ def vertical_fov(data: DataConfig, aspect: float) -> float:
 
 
 def sides(config: Config) -> tuple[int, ...]:
-    """Sides in pixels at which pictures are drawn, ascending: data.imsize halved and doubled, in multiples of CCSR's scale."""
+    """Sides in pixels of pictures, ascending: data.imsize halved and doubled, in multiples of CCSR's scale."""
     scale, size = config.rendered_scale, config.data.imsize
     return tuple(sorted({max(scale, round(size * factor / scale) * scale) for factor in (1 / 4, 1 / 2, 1, 2, 4, 8)}))
 
 
 def resting_side(choices: Sequence[int]) -> int:
-    """The smallest of the ascending choices with the pixels that a window can show, which is drawn where nothing moves."""
+    """Side of a picture at rest: the smallest of the ascending choices with all the pixels that a window can show."""
     return next((side for side in choices if side >= RESTING_PIXELS), choices[-1])
 
 
 def moving_side(choices: Sequence[int], still: int, seconds_per_pixel: float) -> int:
-    """The largest of the ascending choices, at most `still`, of which SMOOTH_FPS pictures are drawn in a second."""
+    """Side of a moving picture: the largest of the ascending choices, at most `still`, that reaches SMOOTH_FPS."""
     fitting = [side for side in choices if side <= still and side**2 * seconds_per_pixel * SMOOTH_FPS <= 1]
     return max(fitting, default=choices[0])
 
 
-def free_paths(folder: Path, stem: str, suffixes: Sequence[str]) -> list[Path]:
-    """folder/stem_NNNN with each of the suffixes, of the first number of which no such file is there."""
-    for number in range(1, 10000):
-        paths = [folder / f"{stem}_{number:04d}{suffix}" for suffix in suffixes]
-        if not any(path.exists() for path in paths):
-            return paths
-    raise GrafError(f"{folder}: 9999 files of {stem} are there already; move some away")
+def free_path(folder: Path, stem: str, suffixes: Sequence[str]) -> Path:
+    """folder/stem_NNNN, with the first number for which there is no file with any of the suffixes."""
+    paths = (folder / f"{stem}_{number:04d}" for number in itertools.count(1))
+    return next(path for path in paths if not any(path.with_suffix(suffix).exists() for suffix in suffixes))
 
 
 def training_views(config: Config, n: int = CAMERAS_SHOWN) -> list[tuple[Tensor, np.ndarray]]:
-    """pose_c2w (3, 4) and photograph (H, W, 3) uint8 of n training images, evenly chosen.
+    """pose_c2w (3, 4) and pixels (H, W, 3) uint8 of at most n training images, evenly chosen.
 
-    Raises DataError where the data set is not there, GrafError where its cameras are not known.
+    Raises DataError where the data set is missing, GrafError where its cameras are not known.
     """
     dataset = build_dataset(colours_only(config))
     if not dataset.posed:
-        raise GrafError("the training photographs have no known cameras, so there are none to show")
+        raise GrafError("the training images have no known cameras, so there are none to show")
     index = torch.linspace(0, len(dataset) - 1, min(n, len(dataset))).round().long().tolist()
     return [(dataset.labels.pose_c2w[i], dataset.read(i)[:3].movedim(0, -1).numpy()) for i in index]
 
 
+def start_pose(data: DataConfig) -> Tensor:
+    """pose_c2w (3, 4) that a browser starts with: the middle of the config's cameras."""
+    return middle_poses(torch.tensor(side_azimuth(data)), data)
+
+
 def turned(pose_c2w: Tensor, degrees: float) -> Tensor:
-    """A camera (3, 4) turned around the world's z axis, counter-clockwise seen from above."""
+    """pose_c2w (3, 4) turned about the world's z axis, counter-clockwise seen from above."""
     angle = math.radians(degrees)
     rotation = torch.eye(3)
     rotation[:2, :2] = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
@@ -289,7 +295,7 @@ def turned(pose_c2w: Tensor, degrees: float) -> Tensor:
 
 
 def _within(value: float, low: float, high: float, otherwise: float | None = None) -> float:
-    """The value clamped to low..high; `otherwise`, by default low, for one that is no finite number."""
+    """The value clamped to [low, high]; `otherwise`, by default low, if it is not a finite number."""
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return low if otherwise is None else otherwise
     return min(max(value, low), high)

@@ -1,9 +1,8 @@
-"""Which pages may drive the viewer: only its own, opened under a name of this machine.
+"""Checks which pages may use the viewer: only its own, opened under a name of this machine.
 
-A browser lets every page that it shows open a websocket to any address that it reaches, 127.0.0.1 too, and says only whose page
-it is: in the header Origin. The header Host is the name under which the page knows the server. A page that made its own name
-lead to this machine (DNS rebinding) is no foreign one by Origin, but has a Host that is not ours; an address in numbers cannot
-be made to lead elsewhere.
+Browsers let any page open a websocket to any address, 127.0.0.1 included, and only name the page in the header Origin. The
+header Host is the name under which the page knows the server. A page whose own name was pointed at this machine (DNS
+rebinding) has a matching Origin, but a Host that is not ours; a numeric address cannot be pointed elsewhere.
 """
 
 import ipaddress
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 log = logging.getLogger("graf")
 
 PORTS = {"http": 80, "https": 443}
-MOST_TOLD = 20  # refusals that the log tells: a page can try without end
+MAX_LOGGED = 20  # refusals: a page can try without end
 
 
 class Access:
@@ -26,16 +25,16 @@ class Access:
         self.host = host
         self._allowed = {name.lower() for name in allowed}
         self._names = {"localhost", socket.gethostname().lower(), host.lower(), *self._allowed}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def refusal(self, hosts: Sequence[str], origins: Sequence[str]) -> str:
-        """Why a request with these headers Host and Origin is refused; empty where it is not. The log tells it once.
+        """The reason to refuse a request with these headers Host and Origin, "" to allow it. Each reason is logged once.
 
         Programs other than browsers send no Origin, and could send any.
         """
         reason = self._reason(hosts, origins)
-        if reason and reason not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add(reason)
+        if reason and reason not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(reason)
             log.warning("%s", reason)
         return reason
 
@@ -57,7 +56,7 @@ class Access:
 
 
 def name_and_port(url: str) -> tuple[str, int | None]:
-    """Host name, in lower case, and port of an address such as http://127.0.0.1:8080; ("", None) of what is none."""
+    """Host name, in lower case, and port of an address such as http://127.0.0.1:8080; ("", None) if it is not one."""
     try:
         parts = urlsplit(url)
         return parts.hostname or "", parts.port or PORTS.get(parts.scheme)
@@ -66,7 +65,7 @@ def name_and_port(url: str) -> tuple[str, int | None]:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host name is an IP address in numbers."""
+    """Whether a host name is a numeric IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
