@@ -17,9 +17,8 @@ from graf.runtime.console import log, run_script
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import write_text
 from graf.runtime.interruption import Interruption
-from graf.runtime.launch import processes_of_run
 from graf.runtime.limits import available_cores
-from graf.runtime.processes import Processes
+from graf.runtime.processes import Processes, processes_of_run
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, in_own_process, timed_steps
 
@@ -101,7 +100,7 @@ def measure(config: Config, n_steps: int, device: torch.device, processes: Timed
         processes.barrier()
         processes.spent.clear()
         start = time.perf_counter()
-        processes.to_end(interruption)
+        processes.should_end(interruption)
         next(steps)
         seconds.append(time.perf_counter() - start)
         waited.append(sum(processes.spent))

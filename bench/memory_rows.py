@@ -25,8 +25,7 @@ from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
 from graf.models.projected import frozen_network
 from graf.models.projection import projection_operators
-from graf.runtime.cleanup import clean_up
-from graf.runtime.device import keep_freed_memory, peak_memory_bytes
+from graf.runtime.device import clean_up, keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
 from graf.training import learn
 from graf.training import state as training_state
@@ -153,7 +152,7 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
     while True:
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
-        own = labels[0][processes.rows]
+        own = labels[0][processes.rank_slice]
         for_d = discriminator_batch(state, images, own, labels[1])
         stats = discriminator_step(state, for_d) | generator_step(state, generator_batch(state, labels[2], images, own))
         processes.barrier()  # as a training step ends

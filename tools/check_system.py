@@ -24,10 +24,9 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
-from graf.runtime.cards import nvidia_driver, unusable_cards
 from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
 from graf.runtime.console import duration, log, run_script
-from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
+from graf.runtime.device import choose_device, keep_freed_memory, nvidia_driver, peak_memory_bytes, unusable_gpus
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, multiplies_bfloat16, why_not_float16
@@ -94,7 +93,7 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
         ("driver", driver_version()),
     ]
     rows += [(f"cuda:{i}", card(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
-    if why := unusable_cards():
+    if why := unusable_gpus():
         rows.append(("GPUs", why))
     return [
         *rows,

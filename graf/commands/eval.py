@@ -49,9 +49,8 @@ from graf.pose.accuracy import cameras_of, doubt, pose_accuracy
 from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
-from graf.runtime.cleanup import clean_up
 from graf.runtime.console import progress
-from graf.runtime.device import choose_device, keep_freed_memory
+from graf.runtime.device import choose_device, clean_up, keep_freed_memory
 from graf.runtime.files import file_sha256, make_writable_folder
 
 import torch

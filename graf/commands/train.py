@@ -30,10 +30,9 @@ from graf.runtime.console import duration
 from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import first_free, json_rows, not_worth_a_run, write_text
 from graf.runtime.interruption import Interruption
-from graf.runtime.launch import processes_of_run
 from graf.runtime.limits import GB
 from graf.runtime.precision import log_number_format
-from graf.runtime.processes import Processes
+from graf.runtime.processes import Processes, processes_of_run
 from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named, check_numbers
 from graf.training.logging import check_monitoring

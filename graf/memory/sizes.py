@@ -90,7 +90,7 @@ def cut(rows: slice, n: int) -> list[slice]:
 
 def smallest_of_all(sizes: StepSizes, processes: Processes) -> StepSizes:
     """The smallest starting sizes of all processes of a run: all use them, and shrink together."""
-    images, rays = processes.smallest((sizes.images, sizes.rays or math.inf))
+    images, rays = processes.minimum((sizes.images, sizes.rays or math.inf))
     return dataclasses.replace(sizes, images=images, rays=0 if rays == math.inf else rays)
 
 

@@ -2,13 +2,14 @@
 
 import gc
 import json
+import pickle
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from graf.runtime.files import write_text
+from graf.private_torch import allocations, record_allocations
+from graf.runtime.files import whole_file, write_text
 from graf.runtime.limits import MB
-from graf.runtime.private_torch import record_allocations, write_allocations
 
 import torch
 
@@ -92,6 +93,7 @@ def write_snapshot(folder: Path, step: int) -> Path:
         by_device[group.device] += size
     content = {"step": step, "tensor_bytes": by_device, "tensors": tensors, "types": dict(census.types.most_common(TOP))}
     write_text(path, json.dumps(content, indent=1))
-    if torch.cuda.is_initialized():
-        write_allocations(path.with_suffix(".pickle"))
+    if torch.cuda.is_initialized() and (found := allocations()) is not None:
+        with whole_file(path.with_suffix(".pickle")) as temporary, open(temporary, "wb") as file:
+            pickle.dump(found, file)
     return path

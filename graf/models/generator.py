@@ -15,9 +15,9 @@ from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import ConcatField, FilmField, recomputed
 from graf.models.triplane import TriplaneField
 from graf.pieces import rays_of_a_piece, render_images
+from graf.private_torch import shallow_copy
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
-from graf.runtime.private_torch import shallow_copy
 
 import torch
 from torch import Tensor, nn

@@ -14,7 +14,7 @@ from typing import Any
 from graf.camera import Labels
 from graf.config import NerfConfig
 from graf.models.generator import Generator, Rendering
-from graf.runtime.private_torch import shallow_copy
+from graf.private_torch import shallow_copy
 
 import torch
 from torch import Tensor, nn

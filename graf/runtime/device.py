@@ -1,14 +1,19 @@
-"""The device of a run, and how the CPU's allocator treats it."""
+"""The device of a run: choosing it, why PyTorch cannot use a GPU, and how its memory and the CPU's are kept or given back."""
 
 import contextlib
 import ctypes
+import dataclasses
+import gc
 import logging
+import os
+import signal
 import sys
 
 from graf.errors import GrafError
-from graf.runtime.cards import unusable_cards
 from graf.runtime.limits import process_bytes
+from graf.runtime.out_of_memory import first_line
 
+import pynvml
 import torch
 
 log = logging.getLogger("graf")
@@ -18,23 +23,23 @@ LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wi
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`. A card has its index, and becomes the current device.
+    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`. A GPU has its index, and becomes the current device.
 
-    `auto` warns where it takes the CPU beside a card that PyTorch cannot use. Raises GrafError for what this machine lacks.
+    `auto` warns where it takes the CPU beside a GPU that PyTorch cannot use. Raises GrafError for what this machine lacks.
     """
     if name == "auto" and not torch.cuda.is_available():
-        if why := unusable_cards():
+        if why := unusable_gpus():
             log.warning("%s. The CPU is taken; --device cpu does so without this warning", why)
         return torch.device("cpu")
     try:
         device = torch.device("cuda" if name == "auto" else name)
     except RuntimeError:
-        raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
     if device.type == "cpu":
         return device
-    if why := unusable_cards():
+    if why := unusable_gpus():
         raise GrafError(f"--device {name}: {why}; or take --device cpu")
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= n_devices:
@@ -44,16 +49,85 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver: its version, the highest version of CUDA that it supports, and the names of the GPUs."""
+
+    version: str
+    cuda: tuple[int, int]  # major and minor
+    gpus: tuple[str, ...]
+
+
+def nvidia_driver() -> Driver | None:
+    """The driver, by its library NVML; None where there is none, or none that answers."""
+    try:
+        pynvml.nvmlInit()
+        try:
+            cuda = pynvml.nvmlSystemGetCudaDriverVersion()  # such as 12020 for 12.2
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            gpus = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
+            return Driver(str(pynvml.nvmlSystemGetDriverVersion()), (cuda // 1000, cuda % 1000 // 10), gpus)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+
+
+def unusable_gpus() -> str:
+    """Why PyTorch can use none of the GPUs that the driver has here, and the cure; "" where there is no such GPU.
+
+    A driver for CUDA 12.2 runs PyTorch for any CUDA 12: within a major version newer libraries run on older drivers.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    hidden_by_user = not visible or visible.startswith("-")
+    if torch.cuda.is_available() or hidden_by_user or not (driver := nvidia_driver()) or not driver.gpus:
+        return ""
+    major, minor = driver.cuda
+    unusable = f"{', '.join(dict.fromkeys(driver.gpus))} cannot be used by PyTorch {torch.__version__}, which is built"
+    fits = f"install PyTorch for CUDA {major} (an index such as cu{major}x), whose address the selector on pytorch.org shows"
+    supports = f"driver {driver.version}, which supports CUDA up to {major}.{minor}"
+    if torch.version.cuda is None:
+        return f"{unusable} without CUDA; for {supports}, {fits}"
+    if int(torch.version.cuda.split(".")[0]) > major:
+        return f"{unusable} for CUDA {torch.version.cuda}, with {supports}; {fits}, or a newer driver"
+    try:
+        torch.cuda.init()
+        message = "no GPU is visible"
+    except (RuntimeError, AssertionError) as error:
+        message = first_line(error)
+    return f"{unusable} for CUDA {torch.version.cuda}, with {supports}: {message}"
+
+
 def keep_freed_memory() -> None:
     """Let glibc keep all but the largest freed blocks for the next step, which avoids page faults.
 
     A training step on the CPU is 1.5 times as fast with it (bench/benchmark.py speed prints it).
     """
-    call_glibc("mallopt", M_MMAP_THRESHOLD, LARGEST_KEPT)
-    call_glibc("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)
+    _call_glibc("mallopt", M_MMAP_THRESHOLD, LARGEST_KEPT)
+    _call_glibc("mallopt", M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def call_glibc(function: str, *numbers: int) -> None:
+def clean_up() -> None:
+    """Collect garbage, empty PyTorch's cache of the GPU, and hand glibc's free blocks back to the kernel.
+
+    The next steps have to allocate their memory again, which costs time: worth it after a phase of another size, not per step.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    _call_glibc("malloc_trim", 0)
+
+
+def clean_up_on_signal() -> None:
+    """Clean up on SIGUSR2, which tools/memory_leak_detector.py sends. Call it from the main thread; on Windows it does nothing.
+
+    Nothing is logged: the signal may come in the middle of a write to the log.
+    """
+    if hasattr(signal, "SIGUSR2"):
+        signal.signal(signal.SIGUSR2, lambda _number, _frame: clean_up())
+
+
+def _call_glibc(function: str, *numbers: int) -> None:
     """Call a function of glibc; does nothing on other systems and with another C library."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
@@ -61,7 +135,7 @@ def call_glibc(function: str, *numbers: int) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most that this process has held: allocated on a card, or resident in the host's memory."""
+    """The most that this process has held: allocated on a GPU, or resident in the host's memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     own = process_bytes("VmHWM")  # on Linux ru_maxrss survives exec, so it may be the peak of another program

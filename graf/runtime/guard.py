@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from graf.errors import CheckpointWriteError
-from graf.runtime.cleanup import clean_up
+from graf.runtime.device import clean_up
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
@@ -79,7 +79,7 @@ class Guard:
     def should_end(self) -> bool:
         """Whether the run is to end after this step; all processes get the same answer."""
         self.interruption.began |= self.run.step > self.first_step
-        return self.run.processes.to_end(self.interruption)
+        return self.run.processes.should_end(self.interruption)
 
     def optional(self, name: str, work: Callable[[], T], otherwise: T | None = None) -> T | None:
         """The work's result, in the first process, which alone does it. When memory runs out it is retried once and then

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from graf.config import TrainingConfig
-from graf.runtime.private_torch import ARM, multiplies_bfloat16_on_cpu
+from graf.private_torch import ARM, multiplies_bfloat16_on_cpu
 
 import torch
 from torch.nn import functional as F

@@ -1,29 +1,39 @@
-"""A training run in many processes, each with a card or a share of the cores, as torchrun or a batch system starts them.
+"""A training run in many processes (ranks), each with a GPU or a share of the cores, as torchrun or a batch system starts them.
 
-Each process computes its own rows of every batch; the gradients are all-reduced once per network and step, and everything else
-each process does as a run in one would. Before the processes exchange tensors or objects they all-reduce a status code, a small
-number on the CPU: 0, or that one of them ran out of memory, received a signal, or failed. So no process waits for one that is
-not coming: a process that fails takes part in the next all-reduce with FAILED, and the others end with it.
+Each rank computes its own images of every batch; the gradients are all-reduced once per network and step, and everything else
+each rank does as a run in one process would. Before ranks exchange tensors or objects they all-reduce a status code, a small
+number on the CPU: 0, or that one of them ran out of memory, received a signal, or failed. So no rank waits for one that is not
+coming: a rank that fails takes part in the next all-reduce with FAILED, and the others end with it.
 
-Tensors are summed in a group of their own, with a timeout of minutes, as all processes have just said that they come: where one
-is lost in between, the others end. Status codes may wait for hours, such as for the first process's FID.
+Tensors are summed in a group of their own, with a timeout of minutes, as all ranks have just said that they come: if one is
+lost in between, the others end. Status codes may wait for hours, such as for the first rank's FID.
 """
 
 import contextlib
 import dataclasses
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from itertools import islice
 from typing import TypeVar
 
 from graf.errors import ConfigError, GrafError
+from graf.runtime.device import choose_device, unusable_gpus
 from graf.runtime.interruption import SIGNALS, Interruption
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RAN_OUT = 500  # status of a process that ran out of memory where it cannot simply retry; signals are below it
-FAILED = 1000  # and above: status of a process that fails, the first process's being the largest
+log = logging.getLogger("graf")
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # of tensors; status codes go through the CPU and keep no GPU waiting
+TIMEOUT = timedelta(hours=2)  # longer than the first rank measures FID or makes toy cars, while the others wait
+TENSOR_TIMEOUT = timedelta(minutes=5)  # of an exchange that all ranks have agreed to
+INTERFACES = "with several networks GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface to take, such as eth0"
+RAN_OUT = 500  # status of a rank that ran out of memory where it cannot simply retry; signals are below it
+FAILED = 1000  # and above: status of a rank that fails, the first rank's being the largest
 T, U = TypeVar("T"), TypeVar("U")
 
 
@@ -35,13 +45,13 @@ class ConnectionLost(AnotherProcessFailed):
     """Another process was killed or hangs, or the network to it is gone: this process's message is the only one."""
 
 
-class OutOfMemoryElsewhere(MemoryError):
-    """Another process of the run ran out of memory."""
+class OtherRankOutOfMemory(MemoryError):
+    """Another rank of the run ran out of memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes of a run, of which this one is the `rank`-th of `world_size`. Without others nothing here waits.
+    """The processes of a run, of which this one has `rank` of `world_size`. In a run of one, nothing here waits.
 
     tensors: the group that tensors are summed in; None for the one that status codes and objects go through. status: holds the
     code that is exchanged, to the end: in torch 2.6 a thread of the connection that has its last reference, once an exchange
@@ -59,16 +69,16 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and talks to the user."""
+        """Whether this is the rank that writes files and logs."""
         return self.rank == 0
 
     @property
-    def rows(self) -> slice:
-        """This process's rows of a batch, as graf.data.loader deals them."""
+    def rank_slice(self) -> slice:
+        """This rank's images of a batch, as graf.data.loader deals them."""
         return slice(self.rank, None, self.world_size)
 
     def share_of(self, batch_size: int) -> int:
-        """Images of a batch for each process. Raises ConfigError where they cannot be dealt evenly."""
+        """Images of a batch per rank. Raises ConfigError where they cannot be dealt evenly."""
         if batch_size % self.world_size:
             raise ConfigError(
                 f"training.batch_size: {batch_size} images cannot be dealt evenly to {self.world_size} processes; set it to a "
@@ -77,15 +87,15 @@ class Processes:
         return batch_size // self.world_size
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process. Raises AnotherProcessFailed, as all that exchanges something does."""
+        """Whether the flag is set in any rank. Raises AnotherProcessFailed, as all that exchanges something does."""
         return self.all_reduce_status(int(flag)) > 0
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all ranks are here."""
         self.all_reduce_status(0)
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """The work's result; the other processes begin when the first one is done, and find what it left on the disk."""
+        """Return the work's result; the other ranks begin when the first one is done, and find what it left on the disk."""
         if not self.first:
             self.barrier()
         result = work()
@@ -94,11 +104,11 @@ class Processes:
         return result
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What `make` returns in the first process, which alone calls it, for all processes."""
+        """Return in all ranks what `make` returns in the first, which alone calls it."""
         return self._all_gather(make() if self.first else None)[0]
 
     def require_same(self, value: object, what: str) -> None:
-        """Raises GrafError in a process whose value is not the first one's."""
+        """Raises GrafError in a rank whose value is not the first one's."""
         if self.broadcast(lambda: value) != value:
             raise GrafError(
                 f"process {self.rank} of {self.world_size}: {what} differ from the first process's; start all processes on "
@@ -106,17 +116,17 @@ class Processes:
             )
 
     def all_reduce(self, buffer: Tensor) -> Tensor:
-        """The buffer, which now holds the sum over all processes; call `any` or `barrier` just before."""
+        """Sum the buffer over all ranks, in place, and return it; call `any` or `barrier` just before."""
         if not self.alone:
             with _connected():
                 dist.all_reduce(buffer, group=self.tensors)
         return buffer
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-        """The built-in map with the work dealt to all processes: the first is given all results, the others none.
+        """The built-in map with the work dealt to all ranks: the first is given all results, the others none.
 
-        All must have the same items. Where one stops early, such as the first by closing its iterator, so do the others; the
-        first then raises OutOfMemoryElsewhere, as its results are not all.
+        All must have the same items. If one stops early, such as the first by closing its iterator, so do the others; the
+        first then raises OtherRankOutOfMemory, as its results are not all.
         """
         if self.alone:
             yield from map(work, items)
@@ -127,21 +137,21 @@ class Processes:
                 result = work(some[self.rank]) if self.rank < len(some) else None
                 if self.any(False):
                     if self.first:
-                        raise OutOfMemoryElsewhere("in another process")
+                        raise OtherRankOutOfMemory("in another process")
                     return
                 results: list | None = [None] * self.world_size if self.first else None
                 with _connected():
                     dist.gather_object(result, results)
                 yield from (results or [])[: len(some)]
-        except (AnotherProcessFailed, OutOfMemoryElsewhere):
+        except (AnotherProcessFailed, OtherRankOutOfMemory):
             raise
         except (Exception, GeneratorExit):
             self.any(True)
             raise
         self.any(False)
 
-    def to_end(self, interruption: Interruption) -> bool:
-        """Whether the run is to end after this step: where any process has had a signal, or the first one's time is up."""
+    def should_end(self, interruption: Interruption) -> bool:
+        """Whether the run is to end after this step: if any rank has had a signal, or the first one's time is up."""
         if self.alone:
             return interruption.requested
         time_is_up = self.first and interruption.requested
@@ -150,23 +160,23 @@ class Processes:
             interruption.signal = signal
         return signal > 0
 
-    def smallest(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """The smallest tuple of numbers that any process has."""
+    def minimum(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """The smallest tuple of numbers that any rank has."""
         return min(self._all_gather(numbers))
 
     def all_reduce_status(self, status: int) -> int:
-        """The largest status code of all processes. Raises AnotherProcessFailed or OutOfMemoryElsewhere where that is one's."""
+        """The largest status code of all ranks. Raises AnotherProcessFailed or OtherRankOutOfMemory where that is one's."""
         if self.alone:
             return status
         largest = self._largest(status)
         if largest >= FAILED:
             raise AnotherProcessFailed("another process of the run failed, and says why")
         if largest >= RAN_OUT:
-            raise OutOfMemoryElsewhere("in another process")
+            raise OtherRankOutOfMemory("in another process")
         return largest
 
     def report_failure(self) -> bool:
-        """Tell the other processes that this one fails. Returns whether it is the first one to, whose message is shown."""
+        """Tell the other ranks that this one fails. Returns whether it is the first one to, whose message is shown."""
         status = FAILED + self.world_size - self.rank
         try:
             return self._largest(status) == status
@@ -180,7 +190,7 @@ class Processes:
         return int(self.status)
 
     def _all_gather(self, value: T) -> list[T]:
-        """The small values of all processes, by their rank."""
+        """The small values of all ranks."""
         if self.alone:
             return [value]
         self.barrier()
@@ -198,5 +208,126 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).splitlines()[0].split("] ", 1)[-1].split(". ")[0]  # without the library's file, line and greetings
-        raise ConnectionLost(f"another process of the run is gone or hangs, or the network to it ({said})") from None
+        reason = str(error).splitlines()[0].split("] ", 1)[-1].split(". ")[0]  # without the library's file, line and greetings
+        raise ConnectionLost(f"another process of the run is gone or hangs, or the network to it ({reason})") from None
+
+
+@contextlib.contextmanager
+def processes_of_run(device_name: str) -> Iterator[tuple[Processes, torch.device]]:
+    """The processes that torchrun's environment variables describe, and the device of this one; ALONE without the variables.
+
+    Inside this context only the first rank logs. If one fails all end: one of those that failed raises its error, the others
+    exit with status 1, and without a message unless one was killed or hangs. Raises GrafError where the variables or the device
+    do not fit, or ranks have GPUs of different models.
+    """
+    rank, world_size, local_rank = (_variable(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if world_size == 1 or "RANK" not in os.environ:
+        yield ALONE, choose_device(device_name)
+        return
+    processes, level = Processes(rank, world_size), log.level
+    if not processes.first:
+        log.setLevel(logging.ERROR)
+    try:
+        _connect()
+        with _ending_together(processes):
+            device = _own_device(device_name, local_rank)
+            require_one_model(processes, device)
+            processes = dataclasses.replace(processes, tensors=tensor_group(device))
+            yield processes, device
+    finally:
+        log.setLevel(level)
+        if dist.is_initialized():
+            disconnect()
+
+
+def require_one_model(processes: Processes, device: torch.device) -> None:
+    """Raises GrafError where ranks have GPUs of different models, or only some have one.
+
+    Such a run is as slow as its slowest GPU, and some of its ranks may train in bfloat16 and others in float16.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
+    first = processes.broadcast(lambda: name)
+    if name != first:
+        if device.type == "cpu" and (why := unusable_gpus()):
+            name += f" ({why})"
+        raise GrafError(
+            f"process {processes.rank} of {processes.world_size} has {name}, the first one {first}; a run needs GPUs of one "
+            "model: choose them with CUDA_VISIBLE_DEVICES, start the run on other machines, or add --device cpu"
+        )
+    processes.barrier()  # nobody connects while another process is refused
+
+
+def tensor_group(device: torch.device) -> dist.ProcessGroup:
+    """The group that tensors on the device are summed in, with its connections made. Raises GrafError where that fails.
+
+    An exchange in it that takes longer than TENSOR_TIMEOUT is an error of the process that waits.
+    """
+    os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # or a thread of NCCL's group aborts the process instead
+    try:
+        group = dist.new_group(timeout=TENSOR_TIMEOUT, backend=BACKENDS[device.type])
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
+    except (RuntimeError, ValueError) as error:
+        raise GrafError(f"the run's processes cannot exchange tensors ({str(error).splitlines()[0]}); {INTERFACES}") from None
+    return group
+
+
+def disconnect() -> None:
+    """Destroy the process group and wait for its threads; that another process is gone is no error any more.
+
+    A thread that still releases a message while Python shuts down would end this process by SIGABRT, whatever its own exit
+    status.
+    """
+    try:
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        log.debug("destroying the process group: %s", error)
+
+
+@contextlib.contextmanager
+def _ending_together(processes: Processes) -> Iterator[None]:
+    try:
+        yield
+        processes.barrier()  # a launcher ends all processes when the first has left
+    except AnotherProcessFailed as error:
+        level = logging.ERROR if isinstance(error, ConnectionLost) else logging.WARNING
+        log.log(level, "process %d of %d ends: %s", processes.rank, processes.world_size, error)
+        raise SystemExit(1) from None
+    except Exception:
+        if not processes.report_failure():
+            raise SystemExit(1) from None
+        raise
+
+
+def _variable(name: str) -> int:
+    value = os.environ.get(name, "1" if name == "WORLD_SIZE" else "0")
+    if not value.isdecimal():
+        raise GrafError(f"environment variable {name}: expected a number, found {value!r}; torchrun sets it")
+    return int(value)
+
+
+def _own_device(name: str, local_rank: int) -> torch.device:
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        n_gpus = torch.cuda.device_count()
+        if local_rank >= n_gpus:
+            raise GrafError(
+                f"LOCAL_RANK {local_rank}: this machine has {n_gpus} CUDA device(s); start at most so many processes on it, "
+                "or add --device cpu"
+            )
+        return choose_device(f"cuda:{local_rank}")
+    device = choose_device(name)
+    if device.type == "cuda":
+        raise GrafError(f"--device {name}: every process takes a GPU of its own; name cuda or auto")
+    return device
+
+
+def _connect() -> None:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise GrafError(f"environment variable {missing[0]}: not set, but WORLD_SIZE is; start the run with torchrun")
+    try:
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise GrafError(
+            f"the run's processes cannot be reached at {where} ({str(error).splitlines()[0]}); {INTERFACES}"
+        ) from None

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from graf.runtime.cleanup import clean_up
+from graf.runtime.device import clean_up
 from graf.runtime.out_of_memory import OutOfMemory, first_line, is_out_of_memory
-from graf.runtime.processes import ALONE, RAN_OUT, OutOfMemoryElsewhere, Processes
+from graf.runtime.processes import ALONE, RAN_OUT, OtherRankOutOfMemory, Processes
 
 log = logging.getLogger("graf")
 
@@ -34,12 +34,12 @@ def attempt(processes: Processes = ALONE, even_smallest: bool = False) -> Iterat
     try:
         yield outcome
         processes.barrier()
-    except OutOfMemoryElsewhere as error:  # all know
+    except OtherRankOutOfMemory as error:  # all know
         outcome.ran_out = first_line(error)
     except Exception as error:
         if not is_out_of_memory(error) or (isinstance(error, OutOfMemory) and not even_smallest):
             raise
-        with contextlib.suppress(OutOfMemoryElsewhere):
+        with contextlib.suppress(OtherRankOutOfMemory):
             processes.all_reduce_status(RAN_OUT)
         outcome.ran_out = first_line(error)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save_newest
 from graf.errors import CheckpointError, GrafError
 from graf.rng import seeded_rng
-from graf.runtime.cleanup import clean_up
+from graf.runtime.device import clean_up
 from graf.training.state import RunState, restore
 
 import torch

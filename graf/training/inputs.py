@@ -74,7 +74,7 @@ def discriminator_batch(state: TrainState, images: Tensor, labels: Labels, fake_
     In a run of N processes each brings its own B images and the fake_labels of all N * B, in the order of their rows. The
     relativistic loss takes those of the real images instead.
     """
-    mine = state.processes.rows
+    mine = state.processes.rank_slice
     real, fake = sample_inputs(state, fake_labels, rendered=False)[mine], sample_inputs(state, fake_labels)[mine]
     real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
     return Batch(paired(state, fake, labels), images, labels, real)
@@ -85,7 +85,7 @@ def generator_batch(
 ) -> Batch:
     """Fakes of fake_labels, those of all processes, and this process's real images, for CCSR to restore and for losses that
     compare fakes with them."""
-    fake = sample_inputs(state, fake_labels)[state.processes.rows]
+    fake = sample_inputs(state, fake_labels)[state.processes.rank_slice]
     return Batch(fake) if images is None else Batch(paired(state, fake, labels), images, labels)
 
 

@@ -18,8 +18,8 @@ from graf.data import Views, build_loader
 from graf.memory.budget import watched_budgets
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
-from graf.runtime.cleanup import clean_up, install_signal_handler
 from graf.runtime.console import progress
+from graf.runtime.device import clean_up, clean_up_on_signal
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
@@ -59,7 +59,7 @@ def running(
     memory_snapshot: write what memory holds beside each checkpoint. shown: scalars beside the progress bar. Raises OutOfMemory
     where memory ran out and nothing can be made smaller.
     """
-    install_signal_handler()
+    clean_up_on_signal()
     state.require_same_everywhere()
     session, config, first = Session(state, interruption, memory_snapshot, shown), state.config, state.processes.first
     with (

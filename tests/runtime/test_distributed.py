@@ -21,7 +21,7 @@ from graf.data.toy_cars import ToyCars
 from graf.errors import ConfigError, DataError, GrafError
 from graf.memory.sizes import StepSizes, smallest_of_all
 from graf.pictures.sampling import fresh_samples
-from graf.runtime import launch
+from graf.runtime import processes as ranks
 from graf.runtime.interruption import Interruption
 from graf.runtime.processes import ALONE, Processes
 from graf.runtime.retry import attempt, retry_smaller
@@ -132,13 +132,13 @@ def in_two_processes(rank, folder):
     with Interruption() as interruption:
         if rank == 1:
             signal.raise_signal(signal.SIGTERM)
-        found["to end"] = processes.to_end(interruption), interruption.exit_status
+        found["to end"] = processes.should_end(interruption), interruption.exit_status
     try:
         processes.require_same(rank, "ranks")
     except GrafError as error:
         found["not the same"] = str(error)
     found["other cards"] = started_on_other_devices(processes, ("cuda:0", "cuda:1"))
-    launch.unusable_cards = lambda: "NVIDIA 1 cannot be used"
+    ranks.unusable_gpus = lambda: "NVIDIA 1 cannot be used"
     found["one card"] = started_on_other_devices(processes, ("cuda:0", "cpu"))
     torch.save(found, f"{folder}/found_{rank}.pt")
     fail_alone(processes, folder)
@@ -205,7 +205,7 @@ def ended_by_a_photograph(rank, processes, folder):
     dataset.read = read_but_one
     state.config.run_dir.mkdir(parents=True, exist_ok=True)
     try:
-        with launch._ending_together(processes):
+        with ranks._ending_together(processes):
             train(state, dataset, Interruption())
     except (GrafError, SystemExit) as error:
         return str(error)
@@ -231,8 +231,8 @@ def started_on_other_devices(processes, devices):
     """How each process ends, or what it says, where processes have these devices, cards a model of their own."""
     torch.cuda.get_device_name = lambda device: f"NVIDIA {device.index}"
     try:
-        with launch._ending_together(processes):
-            launch.require_one_model(processes, torch.device(devices[processes.rank]))
+        with ranks._ending_together(processes):
+            ranks.require_one_model(processes, torch.device(devices[processes.rank]))
     except GrafError as error:
         return str(error)
     except SystemExit as ended:
@@ -243,7 +243,7 @@ def fail_alone(processes, folder):
     """The second process fails; the first, which would wait for it, ends, too."""
     status, said = 0, ""
     try:
-        with launch._ending_together(processes):
+        with ranks._ending_together(processes):
             if processes.rank == 1:
                 raise GrafError("data/left.png: cannot be read")
             processes.barrier()
@@ -252,7 +252,7 @@ def fail_alone(processes, folder):
         status, said = error.exit_status, str(error)
     except SystemExit as error:
         status = error.code
-    launch.disconnect()
+    ranks.disconnect()
     torch.save((status, said, names_of_threads()), f"{folder}/end_{processes.rank}.pt")
     sys.exit(status)
 
@@ -268,10 +268,10 @@ def lose_the_second(rank, folder, loss, device_name, port):
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    launch.TENSOR_TIMEOUT = timedelta(seconds=6)
+    ranks.TENSOR_TIMEOUT = timedelta(seconds=6)
     log = logging.getLogger("graf")
     log.addHandler(logging.FileHandler(f"{folder}/said_{rank}.txt"))
-    with launch.processes_of_run(device_name) as (processes, device):
+    with ranks.processes_of_run(device_name) as (processes, device):
         state, dataset = build((*LOST, f"training.outdir={folder}"), processes, device)
         state.config.run_dir.mkdir(exist_ok=True)
         exchange = Processes.all_reduce
@@ -492,7 +492,7 @@ def test_a_connection_that_is_broken_hides_no_error(monkeypatch):
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(dist, "destroy_process_group", broken)
-    launch.disconnect()
+    ranks.disconnect()
 
 
 def test_a_batch_that_cannot_be_dealt_evenly_is_refused():
@@ -503,7 +503,7 @@ def test_a_batch_that_cannot_be_dealt_evenly_is_refused():
 
 def test_the_shares_of_all_processes_are_the_batch():
     batch = torch.arange(12)
-    shares = [batch[Processes(rank, 4).rows] for rank in range(4)]
+    shares = [batch[Processes(rank, 4).rank_slice] for rank in range(4)]
     assert sorted(torch.cat(shares).tolist()) == batch.tolist()
     assert shares[1].tolist() == [1, 5, 9]
 
@@ -511,7 +511,7 @@ def test_the_shares_of_all_processes_are_the_batch():
 def test_without_torchrun_there_are_no_other_processes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # some containers set it for purposes of their own
     monkeypatch.delenv("RANK", raising=False)
-    with launch.processes_of_run("cpu") as (processes, device):
+    with ranks.processes_of_run("cpu") as (processes, device):
         assert processes == ALONE and device == torch.device("cpu")
         assert not dist.is_initialized()
 
@@ -527,7 +527,7 @@ def test_variables_that_do_not_fit_are_named(monkeypatch, variables, said):
     complete = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
     for name, value in (complete | variables).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(GrafError, match=said), launch.processes_of_run("cpu"):
+    with pytest.raises(GrafError, match=said), ranks.processes_of_run("cpu"):
         pass
 
 
@@ -540,7 +540,7 @@ def test_tensors_have_a_group_of_their_own_whose_timeout_is_an_error(monkeypatch
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", named or "")
     if named is None:
         monkeypatch.delenv("TORCH_NCCL_BLOCKING_WAIT")
-    assert launch.tensor_group(torch.device("cuda", 0)) == launch.tensor_group(CPU) == "the group"
+    assert ranks.tensor_group(torch.device("cuda", 0)) == ranks.tensor_group(CPU) == "the group"
     assert made == [{"timeout": timedelta(minutes=5), "backend": backend} for backend in ("nccl", "gloo")]
     assert summed == ["the group"] * 2
     assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == waits
@@ -555,23 +555,23 @@ def test_a_network_that_does_not_lead_to_the_others_is_named(monkeypatch):
 
     monkeypatch.setattr(dist, "new_group", unreachable)
     with pytest.raises(GrafError, match=r"cannot exchange tensors \(Connection refused\); .*GLOO_SOCKET_IFNAME"):
-        launch.tensor_group(CPU)
+        ranks.tensor_group(CPU)
 
 
 def test_every_process_takes_its_own_card(cards):
     calls = cards("NVIDIA A", "NVIDIA A")
     for name in ("auto", "cuda"):
-        assert launch._own_device(name, 1) == torch.device("cuda", 1)
+        assert ranks._own_device(name, 1) == torch.device("cuda", 1)
         assert calls == [("setDevice", 1)]  # and no other card has been touched
         calls.clear()
-    assert launch._own_device("cpu", 1) == torch.device("cpu")
+    assert ranks._own_device("cpu", 1) == torch.device("cpu")
     with pytest.raises(GrafError, match="LOCAL_RANK 2: this machine has 2 CUDA device"):
-        launch._own_device("cuda", 2)
-    with pytest.raises(GrafError, match="--device cuda:1: every process takes a card of its own"):
-        launch._own_device("cuda:1", 0)
+        ranks._own_device("cuda", 2)
+    with pytest.raises(GrafError, match="--device cuda:1: every process takes a GPU of its own"):
+        ranks._own_device("cuda:1", 0)
 
 
 def test_processes_on_cards_that_pytorch_cannot_use_are_told_why(driver):
     driver("NVIDIA A", "NVIDIA A")
     with pytest.raises(GrafError, match="--device cuda: NVIDIA A cannot be used by PyTorch"):
-        launch._own_device("cuda", 1)
+        ranks._own_device("cuda", 1)

@@ -4,11 +4,12 @@ import logging
 import math
 import platform
 
+from graf import private_torch
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.config import CONFIG_DIR, load_config, override
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import starting_sizes
-from graf.runtime import precision, private_torch
+from graf.runtime import precision
 from graf.runtime.limits import GB
 from graf.runtime.precision import LARGEST_ERROR, AmpSettings, float16_error, log_number_format, multiplies_bfloat16
 from graf.training.samples import write_samples

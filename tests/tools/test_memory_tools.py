@@ -19,7 +19,7 @@ from graf.memory.leaks import LeakReport
 from graf.memory.sizes import starting_sizes
 from graf.memory.snapshot import record_history, take_census, write_snapshot
 from graf.memory.watch import NewRows, ProcessWatch, WatchSettings, request_clean_up, watch_command, watch_pid
-from graf.runtime.cleanup import clean_up, install_signal_handler
+from graf.runtime.device import clean_up, clean_up_on_signal
 from graf.runtime.limits import GB, MB
 
 import psutil
@@ -100,7 +100,7 @@ def test_for_snapshots_of_a_card_its_history_is_asked_for_before_anything_is_bui
 
     calls = []
 
-    def build(_config, _cache):
+    def build(*_):
         calls.append("data")
         raise GrafError("that suffices")
 
@@ -129,7 +129,7 @@ def test_cleaning_up_collects_garbage(garbage):
 
 def test_the_signal_cleans_up(garbage):
     before = signal.getsignal(signal.SIGUSR2)
-    install_signal_handler()
+    clean_up_on_signal()
     try:
         os.kill(os.getpid(), signal.SIGUSR2)
         assert garbage() is None

@@ -1,11 +1,11 @@
-"""What this package uses of PyTorch's private functions: each behind a name of ours, and nowhere else.
+"""PyTorch's private functions, each behind a name of ours; the package uses them nowhere else.
 
 ours                       theirs                                             where it is missing
 multiplies_bfloat16_on_cpu torch.cpu._is_avx512_bf16_supported,               mixed precision on a CPU is float32
                            torch.cpu._is_amx_tile_supported (before 2.14),
                            torch.ops.mkldnn._is_mkldnn_bf16_supported (ARM)
 record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
-write_allocations          torch.cuda.memory._dump_snapshot                   snapshots are without the GPU's
+allocations                torch.cuda.memory._snapshot                        snapshots are without the GPU's
 shallow_copy               torch.nn.Module._modules, _parameters              AttributeError: no way around them
 """
 
@@ -13,10 +13,8 @@ import copy
 import logging
 import platform
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
-
-from graf.runtime.files import whole_file
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +50,10 @@ def record_allocations(device: torch.device, n: int) -> None:
         record(max_entries=n, device=device)
 
 
-def write_allocations(path: Path) -> None:
-    """Write PyTorch's own snapshot of the GPU's memory, as a whole file."""
-    if dump := _of_cuda_memory("_dump_snapshot"):
-        with whole_file(path) as temporary:
-            dump(str(temporary))
+def allocations() -> Any:
+    """PyTorch's own snapshot of the GPU's memory, to be pickled; None where this version has none."""
+    snapshot = _of_cuda_memory("_snapshot")
+    return snapshot and snapshot()
 
 
 def _of_cuda_memory(name: str) -> Callable | None:
