@@ -13,17 +13,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
-UNREAD_EXTENSIONS = (  # images in formats that are not read: counted in a warning
+UNREAD_EXTENSIONS = (  # other images, counted in a warning
     *(".heic", ".heif", ".avif", ".gif", ".jfif", ".jp2", ".jxl", ".psd", ".exr", ".hdr", ".tga", ".svg"),
-    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # raw files of cameras
+    *(".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".pef", ".srw"),  # camera raw files
 )
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # those of EXTENSIONS
-OPENED = (*FORMATS, "GIF")  # whatever the extension says; EPS would be run as a program
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
+OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: judge to compare silhouettes by; cut its object out, or set data.alpha: ignore"
-MOST_PIXELS = 2**26  # 64 megapixels, of which each takes up to 40 bytes while an image is decoded
+MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
 
-Taken = TypeVar("Taken")
+T = TypeVar("T")
 
 
 def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
@@ -31,34 +31,33 @@ def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
 
     With data.alpha: judge its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
-    image, alpha = open_photograph(file, data)
+    image, alpha = open_with_alpha(file, data)
     return squared(image, alpha if data.alpha == "judge" else None, data)
 
 
 def squared(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
-    """What `open_photograph` returns as `read_image` does; (4, imsize, imsize) where there is an opacity."""
+    """An RGB image as (3, imsize, imsize) uint8, cropped and resized; with an opacity as the fourth channel."""
     parts = [image] if alpha is None else [image, alpha]
     return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)
 
 
 def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
-    """The file's opacity as (imsize, imsize) uint8, cropped and resized as `read_image` does; None for an image without
+    """The file's opacity as (imsize, imsize) uint8, cropped and resized as by `read_image`; None for an image without
     transparency. Raises ValueError as `read_image` does."""
-    alpha = _opened(file, data.on_bad_file == "error", _alpha_channel)
+    alpha = _open(file, data.on_bad_file == "error", _alpha_channel)
     return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data)))
 
 
-def open_photograph(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Image, Image.Image | None]:
-    """The whole file as `open_rgb` has it, and its opacity (8 bits): None with data.alpha: ignore, or without transparency.
+def open_with_alpha(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Image, Image.Image | None]:
+    """The whole file as from `open_rgb`, and its opacity (8 bits): None with data.alpha: ignore, or without transparency.
 
     Raises ValueError as `read_image` does.
     """
 
-    def taken(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
-        alpha = None if data.alpha == "ignore" else _alpha_channel(image)
-        return _on_background(_eight_bits(image), data.background), alpha
+    def rgb_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+        return _on_background(image, data.background), None if data.alpha == "ignore" else _alpha_channel(image)
 
-    image, alpha = _opened(file, data.on_bad_file == "error", taken)
+    image, alpha = _open(file, data.on_bad_file == "error", rgb_and_alpha)
     if alpha is None and data.alpha == "judge":
         raise ValueError(NO_ALPHA)
     return image, alpha
@@ -67,13 +66,13 @@ def open_photograph(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Im
 def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:
     """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does.
 
-    Raises MemoryError where memory runs out, which is not the file's fault. can_skip: data.on_bad_file is advised.
+    Raises MemoryError where memory runs out, which is not the file's fault. can_skip: advise data.on_bad_file: skip.
     """
-    return _opened(file, can_skip, lambda image: _on_background(_eight_bits(image), background))
+    return _open(file, can_skip, lambda image: _on_background(image, background))
 
 
-def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Image], Taken]) -> Taken:
-    """What is taken of a file's decoded, upright image; errors as of `open_rgb`."""
+def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Image], T]) -> T:
+    """`convert` of a file's decoded, upright image. Raises as `open_rgb` does."""
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
@@ -81,10 +80,10 @@ def _opened(file: str | os.PathLike, can_skip: bool, taken: Callable[[Image.Imag
         with Image.open(file, formats=OPENED) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
-            return taken(ImageOps.exif_transpose(image))
+            return convert(ImageOps.exif_transpose(image))
     except MemoryError:
         raise
-    except Exception as error:  # Pillow's decoders tell a damaged file by errors of many kinds, struct.error among them
+    except Exception as error:  # Pillow raises errors of many kinds for a damaged file, struct.error among them
         reason = NO_IMAGE if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); {cure}") from error
 
@@ -106,20 +105,16 @@ def _square(image: Image.Image, data: DataConfig) -> Image.Image:
 
 
 def _alpha_channel(image: Image.Image) -> Image.Image | None:
-    if image.mode.startswith("I") or not image.has_transparency_data:  # 16 bits are read without transparency
-        return None
-    return image.convert("RGBA").getchannel("A")
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers, whose range is not known; save it with 8 or 16 bits")
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.asarray(image, dtype=np.float32) / 257).round().clip(0, 255).astype(np.uint8))
+    has_alpha = image.has_transparency_data and not image.mode.startswith("I")  # 16 bits are read without transparency
+    return image.convert("RGBA").getchannel("A") if has_alpha else None
 
 
 def _on_background(image: Image.Image, background: tuple[float, float, float]) -> Image.Image:
+    """An 8-bit RGB image, composited over the background where it has transparency."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range is not known; save it with 8 or 16 bits")
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image, dtype=np.float32) / 257).round().clip(0, 255).astype(np.uint8))
     if not image.has_transparency_data:
         return image.convert("RGB")
     rgba = np.asarray(image.convert("RGBA"), dtype=np.float32)  # (H, W, 4), straight alpha

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoded import OPAQUE, Decoded
-from graf.data.decoding import open_photograph, square_side, squared
-from graf.data.folders import Fault, Item, v_cure
+from graf.data.decoding import open_with_alpha, square_side, squared
+from graf.data.folders import Fault, Folder, Item, elevation_prefixes, v_cure
+from graf.data.image_cache import OPAQUE, ImageCache
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -26,13 +26,14 @@ FILES_SHOWN_PER_PROBLEM = 3
 log = logging.getLogger("graf")
 
 
-def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
+def report_elevations(folders: Sequence[Folder], v: tuple[float, ...]) -> None:
     """Log the polar position given to each elevation of the file names, and warn where data.v has further values."""
+    prefixes = elevation_prefixes(folders)
     pairs = ", ".join(f"{prefix:g} -> v {value:g}" for prefix, value in zip(prefixes, v, strict=False))
     log.info("cameras from file names, elevations: %s; if the names are no angles, set data.labels: none", pairs)
     if len(prefixes) < len(v):  # more are faults of those images
         log.warning(
-            "the names tell %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
+            "the names have %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
             *(len(prefixes), len(v), pairs, v_cure(v, len(prefixes))),
         )
 
@@ -40,7 +41,7 @@ def tell_elevations(prefixes: list[float], v: tuple[float, ...]) -> None:
 def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = True) -> list[Fault]:
     """Faults between the config and a set of n_images, which has cameras or not.
 
-    uses_radius: the cameras stand at data.radius, rather than where a file says.
+    uses_radius: the cameras are at data.radius, rather than where a file says.
     """
     data, batch_size, faults = config.data, config.training.batch_size, []
     if 0 < n_images < batch_size:
@@ -48,7 +49,7 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
         faults.append(Fault("data", f"{n_images} images are fewer than a batch of {batch_size}; {cure}"))
     if data.hflip and posed:
         cure = "set data.hflip: false, or data.labels: none to train without cameras"
-        faults.append(Fault("data.hflip", f"a mirrored photograph would need a mirrored camera; {cure}"))
+        faults.append(Fault("data.hflip", f"a mirrored image would need a mirrored camera; {cure}"))
     if uses_radius and not data.near <= data.radius[1] <= data.far:
         margin = min((data.far - data.near) / 2, 0.9 * data.radius[1])
         near, far = data.radius[1] - margin, data.radius[1] + margin
@@ -58,8 +59,8 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 
 class CheckedImage(NamedTuple):
-    """An image file, the side in pixels of its centre square, its fault, None where it is valid, and whether any of its pixels
-    is transparent (not looked for with data.alpha: ignore)."""
+    """An image file, the side in pixels of its centre square, its fault if any, and whether any of its pixels is transparent
+    (not looked at with data.alpha: ignore)."""
 
     item: Item
     side: int
@@ -67,49 +68,48 @@ class CheckedImage(NamedTuple):
     transparent: bool = False
 
 
-def check_images(items: list[Item], data: DataConfig, decoded: Decoded | None = None) -> list[CheckedImage]:
-    """The files themselves, decoded to their end, on all cores; `decoded` keeps each by its number among the items."""
-    keep = decoded.keep if decoded and not decoded.filled else None
+def check_images(items: list[Item], data: DataConfig, cache: ImageCache | None = None) -> list[CheckedImage]:
+    """Decode all files completely, on all cores, into `cache` unless it is filled already."""
+    put = cache.put if cache and not cache.filled else None
 
     def check(index: int) -> CheckedImage:
-        return check_image(items[index], data, keep and functools.partial(keep, index))
+        return check_image(items[index], data, put and functools.partial(put, index))
 
     checked = map_in_threads(check, range(len(items)), available_cores())
     return list(progress(checked, desc="checking images", total=len(items), disable=not items))
 
 
-def check_image(item: Item, data: DataConfig, keep: Callable[[Tensor], None] | None = None) -> CheckedImage:
-    """Check one image file, and have it kept as it is trained on; its side is 0 where it cannot be read."""
+def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | None = None) -> CheckedImage:
+    """Check one image file, and hand its pixels to `put`; its side is 0 where it cannot be read."""
     try:
-        image, alpha = open_photograph(item.file, data)
+        image, alpha = open_with_alpha(item.file, data)
         side = square_side(*image.size, data.center_crop)
-        if keep:
-            keep(squared(image, alpha, data))
+        if put:
+            put(squared(image, alpha, data))
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
     fault = None
     if item.focal is not None and not data.orthographic:
-        fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # of the square crop: its focal length stays
+        fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # the crop keeps the focal length
         if abs(fov - data.fov) > FOV_TOLERANCE_DEG:
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
     return CheckedImage(item, side, fault, alpha is not None and alpha.getextrema()[0] < OPAQUE)
 
 
-def judged_or_not(images: Sequence[CheckedImage]) -> Literal["judge", "ignore"]:
-    """What data.alpha: auto is for these images: judge where all have transparent pixels. The log says which, and why."""
-    opaque = [image for image in images if not image.transparent]
+def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["judge", "ignore"]:
+    """data.alpha in place of `auto`: judge where all images have transparent pixels, else ignore; logged with the reason."""
+    opaque, n = [image for image in images if not image.transparent], len(images)
     if not opaque:
-        log.info("data.alpha: judge, for all %d photographs have transparency", len(images))
-        return "judge"
-    if len(opaque) == len(images):
-        log.info("data.alpha: ignore, for none of the %d photographs has transparency", len(images))
-        return "ignore"
-    log.info(
-        "data.alpha: ignore, for %d of %d photographs have no transparency, such as %s; opacity is judged where all have it",
-        *(len(opaque), len(images), one_line(str(opaque[0].item.file))),
-    )
-    return "ignore"
+        log.info("data.alpha: judge, for all %d images have transparency", n)
+    elif len(opaque) == n:
+        log.info("data.alpha: ignore, for none of the %d images has transparency", n)
+    else:
+        log.info(
+            "data.alpha: ignore, for %d of %d images have no transparency, such as %s; opacity is judged where all have it",
+            *(len(opaque), n, one_line(str(opaque[0].item.file))),
+        )
+    return "ignore" if opaque else "judge"
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:
@@ -126,15 +126,14 @@ def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:
 
 
 def raise_or_skip(faults: list[Fault], data: DataConfig) -> None:
-    """Raise a DataError with all faults, or log them where data.on_bad_file allows to skip the images."""
+    """Raise a DataError with all faults, or log those of images where data.on_bad_file: skip leaves these out."""
     skipped = [fault for fault in faults if fault.of_image] if data.on_bad_file == "skip" else []
     fatal = [fault for fault in faults if fault not in skipped]
     if fatal:
         raise DataError(describe(fatal))
     if skipped:
-        log.warning(
-            "left out %d faulty images (data.on_bad_file: skip)\n%s", len({f.where for f in skipped}), describe(skipped)
-        )
+        n_images = len({fault.where for fault in skipped})
+        log.warning("left out %d faulty images (data.on_bad_file: skip)\n%s", n_images, describe(skipped))
 
 
 def describe(faults: Sequence[Fault]) -> str:
@@ -142,14 +141,14 @@ def describe(faults: Sequence[Fault]) -> str:
     files_of: dict[str, list[str]] = {}
     for fault in faults:
         files_of.setdefault(fault.problem, []).append(one_line(fault.where))
-    lines, n_told = [], 0
+    lines, n_shown = [], 0
     for problem, files in files_of.items():
         if len(lines) >= LINES_SHOWN:
-            lines.append(f"... and {len(faults) - n_told:,} more")
+            lines.append(f"... and {len(faults) - n_shown:,} more")
             break
         lines += [f"{file}: {problem}" for file in files[:FILES_SHOWN_PER_PROBLEM]]
         if len(files) > FILES_SHOWN_PER_PROBLEM:
             lines.append(f"... and {len(files) - FILES_SHOWN_PER_PROBLEM:,} more with the same fault, to {files[-1]}")
-        n_told += len(files)
+        n_shown += len(files)
     head = [] if len(faults) == 1 else [f"{len(faults):,} faults in the data:"]
     return "\n".join([*head, *lines])

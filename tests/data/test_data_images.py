@@ -141,9 +141,7 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     settings = config(tmp_path / "a", tmp_path / "b", **{"data.alpha": "auto"} | flags)
     with caplog.at_level(logging.INFO, "graf"):
         dataset = build_dataset(settings)
-    assert [line for line in caplog.messages if "alpha" in line] == [
-        "data.alpha: judge, for all 4 photographs have transparency"
-    ]
+    assert [line for line in caplog.messages if "alpha" in line] == ["data.alpha: judge, for all 4 images have transparency"]
     assert dataset.alpha == "judge" and dataset.posed == (not flags)
     assert [dataset.read(i)[3, 4, 0].item() for i in range(4)] == [128] * 4
     found = resolve(settings, dataset)
@@ -154,8 +152,8 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
 @pytest.mark.parametrize(
     "opaque, reason",
     [
-        (("e.png",), "for 1 of 3 photographs have no transparency, such as {}/e.png; opacity is judged where all have it"),
-        (("a.png", "b.png", "e.jpg"), "for none of the 3 photographs has transparency"),
+        (("e.png",), "for 1 of 3 images have no transparency, such as {}/e.png; opacity is judged where all have it"),
+        (("a.png", "b.png", "e.jpg"), "for none of the 3 images has transparency"),
     ],
 )
 def test_opacity_is_not_judged_where_a_photograph_has_none(tmp_path, caplog, opaque, reason):

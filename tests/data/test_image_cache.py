@@ -7,7 +7,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from graf.config import load_config
-from graf.data import build_dataset, build_loader, decoded, decoding, validation
+from graf.data import build_dataset, build_loader, decoding, image_cache, validation
 from graf.errors import DataError
 
 import numpy as np
@@ -83,7 +83,7 @@ def test_a_file_is_used_again_until_the_photographs_change(tmp_path, monkeypatch
     settings = config(tmp_path / "photographs", IN_A_FILE)
     build_dataset(settings, tmp_path / "cache")
     first = files_in(tmp_path / "cache")
-    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("kept once more"))
+    monkeypatch.setattr(image_cache.ImageCache, "put", lambda *args: pytest.fail("kept once more"))
     build_dataset(settings, tmp_path / "cache")
     monkeypatch.undo()
     put_images(tmp_path / "photographs", n=6)
@@ -109,7 +109,7 @@ def test_a_full_disk_is_told_and_survived(tmp_path, monkeypatch, caplog):
         self._failure = OSError(28, "No space left on device")
 
     put_images(tmp_path / "photographs")
-    monkeypatch.setattr(decoded.Decoded, "keep", full)
+    monkeypatch.setattr(image_cache.ImageCache, "put", full)
     dataset = build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
     assert "No space left on device" in caplog.text and "data.cache_gb" in caplog.text
     assert files_in(tmp_path / "cache") == [] and dataset.read(4).shape == (3, 16, 16)
@@ -148,8 +148,8 @@ def test_memory_is_taken_only_where_there_is_plenty(tmp_path):
 
 def test_none_are_kept_where_the_config_says_so(tmp_path):
     put_images(tmp_path / "photographs")
-    assert build_dataset(config(tmp_path / "photographs", 0), tmp_path / "cache").decoded is None
-    assert build_dataset(config(tmp_path / "photographs", 1)).decoded is None
+    assert build_dataset(config(tmp_path / "photographs", 0), tmp_path / "cache").cache is None
+    assert build_dataset(config(tmp_path / "photographs", 1)).cache is None
 
 
 @pytest.mark.parametrize("cache_gb", [0, 1, IN_A_FILE])
@@ -195,7 +195,7 @@ def test_an_image_that_had_no_opacity_to_judge_is_not_black(tmp_path):
 def test_a_file_of_a_start_that_looked_for_opacity_serves_one_that_knows_there_is_none(tmp_path, monkeypatch):
     put_images(tmp_path / "photographs")
     build_dataset(config(tmp_path / "photographs", IN_A_FILE, **{"data.alpha": "auto"}), tmp_path / "cache")
-    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("kept once more"))
+    monkeypatch.setattr(image_cache.ImageCache, "put", lambda *args: pytest.fail("kept once more"))
     assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE, **{"data.alpha": "ignore"}), tmp_path / "cache", 5)
 
 
@@ -222,22 +222,22 @@ def test_a_file_that_is_not_needed_any_more_is_removed(tmp_path, cache_gb):
 def test_a_disk_without_room_is_not_filled(tmp_path, monkeypatch, caplog):
     put_images(tmp_path / "photographs")
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(decoded.shutil, "disk_usage", lambda folder: usage(10**6, 10**6 - 100, 100))
-    monkeypatch.setattr(decoded.Decoded, "keep", lambda *args: pytest.fail("written"))
+    monkeypatch.setattr(image_cache.shutil, "disk_usage", lambda folder: usage(10**6, 10**6 - 100, 100))
+    monkeypatch.setattr(image_cache.ImageCache, "put", lambda *args: pytest.fail("written"))
     dataset = build_dataset(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache")
-    assert "No space left on device" in caplog.text and dataset.decoded is None
+    assert "No space left on device" in caplog.text and dataset.cache is None
     assert files_in(tmp_path / "cache") == []
 
 
 def test_a_disk_that_fails_while_it_is_written_costs_time_alone(tmp_path, monkeypatch, caplog):
     put_images(tmp_path / "photographs")
-    keep = decoded.Decoded.keep
+    keep = image_cache.ImageCache.put
 
     def removed_first(self, index, image):
         self._unfinished.unlink(missing_ok=True)
         keep(self, index, image)
 
-    monkeypatch.setattr(decoded.Decoded, "keep", removed_first)
+    monkeypatch.setattr(image_cache.ImageCache, "put", removed_first)
     assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE), tmp_path / "cache", 5)
     assert "cannot be written" in caplog.text and files_in(tmp_path / "cache") == []
 
