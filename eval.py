@@ -1,4 +1,4 @@
-"""Render a trained run, or measure it: python eval.py renders angle sweeps, python eval.py --metrics fid,kid measures."""
+"""Render, measure or export a trained model: eval.py renders sweeps of angles, eval.py --metrics fid,kid measures."""
 
 import argparse
 import re
@@ -22,14 +22,15 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [FLAGS]; --help lists them",  # all of them would bury an error's message
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    what = p.add_argument_group("what", "--sweep where none is named")
+    what = p.add_argument_group("what", "by default --sweep")
     for job in JOBS:
         job.flag.add_to(what)
     p.add_argument("--config", type=Path, help="YAML file of the run, or of a --checkpoint")
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as nerf.samples_per_ray=64")
+    changed = "config keys to change, such as nerf.samples_per_ray=64"
+    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=changed)
     p.add_argument("--run", type=Path, help="a run's folder; by default the run of --config, else results/default")
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
-    p.add_argument("--partial", action="store_true", help="load those of the checkpoint's weights that fit the config")
+    p.add_argument("--partial", action="store_true", help="load only the checkpoint's weights whose shapes match the config")
     for flag in shared_flags():
         flag.add_to(p)
     p.add_argument("--seed", type=seed, default=0, help="seed of the objects' latents and of the measured samples")
@@ -39,12 +40,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def shared_flags() -> list[Flag]:
-    """The flags that only some jobs take."""
+    """The flags that some jobs take, each once."""
     return list(dict.fromkeys(flag for job in JOBS for flag in job.flags))
 
 
 def with_signs(arguments: list[str]) -> list[str]:
-    """The arguments with degrees such as -10,30 joined to their flag, for argparse takes them for a flag themselves."""
+    """Join degrees such as -10,30 to their flag, because argparse would read them as a flag."""
     joined: list[str] = []
     for argument in arguments:
         if joined and joined[-1] in ("--azimuths", "--elevations") and re.match(r"-[\d.]", argument):
@@ -73,13 +74,13 @@ def asked_jobs(args: argparse.Namespace) -> list[Job]:
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
-    """Raises GrafError for a flag that something asked for would ignore, and for sampled objects beside a photograph's."""
+    """Raise GrafError for a flag that has no effect on a job asked for, and for sampled objects beside --invert."""
     asked = asked_jobs(args)
     for flag in shared_flags():
         if getattr(args, flag.name) == flag.default:
             continue
         taking = [job for job in asked if flag in job.flags]
-        ignoring = [job for job in asked if flag not in job.flags and not job.elsewhere]
+        ignoring = [job for job in asked if flag not in job.flags and job.writes_results]
         if not taking:
             taken_by = names(job for job in JOBS if flag in job.flags)
             raise GrafError(f"--{flag.name}: {flag.unused or f'has no effect on {names(asked)}; use it with {taken_by}'}")
@@ -88,7 +89,7 @@ def refuse_unused(args: argparse.Namespace) -> None:
                 f"--{flag.name}: has no effect on {names(ignoring)}, which is asked for beside {names(taking)}; ask for them "
                 "one after the other"
             )
-    if args.invert and (sampled := names(job for job in asked if job.sampled)):
+    if args.invert and (sampled := names(job for job in asked if job.samples_objects)):
         raise GrafError(
             f"{sampled} beside --invert: would be of sampled objects, not of the photograph's; ask for them one after the other"
         )

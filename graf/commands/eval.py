@@ -1,4 +1,4 @@
-"""What eval.py does once its arguments are parsed: load the generator, and make of it what is asked for."""
+"""The work of eval.py once its arguments are parsed: load the generator, then measure, render or export it."""
 
 import argparse
 import dataclasses
@@ -14,8 +14,8 @@ from graf.checkpoints.export import data_fingerprint, require_replaceable, write
 from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.run_folder import run_of
-from graf.commands.jobs import DUMP_SAMPLES, NEEDS, STAGES, Job
-from graf.commands.own_files import make_way
+from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
+from graf.commands.own_files import set_others_aside
 from graf.config import Config, is_set, override
 from graf.data import Views, build_dataset, colours_only, resolve
 from graf.data.folders import require_folders
@@ -36,7 +36,7 @@ from graf.metrics.neighbours import neighbour_sheet
 from graf.metrics.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.metrics.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
 from graf.models.generator import Generator
-from graf.pictures.sampling import render_views, sample_objects
+from graf.pictures.sampling import Objects, render_views, sample_objects
 from graf.pictures.sheets import (
     class_rows,
     interpolation_sheet,
@@ -65,9 +65,9 @@ OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, 
 
 
 def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | None) -> int:
-    """Do the jobs by the flags of eval.py. Returns the exit status.
+    """Do the jobs with the flags of eval.py. Returns the exit status.
 
-    config: of --config and --set, where these say which run it is, or what network a --checkpoint is of.
+    config: the one of --config and --set, where they name the run or the network of a --checkpoint; else None.
     """
     keep_freed_memory()
     checkpoint = args.checkpoint or trained_checkpoint(args.run or config.run_dir)
@@ -92,7 +92,10 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A generator as it was after `step`, the flags of eval.py by their names, and what several jobs share."""
+    """A generator after `step` training steps, the flags of eval.py by name, and what several jobs share.
+
+    data_fingerprint: the fingerprint of its training data, empty where that is not known.
+    """
 
     flags: argparse.Namespace
     generator: Generator
@@ -100,22 +103,28 @@ class Evaluation:
     run_dir: Path
     out: Path
     results: ResultFile
-    data_fingerprint: str = ""  # of what it was trained on; empty where that is not known
+    data_fingerprint: str = ""
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """Do the jobs, once all that they need is there. The log tells the files written.
+        """Check what all jobs need, then do them and log the files written.
 
-        Raises NoSurface, when all else is done, where no object has one.
+        Raises NoSurface, once all other jobs are done, where no object has a surface.
         """
-        if not all(job.elsewhere for job in jobs):
-            self._require_writable()
-        for need in NEEDS:
-            if need == "estimator" or any(job.needs == need for job in jobs):
-                getattr(self, need)
+        if any(job.writes_results for job in jobs):
+            try:
+                make_writable_folder(self.out)
+            except OSError as error:
+                message = f"results cannot be written ({error.strerror}); name another folder with --out"
+                raise GrafError(f"{self.out}: {message}") from None
+        for job in jobs:
+            if job.check:
+                job.check(self)
+        if any(job.needs_dataset for job in jobs):
+            _ = self.dataset  # last, as it takes longest
         files, no_surface = [], None
         for job in jobs:
-            if self.flags.out and job.names and self.out.resolve() != self.run_dir.resolve():
-                make_way(self.out, job.name, job.names)
+            if self.flags.out and job.files and self.out.resolve() != self.run_dir.resolve():
+                set_others_aside(self.out, job.name, job.files)
             try:
                 files += job.run(self)
             except NoSurface as error:
@@ -127,13 +136,6 @@ class Evaluation:
         if no_surface:
             raise no_surface
 
-    def _require_writable(self) -> None:
-        try:
-            make_writable_folder(self.out)
-        except OSError as error:
-            reason = error.strerror
-            raise GrafError(f"{self.out}: results cannot be written ({reason}); name another folder with --out") from None
-
     @functools.cached_property
     def dataset(self) -> Views:
         config, flags, own = colours_only(self.generator.config), self.flags, self.run_dir / "config.yaml"
@@ -142,39 +144,52 @@ class Evaluation:
         return build_dataset(config)
 
     @functools.cached_property
-    def objects(self) -> tuple:
-        return sample_objects(self.generator, self.flags.n_objects, self.flags.seed, self.flags.truncation)
+    def objects(self) -> Objects:
+        return self.sample(self.flags.n_objects)
 
-    @functools.cached_property
-    def photographs(self) -> tuple[Tensor, Tensor | None]:
-        """The photographs (N, 3, W, W) to be found and, where all of them are known, their cameras (N, 3, 4)."""
-        data, paths = self.generator.config.data, self.photograph_files
-        return torch.stack([read_photograph(path, data) for path in paths]), labelled_poses(paths, data)
+    def sample(self, n: int) -> Objects:
+        """Latents (n, Z) and classes (n,) of objects sampled with --seed and --truncation."""
+        return sample_objects(self.generator, n, self.flags.seed, self.flags.truncation)
 
-    @functools.cached_property
-    def estimator(self) -> TrainedEstimator | None:
-        """That of --estimator. Raises GrafError where there is none and --metrics pose needs it, or where nothing uses it."""
-        flags = self.flags
-        if flags.estimator and not (flags.invert or "pose" in (flags.metrics or ())):
-            raise GrafError("--estimator: has no effect on these metrics; use it with --metrics pose or --invert")
-        if flags.estimator:
-            estimator = load_estimator(flags.estimator, choose_device(flags.device))
-            if doubts := doubt(estimator):
-                log.warning("%s", doubts)
-            return estimator
-        if "pose" in (flags.metrics or ()):
-            raise GrafError("--metrics pose: reads cameras with a pose estimator; name a run of train_pose.py with --estimator")
-        return None
+    def object(self, i: int) -> Objects:
+        """Latents (1, Z) and class (1,) of one object."""
+        latents, classes = self.objects
+        return latents[i : i + 1], classes[i : i + 1]
 
     @functools.cached_property
     def photograph_files(self) -> list[Path]:
         return photograph_files(self.flags.invert)
 
     @functools.cached_property
-    def card(self) -> tuple[Path, Path]:
-        """The files of the model card. Raises GrafError where these or the export would replace files of others."""
+    def photographs(self) -> tuple[Tensor, Tensor | None]:
+        """The photographs (N, 3, W, W) of --invert and, where all of them are known, their cameras (N, 3, 4)."""
+        data, paths = self.generator.config.data, self.photograph_files
+        return torch.stack([read_photograph(path, data) for path in paths]), labelled_poses(paths, data)
+
+    @functools.cached_property
+    def estimator(self) -> TrainedEstimator | None:
+        """The pose estimator of --estimator. Raises GrafError where --metrics pose lacks one, or where no job uses it."""
+        flags = self.flags
+        reads_poses = "pose" in (flags.metrics or ())
+        if flags.estimator and not (flags.invert or reads_poses):
+            raise GrafError("--estimator: has no effect on these metrics; use it with --metrics pose or --invert")
+        if reads_poses and not flags.estimator:
+            raise GrafError("--metrics pose: reads cameras with a pose estimator; name a run of train_pose.py with --estimator")
+        if not flags.estimator:
+            return None
+        estimator = load_estimator(flags.estimator, choose_device(flags.device))
+        if doubts := doubt(estimator):
+            log.warning("%s", doubts)
+        return estimator
+
+    def check_mesh(self) -> None:
+        if self.flags.textured:
+            require_xatlas()
+
+    def check_export(self) -> None:
+        """Raises GrafError where the export or its model card would replace files of others."""
         require_replaceable(self.flags.export)
-        return require_free(Path(self.flags.export))
+        require_free(Path(self.flags.export))
 
     @functools.cached_property
     def trajectories(self) -> dict[str, Tensor]:
@@ -184,7 +199,7 @@ class Evaluation:
 
     @functools.cached_property
     def footer(self) -> str | None:
-        """Below sheets: the run, its step, and its KID where that was measured; None with --plain."""
+        """The line below image grids: run, step and, where measured, KID; None with --plain."""
         if self.flags.plain:
             return None
         kept = self.results.kept()
@@ -205,17 +220,24 @@ class Evaluation:
         return files
 
     def metrics(self) -> list[Path]:
-        """Distances to the data, with their protocol, and measures of objects, in metrics.json."""
-        flags, files = self.flags, []
+        """Measure distances to the data and properties of objects; write them to metrics.json."""
+        flags, config, files = self.flags, self.generator.config, []
         asked = {"coverage" if name == "mmd" else name for name in flags.metrics}
-        of_images = [name for name in FEWEST_IMAGES if name in asked or (name == "kid" and "kid_independent" in asked)]
-        if of_images:
-            result = self.distances(of_images, "kid_independent" in asked)
+        distances = [name for name in FEWEST_IMAGES if name in asked or (name == "kid" and "kid_independent" in asked)]
+        if distances:
+            dump = Path(flags.dump_samples) if flags.dump_samples else None
+            settings = MeasureSettings(distances, flags.seed, flags.truncation, dump=dump)
+            with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
+                measured = self.generator, self.dataset, settings, self.run_dir / "cache", bar
+                result = measure_generator(*measured)
+                if "kid_independent" in asked:
+                    result["values"] |= kid_independent(*measured)
+            log.info("%s", summary(result))
             files.append(self.results.keep(merged(self.results.kept(), result)))
         elif flags.dump_samples:
             raise GrafError(f"--dump_samples: {DUMP_SAMPLES.unused}")
-        data = self.generator.config.data  # toy cars have a folder that is ours, and that runs share
-        cache = Path(data.datadir[0]) if data.type == "toy_cars" else self.run_dir / "cache"
+        # toy cars have a folder of their own, which runs share
+        cache = Path(config.data.datadir[0]) if config.data.type == "toy_cars" else self.run_dir / "cache"
         subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, cache)
         measures = OBJECT_MEASURES | {"pose": functools.partial(pose_accuracy, estimator=self.estimator)}
         for name, measure in measures.items():
@@ -223,74 +245,54 @@ class Evaluation:
                 continue
             result = measure(subject)
             shown = [f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)]
-            if shown:  # else a warning has said why there is nothing
+            if shown:  # else a warning has said why nothing was measured
                 caveat = f". {VARIETY_CAVEAT}" if name == "variety" else ""
                 log.info("%s: %s%s", name, ", ".join(shown), caveat)
             files.append(self.results.keep({name: result | self.results.drawn_by}))
         return files
 
-    def distances(self, names: list[str], independent: bool) -> dict:
-        """A result of `measure_generator`; independent: also of KID at cameras of the config's range."""
-        flags, cache = self.flags, self.run_dir / "cache"
-        dump = Path(flags.dump_samples) if flags.dump_samples else None
-        settings = MeasureSettings(names, flags.seed, flags.truncation, dump=dump)
-        with progress(total=self.generator.config.metrics.counts[1], desc="measuring", unit="image") as bar:
-            result = measure_generator(self.generator, self.dataset, settings, cache, bar)
-            if independent:
-                result["values"] |= kid_independent(self.generator, self.dataset, settings, cache, bar)
-        log.info("%s", summary(result))
-        return result
-
     def consistency(self) -> list[Path]:
-        """Whether objects are one and solid, in metrics.json."""
+        """Check that views show one solid object; write the numbers to metrics.json."""
         flags, data = self.flags, self.generator.config.data
         result = multi_view_consistency(self.generator, CONSISTENCY_OBJECTS, flags.seed, truncation=flags.truncation)
         result |= rotation_smoothness(self.generator, TURNED_OBJECTS, flags.seed, truncation=flags.truncation)
         result |= nyquist_against_real(self.generator, self.dataset, NYQUIST_IMAGES, flags.seed, flags.truncation)
-        objects = sample_objects(self.generator, TURNED_OBJECTS, flags.seed, flags.truncation)
-        result |= sanity(render_views(self.generator, objects, rotation_poses(SANITY_VIEWS, data)), data.near, data.far)
+        views = render_views(self.generator, self.sample(TURNED_OBJECTS), rotation_poses(SANITY_VIEWS, data))
+        result |= sanity(views, data.near, data.far)
         for name, value in result.items():
             log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
         return [self.results.keep({"consistency": result | self.results.drawn_by})]
 
     def sheets(self) -> list[Path]:
-        resolution = self.flags.resolution
-        corners = sample_objects(self.generator, 4, self.flags.seed, self.flags.truncation)
-        files = interpolation_sheet(self.generator, corners, self.out, resolution=resolution, footer=self.footer)
-        files += interpolation_video(self.generator, corners, self.out, resolution=resolution)
-        objects = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # the sheet truncates them itself
-        files += truncation_sheet(self.generator, objects, self.out, resolution=resolution, footer=self.footer)
+        options = {"resolution": self.flags.resolution, "footer": self.footer}
+        corners = self.sample(4)
+        files = interpolation_sheet(self.generator, corners, self.out, **options)
+        files += interpolation_video(self.generator, corners, self.out, resolution=self.flags.resolution)
+        whole = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # which the sheet truncates itself
+        files += truncation_sheet(self.generator, whole, self.out, **options)
         if self.generator.class_embedding is not None:
-            files += class_rows(self.generator, self.objects[0], self.out, resolution, self.footer)
+            files += class_rows(self.generator, self.objects[0], self.out, **options)
         return files
 
     def neighbours(self) -> list[Path]:
-        seed, truncation = self.flags.seed, self.flags.truncation
-        neighbour_sheet(self.generator, self.dataset, self.out, seed=seed, truncation=truncation, footer=self.footer)
-        files = real_against_fake_grid(
-            self.generator, self.dataset, self.out, seed=seed, truncation=truncation, footer=self.footer
-        )
+        options = {"seed": self.flags.seed, "truncation": self.flags.truncation, "footer": self.footer}
+        neighbour_sheet(self.generator, self.dataset, self.out, **options)
+        files = real_against_fake_grid(self.generator, self.dataset, self.out, **options)
         return [self.out / "neighbours.png", self.out / "neighbours.json", *files]
 
-    @functools.cached_property
-    def unwrapping(self) -> None:
-        """Raises GrafError where --textured needs it and it is not installed."""
-        if self.flags.textured:
-            require_xatlas()
-
     def mesh(self) -> list[Path]:
-        """The objects' meshes, with --textured also how the GLBs look beside the model's own views."""
+        """Write the objects' meshes; with --textured, also compare the rendered GLBs with the model's own views."""
         folder, files, painted, checks = self.out / "mesh", [], {}, {}
         if self.flags.textured:  # all of them, before an earlier file is replaced
             texels = TEXELS_PER_CELL * self.flags.mesh_resolution
-            painted = {i: textured(self.generator, self.one(i), mesh, texels) for i, mesh in self.surfaces.items()}
+            painted = {i: textured(self.generator, self.object(i), mesh, texels) for i, mesh in self.surfaces.items()}
         earlier = earlier_files(folder)
         for i, mesh in self.surfaces.items():
             files += write_mesh(mesh, folder / f"object_{i:02d}", painted.get(i))
             if not painted:
                 continue
             read = read_textured(files[-1])
-            checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_textured, read))
+            checks[i] = rendered_back(self.generator, self.object(i), functools.partial(render_textured, read))
             log.info("texture of object %d: %d x %d; %s", i, *read.visual.material.baseColorTexture.size, checks[i].summary)
         files += self.keep_checks("mesh", checks, folder) if checks else []
         remove_earlier(folder, earlier, files)
@@ -298,13 +300,12 @@ class Evaluation:
 
     @functools.cached_property
     def surfaces(self) -> dict[int, Trimesh]:
-        """The meshes of the objects, by their numbers. Raises NoSurface where none has one."""
+        """The objects' meshes by number, without objects that have no surface. Raises NoSurface where none has one."""
         found, resolution = {}, self.flags.mesh_resolution
         with progress(total=self.flags.n_objects * resolution, desc="mesh", unit="slice") as bar:
-            for i, (latent, class_index) in enumerate(zip(*self.objects, strict=True)):
+            for i in range(self.flags.n_objects):
                 try:
-                    one = latent[None], class_index[None]
-                    found[i] = extract_mesh(self.generator, *one, resolution, self.flags.mesh_level, bar)
+                    found[i] = extract_mesh(self.generator, *self.object(i), resolution, self.flags.mesh_level, bar)
                 except NoSurface as error:
                     log.warning("object %d: %s", i, error)
                     no_surface = error
@@ -313,33 +314,27 @@ class Evaluation:
         return found
 
     def splats(self) -> list[Path]:
-        """The objects as Gaussian splats, and how they look beside the model's own views."""
+        """Write the objects as Gaussian splats, and compare their renderings with the model's own views."""
         folder, files, checks = self.out / "splats", [], {}
         earlier = earlier_files(folder)
         for i, mesh in self.surfaces.items():
             splats = splats_of_surface(mesh)
             files.append(write_splats(folder / f"object_{i:02d}.ply", splats))
-            checks[i] = rendered_back(self.generator, self.one(i), functools.partial(render_splats, splats))
+            checks[i] = rendered_back(self.generator, self.object(i), functools.partial(render_splats, splats))
             log.info("object %d: %d splats; %s", i, len(splats.means), checks[i].summary)
         files += self.keep_checks("splats", checks, folder)
         remove_earlier(folder, earlier, files)
         return files
 
     def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:
-        """How exports look, as a sheet and in metrics.json."""
+        """Write how exports look as an image grid, and their PSNR to metrics.json."""
         terms = {"truncation": self.flags.truncation, "seed": self.flags.seed}
         result = {name: mean_psnr(checks.values()) | terms | self.results.drawn_by}
         return [write_checks(checks, folder / "rendered_back.png", self.footer), self.results.keep(result)]
 
-    def one(self, i: int) -> tuple[Tensor, Tensor]:
-        """Latents (1, Z) and class (1,) of an object."""
-        latents, classes = self.objects
-        return latents[i : i + 1], classes[i : i + 1]
-
     def reconstruction(self) -> list[Path]:
-        poses = reconstruction_poses(self.generator.config.data)
-        first = tuple(values[:1] for values in self.objects)
-        return write_reconstruction(self.generator, first, poses, self.out / "reconstruction", self.flags.resolution)
+        poses, folder = reconstruction_poses(self.generator.config.data), self.out / "reconstruction"
+        return write_reconstruction(self.generator, self.object(0), poses, folder, self.flags.resolution)
 
     def invert(self) -> list[Path]:
         photographs, poses = self.photographs
@@ -347,10 +342,9 @@ class Evaluation:
         what = photographs, poses, InversionSettings(seed=self.flags.seed)
         with progress(total=most_renderings(self.generator, *what, start), desc="inversion", unit="rendering") as bar:
             inversion = invert(self.generator, *what, bar, start)
-        paths = self.photograph_files
-        for path, azimuth_deg, psnr in zip(paths, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
-            log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", path, azimuth_deg, psnr)
-        names = list(map(str, paths))
+        names = list(map(str, self.photograph_files))
+        for name, azimuth_deg, psnr in zip(names, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
+            log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", name, azimuth_deg, psnr)
         for sentence in failures(inversion, photographs, names):
             log.warning("%s", sentence)
         folder = inversion_folder(self.out / INVERSIONS, photographs, names)
@@ -362,7 +356,7 @@ class Evaluation:
         return [file, *write_card(file, self.generator, self.step, fingerprint, self.results.kept())]
 
     def report(self) -> list[Path]:
-        """report.html in the run's folder, or in that of --out."""
+        """Write report.html to the folder of --out, else to the run's."""
         points, page = self.generator.config.reporting.max_metric_rows, (self.flags.out or self.run_dir) / "report.html"
         try:
             return [write_report(self.run_dir, page, self.out, points)]

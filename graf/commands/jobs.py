@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,13 @@ FEWEST_CELLS = 8
 KINDS = "_(rgb|nerf|depth)"
 OBJECT_FILES = r"/(object_\d{2,}\.(ply|obj|glb)|rendered_back\.png)"
 METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd", "pose")  # mmd comes with coverage
-# What jobs need of an Evaluation, the quick first.
-NEEDS = ("trajectories", "card", "unwrapping", "photographs", "estimator", "dataset")
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A flag of eval.py. One without a type is a switch.
+    """A flag of eval.py; one without a type is a switch.
 
-    unused: why it is refused where no job takes it. general: it could say of any job which images are meant, and is refused
-    beside one that does not take it.
+    unused: the message where no job takes it. general: it could apply to any job, and is refused beside a job that ignores it.
     """
 
     name: str
@@ -54,19 +50,22 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One thing that eval.py makes: the flag that asks for it, the work on an Evaluation (graf/commands/eval.py), which returns
-    the files written, the other flags that it takes, and what it needs of NEEDS, so that it may fail before any work.
-    names: a regular expression of the files that it writes to --out, as `own_files.make_way` takes it; empty where the job
-    itself looks whose files are there. elsewhere: it writes no results into --out. sampled: it shows sampled objects, which
-    nobody wants of --invert."""
+    """A job of eval.py: `flag` asks for it; `run`, given an Evaluation (graf/commands/eval.py), returns the files written.
+
+    flags: the other flags that it takes. check: called before any job runs; raises GrafError where something is missing.
+    needs_dataset: the data set is loaded before any job runs. files: a regular expression of its files in --out for
+    `set_others_aside`; empty where the job itself protects files of others. writes_results: False where its files lie outside
+    the folder of results. samples_objects: it shows sampled objects, so that it is refused beside --invert.
+    """
 
     flag: Flag
     run: Callable[[Any], list[Path]]
     flags: tuple[Flag, ...] = ()
-    needs: str | None = None
-    names: str = ""
-    elsewhere: bool = False
-    sampled: bool = False
+    check: Callable[[Any], Any] | None = None
+    needs_dataset: bool = False
+    files: str = ""
+    writes_results: bool = True
+    samples_objects: bool = False
 
     @property
     def name(self) -> str:
@@ -74,7 +73,7 @@ class Job:
 
 
 def checked(parse: Callable[[str], Any], valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
-    """A flag's type: what `parse` makes of its text, where that is valid; otherwise the error says what was expected."""
+    """A flag's type: parses its text; where that fails or is not valid, the error says what was expected."""
 
     def parsed(text: str) -> Any:
         with contextlib.suppress(ValueError, argparse.ArgumentTypeError):
@@ -89,114 +88,115 @@ def numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")]
 
 
-angles = checked(numbers, lambda found: all(map(math.isfinite, found)), "degrees with commas, such as 0,45,90;")
-heights = checked(numbers, lambda found: all(-90 <= angle <= 90 for angle in found), "degrees from -90 to 90 with commas;")
+degrees = checked(numbers, lambda angles: all(map(math.isfinite, angles)), "degrees with commas, such as 0,45,90;")
+heights = checked(numbers, lambda angles: all(-90 <= angle <= 90 for angle in angles), "degrees from -90 to 90 with commas;")
 share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
 cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
 metric_names = checked(
     lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
 )
 export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
-TRUNCATION = Flag("truncation", "scale of the latents: less is more typical", share, 1.0, general=True)
-RESOLUTION = Flag("resolution", "pixels a side of pictures; by default data.imsize", positive, general=True)
-OBJECTS = Flag("n_objects", "objects of --sweep, --sheets, --mesh and --splats, one per row of a sheet", positive, 4)
-AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", angles)
+TRUNCATION = Flag("truncation", "scale of the latents; smaller values give more typical objects", share, 1.0, general=True)
+RESOLUTION = Flag("resolution", "pixels per side of pictures; by default data.imsize", positive, general=True)
+OBJECTS = Flag("n_objects", "objects of --sweep, --sheets, --mesh and --splats, one per row of an image grid", positive, 4)
+AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", degrees)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
-PLAIN = Flag("plain", "sheets without captions, in the pixels as rendered", default=False)
+PLAIN = Flag("plain", "image grids without captions, in the pixels as rendered", default=False)
 STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES), general=True)
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
 MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where its silhouettes best match rendered opacity", float)
-TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered back for a check", default=False)
+TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered for comparison with the model", default=False)
 DUMP_SAMPLES = Flag(
     "dump_samples",
-    "with --metrics: the images measured as PNGs, in a new folder",
+    "with --metrics: write the measured images as PNGs to a new folder",
     expanded,
     metavar="DIR",
     unused="writes the samples that --metrics measures; name some, such as --metrics kid",
 )
 ESTIMATOR = Flag(
     "estimator",
-    "a run of train_pose.py: --metrics pose reads generated views with it, --invert starts from its cameras",
+    "a run of train_pose.py, which estimates cameras for --metrics pose and the start of --invert",
     expanded,
     metavar="RUN",
 )
 JOBS = (  # in the order in which they are done
     Job(
-        Flag("metrics", f"some of {','.join(METRICS)}, against the data set", metric_names),
-        methodcaller("metrics"),
+        Flag("metrics", f"measure some of {','.join(METRICS)} against the data set", metric_names),
+        lambda evaluation: evaluation.metrics(),
         flags=(DUMP_SAMPLES, TRUNCATION, ESTIMATOR),
-        needs="dataset",
+        check=lambda evaluation: evaluation.estimator,
+        needs_dataset=True,
     ),
     Job(
-        Flag("consistency", "is it one 3D object: depth-warp error, popping while turning, checkerboards"),
-        methodcaller("consistency"),
+        Flag("consistency", "check that views show one 3D object: depth-warp error, popping during a turn, checkerboards"),
+        lambda evaluation: evaluation.consistency(),
         flags=(TRUNCATION,),
-        needs="dataset",
+        needs_dataset=True,
     ),
     Job(
-        Flag("sweep", "angle sheet, rotation and elevation videos, colours and depth"),
-        methodcaller("sweep"),
+        Flag("sweep", "image grid of angles, rotation and elevation videos, in colour and depth"),
+        lambda evaluation: evaluation.sweep(),
         flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
-        needs="trajectories",
-        names=rf"sweep{KINDS}\.png|(rotation|elevation){KINDS}\.(mp4|gif)",
-        sampled=True,
+        check=lambda evaluation: evaluation.trajectories,
+        files=rf"sweep{KINDS}\.png|(rotation|elevation){KINDS}\.(mp4|gif)",
+        samples_objects=True,
     ),
     Job(
         Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
-        methodcaller("sheets"),
+        lambda evaluation: evaluation.sheets(),
         flags=(OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
-        names=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
+        files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
     ),
     Job(
-        Flag("neighbours", "samples beside the nearest training images, real beside fake"),
-        methodcaller("neighbours"),
+        Flag("neighbours", "samples beside their nearest training images, and beside real images"),
+        lambda evaluation: evaluation.neighbours(),
         flags=(TRUNCATION, PLAIN),
-        needs="dataset",
-        names=r"neighbours\.(png|json)|real_against_fake\.png",
+        needs_dataset=True,
+        files=r"neighbours\.(png|json)|real_against_fake\.png",
     ),
     Job(
         Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
-        methodcaller("mesh"),
+        lambda evaluation: evaluation.mesh(),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
-        needs="unwrapping",
-        names=f"mesh{OBJECT_FILES}",
-        sampled=True,
+        check=lambda evaluation: evaluation.check_mesh(),
+        files=f"mesh{OBJECT_FILES}",
+        samples_objects=True,
     ),
     Job(
-        Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered back for a check"),
-        methodcaller("splats"),
+        Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered for comparison with the model"),
+        lambda evaluation: evaluation.splats(),
         flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
-        names=f"splats{OBJECT_FILES}",
-        sampled=True,
+        files=f"splats{OBJECT_FILES}",
+        samples_objects=True,
     ),
     Job(
-        Flag("reconstruction", "the first object's views for COLMAP, nerfstudio, instant-ngp"),
-        methodcaller("reconstruction"),
+        Flag("reconstruction", "views of the first object with cameras, for COLMAP, nerfstudio and instant-ngp"),
+        lambda evaluation: evaluation.reconstruction(),
         flags=(TRUNCATION, RESOLUTION),
-        sampled=True,
+        samples_objects=True,
     ),
     Job(
         Flag(
             "invert",
-            "find latent and camera of photographs of one object; a folder is its images",
+            "find the latent code and cameras of photographs of one object, given as files or a folder",
             expanded,
             metavar="PHOTO",
             nargs="+",
         ),
-        methodcaller("invert"),
+        lambda evaluation: evaluation.invert(),
         flags=(ESTIMATOR, PLAIN),
-        needs="photographs",
+        check=lambda evaluation: (evaluation.photographs, evaluation.estimator),
     ),
     Job(
-        Flag("report", "report.html: all of the run's results on one page, in the run's folder or that of --out"),
-        methodcaller("report"),
-        names=r"curves/(losses|kid|training|memory|metrics_[\w-]+)\.png",
-        elsewhere=True,
+        Flag("report", "report.html: all results of the run on one page, in the run's folder or --out"),
+        lambda evaluation: evaluation.report(),
+        files=r"curves/(losses|kid|training|memory|metrics_[\w-]+)\.png",
+        writes_results=False,
     ),
     Job(
-        Flag("export", "the generator and its config alone, as .safetensors, and its model card", export_name, metavar="FILE"),
-        methodcaller("export"),
-        needs="card",
-        elsewhere=True,
+        Flag("export", "write the generator and its config as .safetensors, with a model card", export_name, metavar="FILE"),
+        lambda evaluation: evaluation.export(),
+        check=lambda evaluation: evaluation.check_export(),
+        writes_results=False,
     ),
 )

@@ -1,4 +1,4 @@
-"""Which files in a folder of results are of this program, so that those of others are not replaced."""
+"""Which files in a folder of results are this program's, so that files of others are not replaced."""
 
 import json
 import logging
@@ -12,9 +12,8 @@ log = logging.getLogger("graf")
 MARK = ".made_by_eval.json"  # the jobs of eval.py that have written to a folder
 
 
-def make_way(folder: Path, job: str, names: str) -> None:
-    """Rename files that stand where a job will write, with a warning, unless the job has written to the folder before, which is
-    noted in MARK.
+def set_others_aside(folder: Path, job: str, names: str) -> None:
+    """Rename files in the way of a job, with a warning, unless MARK says that the job has written to the folder before.
 
     names: a regular expression of the job's files, relative to the folder and at most one folder below it.
     """

@@ -218,9 +218,9 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     call("eval.py", *SMOKE, *flags, *small, cwd=folder)
     for job in evaluation.JOBS:  # the files by which each knows those of others
         written = {path.relative_to(out).as_posix() for path in (*out.glob("*"), *out.glob("*/*")) if path.is_file()}
-        assert job.name == "report" or not job.names or any(re.fullmatch(job.names, name) for name in written)
+        assert job.name == "report" or not job.files or any(re.fullmatch(job.files, name) for name in written)
     kept = re.compile(r"metrics\.json|reconstruction/.*")
-    known = "|".join(job.names for job in evaluation.JOBS if job.names)
+    known = "|".join(job.files for job in evaluation.JOBS if job.files)
     assert [name for name in written if not re.fullmatch(known, name) and not kept.fullmatch(name)] == []
     names = {path.name for path in out.iterdir()}
     assert {"interpolation_shape.png", "interpolation_appearance.mp4", "truncation.png", "neighbours.png"} <= names

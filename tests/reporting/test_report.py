@@ -284,7 +284,7 @@ def test_a_page_in_a_folder_of_its_own_still_shows_the_newest_results(measured, 
     pages = [write_report(run, plain / "report.html", plain).read_text(encoding="utf-8") for _ in range(3)]
     assert pages[0] == pages[1] == pages[2]
     assert [content(attributes) for _, attributes in Page(pages[2]).media] == [content(shown) for _, shown in beside.media]
-    (names,) = (job.names for job in JOBS if job.name == "report")
+    (names,) = (job.files for job in JOBS if job.name == "report")
     assert all(re.fullmatch(names, f"curves/{curve.name}") for curve in (plain / "curves").iterdir())
     results = put_png(plain / "sweep_rgb.png", 33)
     page = Page(write_report(run, plain / "report.html", plain).read_text(encoding="utf-8"))
