@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, PoseConfig, config_rows
-from graf.config.foreign import OLDER_NAMES
+from graf.config.older import OLDER_NAMES
 from graf.config.reading import as_yaml
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser

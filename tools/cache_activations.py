@@ -19,7 +19,6 @@ from typing import Any
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
@@ -27,6 +26,7 @@ from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
+from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminator import ConditionedDiscriminator
 from graf.models.generator import Generator
 from graf.models.projected import build_discriminator
@@ -190,7 +190,7 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
     """The discriminator, and photographs drawn without replacement, each as training shows it with its largest patch."""
     device = choose_device(args.device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
-    needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "judge"
+    needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "rgba"
     generator = generator_from_content(path, content, config, device) if needed else None
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(args.seed))
     step = checkpoint_step(content)

@@ -56,7 +56,7 @@ def main() -> int:
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
     known = expected_labels(config.data)
     config = with_condition(config, known)
-    config = with_alpha(config, None, otherwise="judge")  # no image is read here, and this takes more
+    config = with_alpha(config, None, otherwise="rgba")  # no image is read here, and this takes more
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
     config = with_sizes(config, sizes)
     estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)

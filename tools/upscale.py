@@ -8,7 +8,9 @@ downsampling is the photograph, as in CCSR.
 
 from pathlib import Path
 
-from graf.checkpoints.foreign.esrgan_weights import (
+from graf.data.decoding import open_rgb
+from graf.errors import CheckpointError, GrafError
+from graf.foreign.esrgan import (
     FIRST,
     FIRST_CHANNELS,
     load_esrgan_weights,
@@ -16,8 +18,6 @@ from graf.checkpoints.foreign.esrgan_weights import (
     read_weights,
     to_basicsr,
 )
-from graf.data.decoding import open_rgb
-from graf.errors import CheckpointError, GrafError
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.rrdb import RRDBNet
 from graf.pictures.outputs import as_uint8, write_grid

@@ -9,7 +9,6 @@ from pathlib import Path
 from graf.checkpoints import SUFFIX
 from graf.checkpoints.conditions import Conditions
 from graf.checkpoints.export import broken, missing, read_export
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
@@ -23,6 +22,7 @@ from graf.checkpoints.record import (
 )
 from graf.config import RunConfig, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.files import not_worth_a_run, stream_sha256, whole_file
 
 import numpy as np

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, config_to_dict, flat
-from graf.config.foreign import OLDER_NAMES, OLDER_VALUES, with_new_names
+from graf.config.older import OLDER_VALUES, with_todays_names
 
 import torch
 
@@ -67,7 +67,7 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
 
 def report_config_changes(saved: dict, config: Config) -> None:
     """Log the values of the config that differ from a checkpoint's."""
-    before = flat(OLDER_VALUES) | flat(with_new_names(saved, OLDER_NAMES, "the checkpoint's config")[0])
+    before = flat(OLDER_VALUES) | flat(with_todays_names(saved, "the checkpoint's config")[0])
     for name, value in flat(config_to_dict(config)).items():
         if before.get(name, value) != value:
             log.info("%s changed since the checkpoint: %s -> %s", name, before[name], value)

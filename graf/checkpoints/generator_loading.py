@@ -1,20 +1,24 @@
 """The trained generator of a checkpoint or of a run's folder, ready to render."""
 
+import logging
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
+from graf.checkpoints.architecture import told_by_shapes
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.foreign.architecture import infer_config
-from graf.checkpoints.foreign.recognition import recognise, stored_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import Config, graf_config, load_config
+from graf.config import Config, config_from_dict, config_to_dict, graf_config, load_config, merge
+from graf.config.older import OLDER_VALUES, translate
 from graf.data import resolve
-from graf.errors import CheckpointError
+from graf.errors import CheckpointError, ConfigError
+from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.models.generator import Generator
 from graf.runtime.device import choose_device
 
 import torch
+
+log = logging.getLogger("graf")
 
 RUNS_NAMED = 5  # other runs named in the error for a folder without one
 
@@ -25,8 +29,8 @@ def load_generator(
     """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
 
     `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, whose newest one that is whole
-    is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it, else
-    what the weights' shapes tell. `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
+    is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it.
+    `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
     """
     chosen, path = device if isinstance(device, torch.device) else choose_device(device), Path(checkpoint)
     if path.is_dir():
@@ -57,15 +61,40 @@ def generator_from_content(
 
 
 def checkpoint_config(path: Path, content: dict) -> Config:
-    """The config inside a checkpoint's content, else the `config.yaml` beside its file, else one inferred from the shapes.
+    """The config inside a checkpoint's content, else the `config.yaml` beside its file.
 
-    Raises CheckpointError where the shapes are of no architecture of ours, ConfigError for a config that cannot be taken.
+    Raises CheckpointError where there is neither, with what the weights' shapes tell, ConfigError for one that cannot be taken.
     """
     found = recognise(content, path)
     if (config := stored_config(found, path)) is not None:
         return config
     beside = path.parent / "config.yaml"
-    return load_config(beside) if beside.exists() else infer_config(found, path)
+    if beside.exists():
+        return load_config(beside)
+    found.part("generator_ema", path)
+    told = "\n".join(f"  {key}: {finding}  ({finding.source})" for key, finding in told_by_shapes(found.parts).items())
+    raise CheckpointError(
+        f"{path}: no config inside or beside it; name its config with --config, for the official GRAF's weights "
+        f"configs/graf.yaml with what differs in --set. Their shapes tell:\n{told}"
+    )
+
+
+def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
+    """The config inside a checkpoint, in our format or GRAF's; None where there is none, or (with a warning) none of either.
+
+    Raises ConfigError where it is our own checkpoint's.
+    """
+    if found.config is None:
+        return None
+    try:
+        raw, is_graf = translate(found.config, str(path))
+        default = config_to_dict(graf_config() if is_graf else Config())  # also for keys that the checkpoint lacks
+        return config_from_dict(merge(merge(default, OLDER_VALUES, str(path)), raw, str(path)), str(path))
+    except ConfigError as error:
+        if found.kind == "ours":
+            raise
+        log.warning("the config inside is not taken: %s", error)
+        return None
 
 
 def trained_config(content: dict, path: Path) -> Config:

@@ -5,10 +5,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from graf.checkpoints.foreign.architecture import differences, read_architecture
-from graf.checkpoints.foreign.recognition import Weights, some
+from graf.checkpoints.architecture import differences
 from graf.config import Config
 from graf.errors import CheckpointError
+from graf.foreign.checkpoints import Weights, some
 
 from torch import nn
 
@@ -51,10 +51,8 @@ def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], confi
         rows += [row for row in _tensor_rows(network, parts[name]) if row not in rows]
     if not rows:
         return
-    findings = read_architecture(parts, config)
     keys = [
-        (key, str(value), str(finding.value), _source(finding.source, parts))
-        for key, value, finding in differences(findings, config)
+        (key, str(value), str(finding), _source(finding.source, parts)) for key, value, finding in differences(parts, config)
     ]
     other = ", or start a new run with --set expname=other" if "discriminator" in networks and len(networks) > 1 else ""
     raise CheckpointError(f"{path}: does not fit this config; --partial takes what fits{other}\n{_table(keys or rows)}")

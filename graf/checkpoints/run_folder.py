@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, read_checkpoint, save_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import iso_utc, read_record, record_path, write_record
 from graf.config import Config
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.files import first_free, remove_leftovers, whole_file
 from graf.runtime.out_of_memory import is_out_of_memory
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
-from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.run_folder import run_of
 from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
@@ -25,6 +24,7 @@ from graf.export.rasters import RenderedBack, mean_psnr, rendered_back, write_ch
 from graf.export.reconstruction import reconstruction_poses, write_reconstruction
 from graf.export.splats import render_splats, splats_of_surface, write_splats
 from graf.export.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
+from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.inversion import invert, most_renderings
 from graf.inversion.likeness import InversionSettings
 from graf.inversion.photographs import labelled_poses, photograph_files, read_photograph

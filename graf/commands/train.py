@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.foreign.recognition import recognise, stored_config
+from graf.checkpoints.generator_loading import stored_config
 from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, remove_run_leftovers, run_checkpoints
 from graf.config import Config, RunConfig, config_to_dict, graf_config, is_set, load_config
 from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, resolve
 from graf.errors import CheckpointError, ConfigError, RunFolderError
+from graf.foreign.checkpoints import recognise
 from graf.memory.budget import keep_to
 from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history

@@ -5,12 +5,12 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
 from graf.checkpoints.run_folder import run_checkpoints, run_of
 from graf.config import Config
 from graf.data import resolve
 from graf.errors import GrafError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.reporting.run_status import runs_below
 from graf.reporting.viewer.access import Access
 from graf.reporting.viewer.models import Models

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.checks import check_config
-from graf.config.foreign import GRAF_RECIPE, OLDER_NAMES, translate, translate_names
+from graf.config.older import OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config, RunConfig
 from graf.config.strict import NAME_IN_UTF_8, build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
+from graf.foreign.configs import GRAF_RECIPE
 
 import yaml
 
@@ -35,7 +36,7 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
     """The config of a YAML file, merged over the defaults, with `section.key=value` overrides on top.
 
     path: a file, or one of ours in configs/ by name (see find_config). schema: Config, or PoseConfig for train_pose.py. A file
-    in GRAF's own format is translated (see graf/config/foreign.py). Raises ConfigError for a missing file, and for unknown
+    in GRAF's own format is translated (see graf/foreign/configs.py). Raises ConfigError for a missing file, and for unknown
     keys, wrong types and values out of range all at once, or for values that do not fit each other.
     """
     config = schema()

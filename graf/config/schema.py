@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from graf.config.foreign import ELSEWHERE_IN_GENERATORS, ELSEWHERE_IN_POSE, OTHER_SUITES
 from graf.config.strict import key
+from graf.foreign.configs import OTHER_SUITES
 
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
@@ -83,10 +83,10 @@ class DataConfig:
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
     hflip: bool = key(False, "mirror real images at random (unposed data only)")
-    alpha: Literal["auto", "ignore", "judge"] = key(
+    alpha: Literal["auto", "ignore", "rgba"] = key(
         "auto",
-        "`judge`: the discriminator sees RGBA, rendered opacity against the images' alpha; `ignore`: colours only; "
-        "`auto`: judge where all photographs have it, as toy cars do",
+        "`rgba`: the discriminator sees RGBA, rendered opacity against the images' alpha; `ignore`: colours only; "
+        "`auto`: rgba where all images have transparency, as toy cars do",
     )
     on_bad_file: Literal["error", "skip"] = key(
         "error", "faulty images: `error` ends with a list of them, `skip` leaves them out and counts them"
@@ -103,7 +103,7 @@ class DataConfig:
     @property
     def channels(self) -> int:
         """Of a photograph in training: three colours, and its opacity where that is judged; `auto` has to be decided before."""
-        return 4 if self.alpha == "judge" else 3
+        return 4 if self.alpha == "rgba" else 3
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Config(RunConfig):
-    elsewhere: ClassVar[Mapping[str, str]] = OTHER_SUITES | ELSEWHERE_IN_GENERATORS
+    hints: ClassVar[Mapping[str, str]] = OTHER_SUITES | {"model": "a section of configs/pose.yaml, which is for train_pose.py"}
 
     expname: str = key("default", "name of the run's folder in training.outdir")
     data: DataConfig = key(DataConfig(), "the photographs and their cameras")
@@ -475,11 +475,19 @@ class Config(RunConfig):
         return math.isqrt(self.ray_sampler.rays_per_patch) * self.rendered_scale
 
 
+_POSE_STEPS = "training.max_steps: an epoch is the training images / training.batch_size steps, and the log tells both"
+
+
 @dataclass(frozen=True)
 class PoseConfig(RunConfig):
     """A run of train_pose.py."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = OTHER_SUITES | ELSEWHERE_IN_POSE
+    hints: ClassVar[Mapping[str, str]] = OTHER_SUITES | {
+        "check_val_every_n_epoch": "here it is training.validate_every, steps between validations; the log tells their epochs",
+        **dict.fromkeys(("epochs", "max_epochs", "num_epochs"), f"here it is {_POSE_STEPS}"),
+        "learning_rate": "here it is training.lr",
+        "nerf": "a section of train.py's configs; train_pose.py has data, model, training, memory and reporting",
+    }
 
     expname: str = key("pose", "name of the run's folder in training.outdir")
     data: DataConfig = key(DataConfig(), "the photographs and their cameras")

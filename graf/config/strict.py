@@ -65,10 +65,10 @@ def one_line(text: str) -> str:
 def build(cls: type, raw: Any, where: str) -> Any:
     """The dataclass `cls` of a dictionary with exactly its keys; nested ones likewise. Raises ConfigError with all faults.
 
-    `cls.elsewhere` tells of keys that it does not have what stands for them.
+    `cls.hints` says what stands for keys that it does not have.
     """
     faults: list[str] = []
-    built = _build(cls, raw, "", faults, _Hints(full_names(cls), getattr(cls, "elsewhere", {})))
+    built = _build(cls, raw, "", faults, _Hints(full_names(cls), getattr(cls, "hints", {})))
     if faults:
         raise faults_as_error(where, faults)
     return built
@@ -86,7 +86,7 @@ class _Hints(typing.NamedTuple):
     """For keys that are not known: full names by their last words, and what stands for those of other suites."""
 
     names: Mapping[str, list[str]]
-    elsewhere: Mapping[str, str]
+    other_suites: Mapping[str, str]
 
 
 def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -> Any:
@@ -118,8 +118,8 @@ def _unknown_keys(raw: dict, known: list[str], hints: _Hints) -> typing.Iterator
     for name in itertools.filterfalse(known.__contains__, raw):
         told = one_line(name) if isinstance(name, str) else shown(name)
         meant = hints.names.get(told) or difflib.get_close_matches(told, known, n=1)
-        if told in hints.elsewhere:
-            yield f"unknown key '{told}': {hints.elsewhere[told]}"
+        if told in hints.other_suites:
+            yield f"unknown key '{told}': {hints.other_suites[told]}"
         elif meant:
             yield f"unknown key '{told}', did you mean {' or '.join(map(repr, meant))}?"
         else:

@@ -20,7 +20,7 @@ UNREAD_EXTENSIONS = (  # other images, counted in a warning
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")  # of EXTENSIONS
 OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a program
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
-NO_ALPHA = "has no transparency for data.alpha: judge to compare silhouettes by; cut its object out, or set data.alpha: ignore"
+NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
 MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
 
 T = TypeVar("T")
@@ -29,10 +29,10 @@ T = TypeVar("T")
 def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
     """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped square at the centre, resized with LANCZOS.
 
-    With data.alpha: judge its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
+    With data.alpha: rgba its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
     image, alpha = open_with_alpha(file, data)
-    return squared(image, alpha if data.alpha == "judge" else None, data)
+    return squared(image, alpha if data.alpha == "rgba" else None, data)
 
 
 def squared(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
@@ -58,7 +58,7 @@ def open_with_alpha(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Im
         return _on_background(image, data.background), None if data.alpha == "ignore" else _alpha_channel(image)
 
     image, alpha = _open(file, data.on_bad_file == "error", rgb_and_alpha)
-    if alpha is None and data.alpha == "judge":
+    if alpha is None and data.alpha == "rgba":
         raise ValueError(NO_ALPHA)
     return image, alpha
 

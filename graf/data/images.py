@@ -46,7 +46,7 @@ class ImageFolders(Views):
             fingerprint=images_fingerprint(items, data),
             class_index=class_index,
             n_elevations=elevation_bins(data, source),
-            alpha="judge" if data.alpha == "judge" else "ignore",
+            alpha="rgba" if data.alpha == "rgba" else "ignore",
         )
 
     def read(self, index: int) -> Tensor:
@@ -56,7 +56,7 @@ class ImageFolders(Views):
         return self._from_file(read_image, index, self.data)
 
     def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor | None:
-        if self.alpha == "judge" and data.imsize <= self.data.imsize:
+        if self.alpha == "rgba" and data.imsize <= self.data.imsize:
             return F.adaptive_avg_pool2d(self.read(index)[3:] / 255, data.imsize)[0]
         alpha = self._from_file(read_alpha, index, data)
         return None if alpha is None else alpha / 255

@@ -62,7 +62,7 @@ class ToyCars(Views):
             labels=labels,
             fingerprint=fingerprint,
             n_elevations=n_elevations,
-            alpha="judge" if images.shape[1] > 3 else "ignore",
+            alpha="rgba" if images.shape[1] > 3 else "ignore",
         )
 
     def read(self, index: int) -> Tensor:
@@ -87,12 +87,12 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     With data.alpha: auto they have their opacity. Raises DataError where they cannot be kept, or where memory has no room.
     """
     if data.alpha == "auto":
-        log.info("data.alpha: judge, for toy cars know their opacity")
-        data = dataclasses.replace(data, alpha="judge")
+        log.info("data.alpha: rgba, for toy cars know their opacity")
+        data = dataclasses.replace(data, alpha="rgba")
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
     depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
-    if data.alpha == "judge":
+    if data.alpha == "rgba":
         depends_on.append("alpha")
     fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
     file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
@@ -125,7 +125,7 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
     def make(index: int) -> None:
         view = render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data)
         images[index, :3] = ((view.images[0] + 1) * 127.5).round().to(torch.uint8)
-        if data.alpha == "judge":
+        if data.alpha == "rgba":
             images[index, 3] = (view.opacity[0] * 255).round().to(torch.uint8)
 
     made = map_in_threads(make, range(data.n_images), available_cores())  # operations of one car are too small to be shared

@@ -97,11 +97,11 @@ def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | No
     return CheckedImage(item, side, fault, alpha is not None and alpha.getextrema()[0] < OPAQUE)
 
 
-def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["judge", "ignore"]:
-    """data.alpha in place of `auto`: judge where all images have transparent pixels, else ignore; logged with the reason."""
+def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]:
+    """data.alpha in place of `auto`: rgba where all images have transparent pixels, else ignore; logged with the reason."""
     opaque, n = [image for image in images if not image.transparent], len(images)
     if not opaque:
-        log.info("data.alpha: judge, for all %d images have transparency", n)
+        log.info("data.alpha: rgba, for all %d images have transparency", n)
     elif len(opaque) == n:
         log.info("data.alpha: ignore, for none of the %d images has transparency", n)
     else:
@@ -109,7 +109,7 @@ def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["judge", "ignore"
             "data.alpha: ignore, for %d of %d images have no transparency, such as %s; opacity is judged where all have it",
             *(len(opaque), n, one_line(str(opaque[0].item.file))),
         )
-    return "ignore" if opaque else "judge"
+    return "ignore" if opaque else "rgba"
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:

@@ -33,11 +33,11 @@ class Views(Dataset, abc.ABC):
     labels: Labels | None  # of all images; None where the data is unposed
     fingerprint: str  # sha256 that identifies the set
     n_elevations: int = 1  # elevation bins
-    alpha: Literal["ignore", "judge"] = "ignore"  # whether images come with their opacity: data.alpha, resolved
+    alpha: Literal["ignore", "rgba"] = "ignore"  # whether images come with their opacity: data.alpha, resolved
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:
-        """Image (3, H, W) uint8, or (4, H, W) with opacity last where alpha is `judge`. Raises DataError."""
+        """Image (3, H, W) uint8, or (4, H, W) with opacity last where alpha is `rgba`. Raises DataError."""
 
     def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor | None:
         """Opacity (data.imsize, data.imsize) in [0, 1] of an image, or None where it is not known. Raises DataError.
@@ -64,7 +64,7 @@ class Views(Dataset, abc.ABC):
 
     def __getitem__(self, key: int | tuple[int, bool]) -> dict[str, Tensor]:
         """image (3, H, W) in [-1, 1], class_index and elevation_index (), pose_c2w (3, 4) where the data is posed, and where
-        alpha is `judge` alpha (1, H, W), the opacity from -1, clear, to 1.
+        alpha is `rgba` alpha (1, H, W), the opacity from -1, clear, to 1.
 
         The key is an index, or an index and whether to mirror the image (unposed data only).
         """

@@ -1,6 +1,6 @@
 """ESRGAN's generator as a backbone of CCSR (Wang et al., ESRGAN, ECCVW 2018; Real-ESRGAN, Wang et al., ICCVW 2021).
 
-Modules are named as in BasicSR, so that its files load as they are; see checkpoints/foreign/esrgan_weights.py for the others.
+Modules are named as in BasicSR, so that its files load as they are; see foreign/esrgan.py for the others.
 """
 
 from graf.errors import ConfigError

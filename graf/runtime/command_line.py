@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from graf.config import Config, RunConfig
-from graf.config.foreign import OLDER_NAMES
+from graf.config.older import OLDER_NAMES
 from graf.config.reading import FlagOverride
 from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
@@ -128,8 +128,8 @@ def hints(unknown: Sequence[str], schema: type[RunConfig] = Config) -> list[str]
         value = value if equals else "..." if following.startswith("--") else following
         if not flag.startswith("--"):
             continue
-        if name in schema.elsewhere:
-            found.append(f"; {flag}: {schema.elsewhere[name]} (--set KEY=VALUE)")
+        if name in schema.hints:
+            found.append(f"; {flag}: {schema.hints[name]} (--set KEY=VALUE)")
         elif name in names:
             found.append(f"; {flag}: say {' or '.join(f'--set {key}={value}' for key in names[name])}")
     return found

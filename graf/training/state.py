@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
-from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
-from graf.checkpoints.foreign.recognition import ForeignCheckpoint, recognise
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.config import Config, RunConfig, TrainingConfig
 from graf.errors import CheckpointError, GrafError
+from graf.foreign.checkpoints import ForeignCheckpoint, recognise
+from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
 from graf.models.generator import Generator, weights_hash

@@ -166,9 +166,9 @@ def _restored(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
 
 
 def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low: Tensor | None = None) -> Tensor:
-    """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: judge, of their opacity in [-1, 1]."""
+    """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1]."""
     config, projection = state.config, state.generator.projection
-    alpha = alpha if config.data.alpha == "judge" else None
+    alpha = alpha if config.data.alpha == "rgba" else None
     mirrored = inputs.mirrored if config.discriminator.hflip else None
     return discriminator_input(images, low, alpha, config.discriminator, projection, state.step, mirrored)
 

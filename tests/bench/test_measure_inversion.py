@@ -29,7 +29,7 @@ def test_the_measured_cars_are_held_out():
         measure.held_out(dataclasses.replace(data, type="images"), 1, 10)
 
 
-@pytest.mark.parametrize("alpha", ["auto", "judge", "ignore"])
+@pytest.mark.parametrize("alpha", ["auto", "rgba", "ignore"])
 def test_what_is_looked_for_is_a_photograph_of_three_channels(smoke, alpha):
     data = measure.held_out(smoke(f"data.alpha={alpha}").data, 1, 2)
     assert measure.make_toy_cars(data)["images"].shape == (2, 3, 16, 16)

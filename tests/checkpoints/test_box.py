@@ -20,7 +20,7 @@ CPU, BOX = torch.device("cpu"), (-0.9, -0.5, -0.4, 0.9, 0.5, 0.4)
 def saved(smoke, tmp_path):
     """The checkpoint of a run in a box."""
     path = tmp_path / "model.pt"
-    save_checkpoint(path, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=judge"), CPU).checkpoint())
+    save_checkpoint(path, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=rgba"), CPU).checkpoint())
     return path
 
 
@@ -38,8 +38,8 @@ def older(smoke, tmp_path):
 def test_a_run_finds_its_box_and_keeps_it_when_it_continues(smoke, saved, older, tmp_path):
     config = smoke("data.box=auto", "data.alpha=auto", "data.n_images=8", f"data.datadir=[{tmp_path}]")
     new = resolve(config, build_dataset(config)).data
-    assert new.alpha == "judge" and len(new.box) == 6 and new.box != BOX
-    for file, known in ((saved, ("judge", BOX)), (older, ("ignore", "none"))):
+    assert new.alpha == "rgba" and len(new.box) == 6 and new.box != BOX
+    for file, known in ((saved, ("rgba", BOX)), (older, ("ignore", "none"))):
         trained = train.config_of(file, "toy_cars", named=False)
         data = resolve(config, dataset := build_dataset(config, trained=trained), trained).data
         assert (data.alpha, data.box) == (dataset.alpha, data.box) == known
@@ -48,7 +48,7 @@ def test_a_run_finds_its_box_and_keeps_it_when_it_continues(smoke, saved, older,
     assert resolve(said, trained=train.config_of(saved, "toy_cars", named=False)) is said
 
 
-@pytest.mark.parametrize("name, box, alpha", [("model.pt", BOX, "judge"), ("older.pt", "none", "ignore")])
+@pytest.mark.parametrize("name, box, alpha", [("model.pt", BOX, "rgba"), ("older.pt", "none", "ignore")])
 def test_auto_is_what_the_checkpoint_was_trained_with(smoke, saved, older, tmp_path, name, box, alpha):
     path, asked = tmp_path / name, smoke("data.box=auto", "data.alpha=auto")
     write_export(tmp_path / "cars.safetensors", graf.load_generator(path), step=1)
@@ -66,9 +66,9 @@ def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
 
 def test_a_run_that_continues_says_nothing_of_its_box(smoke, saved, older, caplog):
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=judge"), CPU))
+        restore(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=rgba"), CPU))
         restore(older, TrainState(smoke("data.alpha=ignore", "data.box=none"), CPU))
     assert "box" not in caplog.text
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke("data.alpha=judge", "data.box=none"), CPU))
+        restore(saved, TrainState(smoke("data.alpha=rgba", "data.box=none"), CPU))
     assert f"data.box changed since the checkpoint: {list(BOX)} -> none" in caplog.text

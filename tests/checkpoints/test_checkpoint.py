@@ -14,13 +14,13 @@ from pathlib import Path
 
 import graf
 from graf.camera import Labels, poses_at, sample_poses
+from graf.checkpoints import generator_loading
 from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, save_checkpoint
-from graf.checkpoints.foreign import recognition
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
@@ -74,7 +74,7 @@ def train(state, steps):
 
 
 EVERY_KIND_OF_RANDOMNESS = (
-    "nerf.raw_noise_std=1", "nerf.perturb=true", "discriminator.hflip=true", "data.alpha=judge",
+    "nerf.raw_noise_std=1", "nerf.perturb=true", "discriminator.hflip=true", "data.alpha=rgba",
     "discriminator.condition=class", "training.reg_type=wgan_gp",
     "training.reg_every=2", "training.lr_anneal_every=[2, 4]", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true",
     "ray_sampler.random_shift=true", "discriminator.label_loss=MCE", "discriminator.spectral_norm=true",
@@ -385,14 +385,14 @@ def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
 
 def test_a_discriminator_that_sees_no_opacity_is_not_one_that_does(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
-    with pytest.raises(CheckpointError, match=r"data\.alpha +judge +ignore"):
-        restore(tmp_path / NEWEST, new_state(smoke("data.alpha=judge")))
+    with pytest.raises(CheckpointError, match=r"data\.alpha +rgba +ignore"):
+        restore(tmp_path / NEWEST, new_state(smoke("data.alpha=rgba")))
 
 
 def test_a_checkpoint_of_before_opacity_was_judged_ignores_it(smoke, tmp_path, monkeypatch):
     content = new_state(smoke()).checkpoint().content()
     del content["config"]["data"]["alpha"]
-    monkeypatch.setattr(recognition, "Config", lambda: smoke("data.alpha=judge"))
+    monkeypatch.setattr(generator_loading, "Config", lambda: smoke("data.alpha=rgba"))
     assert checkpoint_config(tmp_path / NEWEST, content).data.alpha == "ignore"
 
 

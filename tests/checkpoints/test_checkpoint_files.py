@@ -18,11 +18,11 @@ import graf.runtime.files
 from graf.checkpoints import checkpoint
 from graf.checkpoints import run_folder as checkpoint_files
 from graf.checkpoints.checkpoint import BEST, NEWEST, backup_name, read_checkpoint, save_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.record import read_record, record_path
 from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save, save_newest
 from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.console import run_script
 from graf.runtime.processes import Processes
 from graf.runtime.run_lock import run_lock

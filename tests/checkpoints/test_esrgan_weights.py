@@ -3,8 +3,8 @@
 import logging
 import re
 
-from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
 from graf.errors import CheckpointError
+from graf.foreign.esrgan import load_esrgan_weights
 from graf.models.rrdb import RRDBNet
 
 import pytest

@@ -8,10 +8,10 @@ import eval as evaluation
 import graf
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import data_fingerprint, write_export
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.config import config_to_dict
 from graf.errors import CheckpointError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.models.generator import Generator
 from graf.training.state import TrainState, restore, start_from
 

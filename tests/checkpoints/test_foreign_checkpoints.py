@@ -2,17 +2,16 @@
 
 import logging
 import math
-from pathlib import Path
 
 import graf
+from graf.checkpoints.architecture import differences, told_by_shapes
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
-from graf.checkpoints.foreign.architecture import differences, infer_config, read_architecture
-from graf.checkpoints.foreign.recognition import checkpoint_step, recognise
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.commands import train
-from graf.config import config_to_dict, flat
+from graf.config import config_to_dict, flat, load_config
 from graf.errors import CheckpointError
+from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
 from graf.training.state import TrainState, restore, start_from
@@ -193,12 +192,12 @@ ARCHITECTURES = {
         "ccsr.light.width_upsampled=5",
         "discriminator.dual=true",
     ),
-    "opacity judged": ("data.alpha=judge",),
+    "opacity judged": ("data.alpha=rgba",),
     "opacity judged, dual": (
         "ccsr.mode=refine",
         "ray_sampler.rays_per_patch=64",
         "discriminator.dual=true",
-        "data.alpha=judge",
+        "data.alpha=rgba",
     ),
     "rrdb": ("ccsr.mode=consistency", "ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=2", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4"),
     "labels": ("discriminator.label_loss=MCE", "discriminator.condition=class"),
@@ -218,70 +217,55 @@ def weights_of(config, n_classes=2):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_shapes_tell_the_config_that_made_them(smoke, architecture):
-    """Beside their own config there is no difference; beside another, whatever is told for certain is their own config's."""
     config = smoke("data.alpha=ignore", *ARCHITECTURES[architecture])
     weights = weights_of(config)
-    findings = read_architecture(weights, config)
-    assert list(differences(findings, config)) == []
+    assert list(differences(weights, config)) == []
     values = flat(config_to_dict(config))
-    for prior in ((), *(ARCHITECTURES[name] for name in ("film", "concat", "refined"))):
-        for name, finding in read_architecture(weights, smoke(*prior)).items():
-            assert not finding.certain or finding.value == values[name], name
+    assert all(values[name] in finding.values for name, finding in told_by_shapes(weights).items())
 
 
-def test_widths_of_grafs_field_alone_give_its_keys_where_the_config_is_near(concat):
-    """17 + 4 = 15 + 6 = ...: another width of the field leaves the codes as the config has them."""
-    prior = concat("nerf.multires=2", "nerf.multires_views=1", "z_dist.dim=7", "z_dist.dim_appearance=3", "nerf.netwidth=10")
-    findings = read_architecture(recognise(graf_field(), "x.pt").parts, prior)
-    assert {name: finding.value for name, finding in findings.items()} == FIELD_KEYS
-    assert [(name, value) for name, value, _ in differences(findings, prior)] == [("nerf.netwidth", 10)]
+def test_another_architecture_differs_in_its_keys_alone(smoke):
+    weights = weights_of(smoke("data.alpha=ignore", *ARCHITECTURES["refined"]))
+    keys = ARCHITECTURES["refined"]
+    found = {key: str(finding) for key, _, finding in differences(weights, smoke("data.alpha=ignore", "ccsr.mode=none"))}
+    assert found["ccsr.mode"] == "refine or consistency"
+    assert {key for key in found if not key.startswith("ccsr.")} == set()
+    found = {key: str(finding) for key, _, finding in differences(weights, smoke("data.alpha=ignore", *keys[:2]))}
+    assert found == {"ccsr.light.depth": "2", "ccsr.num_views": "5", "ccsr.elevation_bins": "3"}
 
 
-def test_far_from_any_config_codes_are_of_equal_width_and_frequencies_many():
-    """20 = 15 + 5 = 9 + 11 = 3 + 17 and 14 = 9 + 5 = 3 + 11 = 0 + 14: twice 5 with more waves, before twice 11."""
-    content = {"generator": graf_field(multires=2, multires_views=1, shape=5, appearance=5)}
-    config = infer_config(recognise(content, "x.pt"), Path("x.pt"))
-    assert (config.nerf.multires, config.nerf.multires_views) == (2, 1)
-    assert (config.z_dist.dim, config.z_dist.dim_appearance) == (10, 5)
-
-
-def test_published_widths_are_told_without_a_config(tmp_path, caplog):
-    """GRAF's defaults: 63 + 128 numbers into the first layer, 27 + 128 beside the features."""
+def test_without_a_config_the_shapes_are_told_and_one_is_asked_for(tmp_path):
+    """GRAF's defaults: eight layers, of which the first takes 63 + 128 numbers."""
     weights = graf_field(width=32, depth=8, multires=10, multires_views=4, shape=128, appearance=128)
-    with caplog.at_level(logging.WARNING, "graf"):
-        generator = graf.load_generator(saved(tmp_path, {"generator": weights, "it": 3}))
-    assert same(generator.field.state_dict(), weights)
-    config = generator.config
-    assert (config.nerf.netwidth, config.nerf.netdepth, config.nerf.multires, config.nerf.multires_views) == (32, 8, 10, 4)
-    assert (config.z_dist.dim, config.z_dist.dim_appearance) == (256, 128)
-    assert config.nerf.density_activation == "relu"
-    assert "no config inside or beside it" in caplog.text
-    assert "guessed" in caplog.text
+    path = saved(tmp_path, {"generator": weights, "it": 3})
+    with pytest.raises(CheckpointError) as caught:
+        graf.load_generator(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: no config inside or beside it; name its config with --config")
+    assert "  nerf.conditioning: concat  (field.pts_linears.0.weight)" in message.splitlines()
+    assert "  nerf.netwidth: 32  (field.pts_linears.0.weight)" in message.splitlines()
+    config = load_config("graf", ["nerf.netwidth=32"])
+    assert same(graf.load_generator(path, config).field.state_dict(), weights)
 
 
-@pytest.mark.parametrize(
-    "architecture", [name for name in ARCHITECTURES if "concat" not in name and "no appearance" not in name]
-)
-def test_our_weights_load_without_a_config(smoke, tmp_path, architecture):
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_our_weights_load_with_their_config(smoke, tmp_path, architecture):
     config = smoke(*ARCHITECTURES[architecture])
     weights = weights_of(config)
     path = saved(tmp_path, {"generator": weights["generator"], "discriminator": weights["discriminator"]})
-    assert same(graf.load_generator(path).state_dict(), weights["generator"])
-    inferred = infer_config(recognise(read_checkpoint(path), path), path)
-    assert inferred.patch_size == config.patch_size
-    assert inferred.data.imsize >= math.isqrt(inferred.ray_sampler.rays_per_patch)
+    assert same(graf.load_generator(path, config).state_dict(), weights["generator"])
 
 
 def test_a_generator_alone_brings_its_classes(smoke, tmp_path):
     weights = Generator(smoke(), n_classes=5).state_dict()
-    generator = graf.load_generator(saved(tmp_path, weights))
+    generator = graf.load_generator(saved(tmp_path, weights), smoke())
     assert generator.class_embedding.weight.shape == (5, 8)
     assert same(generator.state_dict(), weights)
 
 
 @pytest.mark.parametrize("name", ["model_config", "config", "hyper_parameters", "hparams"])
 def test_a_config_inside_is_taken_under_any_of_its_names(smoke, tmp_path, name):
-    config = smoke("nerf.netwidth=12", "data.near=2.7", "data.box=[-1,-1,-1,1,1,1]", "data.alpha=judge")
+    config = smoke("nerf.netwidth=12", "data.near=2.7", "data.box=[-1,-1,-1,1,1,1]", "data.alpha=rgba")
     path = saved(tmp_path, {"generator": Generator(config).state_dict(), name: config_to_dict(config)})
     assert graf.load_generator(path).config == config
 
@@ -296,12 +280,11 @@ def test_a_config_inside_may_be_of_grafs_format(tmp_path):
     assert (config.data.imsize, config.data.near, config.data.background) == (24, 1.5, (0.0, 0.0, 0.0))
 
 
-def test_a_config_of_neither_format_is_said_and_shapes_are_read(smoke, tmp_path, caplog):
+def test_a_config_of_neither_format_is_said_and_shapes_are_told(smoke, tmp_path, caplog):
     path = saved(tmp_path, {"generator": Generator(smoke()).state_dict(), "hparams": {"lr": 1e-3, "layers": 5}})
-    with caplog.at_level(logging.WARNING, "graf"):
-        assert graf.load_generator(path).config.nerf.netwidth == 16
+    with caplog.at_level(logging.WARNING, "graf"), pytest.raises(CheckpointError, match=r"nerf\.netwidth: 16"):
+        graf.load_generator(path)
     assert "unknown key 'lr'" in caplog.text
-    assert "read off its shapes" in caplog.text
 
 
 # Where it does not fit -------------------------------------------------------------------------------------------------------

@@ -425,7 +425,7 @@ def test_photographs_without_transparency_do_for_a_generator_that_was_judged_by_
     Image.new("RGB", (16, 16), (200, 0, 0)).save(photographs / "a.jpg")
     Image.new("RGBA", (16, 16), (200, 0, 0, 0)).save(photographs / "b.png")
     unposed = ("data.labels=none", "discriminator.condition=none", "training.batch_size=1")
-    config = smoke("data.type=images", f"data.datadir={photographs}", "data.alpha=judge", *unposed)
+    config = smoke("data.type=images", f"data.datadir={photographs}", "data.alpha=rgba", *unposed)
     dataset = dataclasses.replace(evaluation, generator=Generator(config)).dataset
     assert [item["image"].shape for item in (dataset[0], dataset[1])] == [(3, 16, 16)] * 2
     found = measured(Generator(config), dataset, tmp_path)

@@ -15,12 +15,12 @@ import torch
 
 
 def test_a_run_on_toy_cars_does_not_go_on_with_photographs_unless_it_is_named(smoke, tmp_path):
-    config = smoke("data.alpha=judge")
+    config = smoke("data.alpha=rgba")
     save_checkpoint(tmp_path / NEWEST, TrainState(config, torch.device("cpu")).checkpoint())
-    assert config_of(tmp_path / NEWEST, "toy_cars", named=False).data.alpha == "judge"
+    assert config_of(tmp_path / NEWEST, "toy_cars", named=False).data.alpha == "rgba"
     with pytest.raises(CheckpointError, match=r"of a run on toy_cars, where data.type is images now; --set expname=NAME"):
         config_of(tmp_path / NEWEST, "images", named=False)
-    assert config_of(tmp_path / NEWEST, "images", named=True).data.alpha == "judge"
+    assert config_of(tmp_path / NEWEST, "images", named=True).data.alpha == "rgba"
     assert config_of(None, "images", named=False) is None
 
 

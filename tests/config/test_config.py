@@ -22,9 +22,9 @@ from graf.config import (
     read_yaml,
 )
 from graf.config.checks import advice
-from graf.config.foreign import OTHER_SUITES
 from graf.config.reading import FlagOverride
 from graf.errors import ConfigError
+from graf.foreign.configs import OTHER_SUITES
 
 import pytest
 import yaml
@@ -286,11 +286,11 @@ def test_keys_of_other_suites_are_told_by_ours(section, name):
     assert set(ours) <= {key for key, _, _ in config_rows()}
 
 
-@pytest.mark.parametrize("name", sorted(PoseConfig.elsewhere.keys() - {"nerf", "lr"}))
+@pytest.mark.parametrize("name", sorted(PoseConfig.hints.keys() - {"nerf", "lr"}))
 def test_a_pose_config_tells_its_own_keys_for_those_of_other_suites(name):
     message = refusal(f"training.{name}=1", schema=PoseConfig)
-    assert f"unknown key '{name}': {PoseConfig.elsewhere[name]}" in message
-    ours = re.findall(r"\b(?:training|data)\.\w+", PoseConfig.elsewhere[name])
+    assert f"unknown key '{name}': {PoseConfig.hints[name]}" in message
+    ours = re.findall(r"\b(?:training|data)\.\w+", PoseConfig.hints[name])
     assert set(ours) <= {key for key, _, _ in config_rows(PoseConfig)}
 
 

@@ -5,8 +5,8 @@ import logging
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, graf_config, load_config
-from graf.config.foreign import is_graf_format, translate_graf
 from graf.errors import ConfigError
+from graf.foreign.configs import is_graf_format, translate_graf
 
 import pytest
 import yaml

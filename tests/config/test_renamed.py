@@ -3,10 +3,11 @@
 import logging
 
 from graf.checkpoints.conditions import report_config_changes
-from graf.checkpoints.foreign.recognition import ForeignCheckpoint, stored_config
-from graf.config import Config, config_rows, config_to_dict, flat, foreign, load_config, merge, nested
-from graf.config.foreign import OLDER_NAMES
+from graf.checkpoints.generator_loading import stored_config
+from graf.config import Config, config_rows, config_to_dict, flat, load_config, merge, nested, older
+from graf.config.older import OLDER_NAMES
 from graf.errors import ConfigError
+from graf.foreign.checkpoints import ForeignCheckpoint
 
 import pytest
 import yaml
@@ -33,7 +34,7 @@ OLD = {
 BACKBONE = {"ccsr": {"backbone": "rrdb"}, "discriminator": {"blur_steps": 0}}
 
 
-def older(config):
+def as_an_older_run(config):
     """The config as a run wrote it before its keys were renamed."""
     raw = config_to_dict(config)
     values = {old: flat(raw)[new] for old, new in OLDER_NAMES.items()}
@@ -50,7 +51,7 @@ def older(config):
 
 @pytest.fixture(autouse=True)
 def told(caplog, monkeypatch):
-    monkeypatch.setattr(foreign, "_told", set())
+    monkeypatch.setattr(older, "_logged", set())
     caplog.set_level(logging.INFO, "graf")
     return caplog
 
@@ -112,7 +113,7 @@ def test_a_new_section_that_is_none_is_an_error(tmp_path, text):
 
 def test_the_config_of_an_older_run_and_of_its_checkpoint_are_todays(tmp_path, smoke):
     config = smoke("nerf.samples_per_ray=9", "training.save_every=7", "ccsr.light.width=9")
-    raw = older(config)
+    raw = as_an_older_run(config)
     assert not set(OLDER_NAMES.values()) & set(flat(raw))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
     assert load_config(tmp_path / "config.yaml") == config
@@ -120,9 +121,9 @@ def test_the_config_of_an_older_run_and_of_its_checkpoint_are_todays(tmp_path, s
 
 
 def test_a_run_that_goes_on_tells_no_change_for_a_new_name(told):
-    report_config_changes(older(Config()), Config())
+    report_config_changes(as_an_older_run(Config()), Config())
     assert told.messages == []
-    report_config_changes(older(Config()), load_config(None, ["ccsr.light.width=9"]))
+    report_config_changes(as_an_older_run(Config()), load_config(None, ["ccsr.light.width=9"]))
     assert told.messages == ["ccsr.light.width changed since the checkpoint: 48 -> 9"]
 
 

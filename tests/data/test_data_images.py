@@ -113,7 +113,7 @@ def test_opacity_goes_with_the_image_where_it_is_judged(tmp_path):
     image = Image.new("RGBA", (8, 8))
     image.paste((255, 0, 0, 153), (0, 0, 3, 8))
     image.save(tmp_path / "a.png")
-    flags = {"data.alpha": "judge", "data.background": "[0, 1, 0]"}
+    flags = {"data.alpha": "rgba", "data.background": "[0, 1, 0]"}
     dataset = build_dataset(config(tmp_path, **flags, **{"data.hflip": "true"}))
     assert dataset.read(0).shape == (4, 8, 8) and dataset.read(0)[:, 4, 2].tolist() == [153, 102, 0, 153]
     plain, mirrored = dataset[0, False], dataset[0, True]
@@ -141,8 +141,8 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
     settings = config(tmp_path / "a", tmp_path / "b", **{"data.alpha": "auto"} | flags)
     with caplog.at_level(logging.INFO, "graf"):
         dataset = build_dataset(settings)
-    assert [line for line in caplog.messages if "alpha" in line] == ["data.alpha: judge, for all 4 images have transparency"]
-    assert dataset.alpha == "judge" and dataset.posed == (not flags)
+    assert [line for line in caplog.messages if "alpha" in line] == ["data.alpha: rgba, for all 4 images have transparency"]
+    assert dataset.alpha == "rgba" and dataset.posed == (not flags)
     assert [dataset.read(i)[3, 4, 0].item() for i in range(4)] == [128] * 4
     found = resolve(settings, dataset)
     images, _ = next(build_loader(dataset, found, "cpu"))
@@ -175,7 +175,7 @@ def test_faulty_files_do_not_count_for_opacity_nor_is_one_decoded_again(tmp_path
     read, opened = [], decoding.ImageOps.exif_transpose
     monkeypatch.setattr(decoding.ImageOps, "exif_transpose", lambda image: read.append(1) or opened(image))
     dataset = build_dataset(config(tmp_path, **{"data.alpha": "auto", "data.on_bad_file": "skip"}))
-    assert dataset.alpha == "judge" and len(dataset) == 2 and len(read) <= 3
+    assert dataset.alpha == "rgba" and len(dataset) == 2 and len(read) <= 3
 
 
 def test_names_give_class_elevation_rank_and_exact_pose(tmp_path):

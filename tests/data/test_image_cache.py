@@ -37,14 +37,14 @@ def files_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("cache_gb", [1, IN_A_FILE])
-@pytest.mark.parametrize(("mode", "alpha"), [("RGB", "auto"), ("RGBA", "auto"), ("RGBA", "judge"), ("RGBA", "ignore")])
+@pytest.mark.parametrize(("mode", "alpha"), [("RGB", "auto"), ("RGBA", "auto"), ("RGBA", "rgba"), ("RGBA", "ignore")])
 def test_what_is_kept_is_what_the_files_give(tmp_path, cache_gb, mode, alpha):
     put_images(tmp_path / "photographs", mode=mode)
     settings = config(tmp_path / "photographs", cache_gb, **{"data.alpha": alpha})
     plain, kept = build_dataset(settings), build_dataset(settings, tmp_path / "cache")
     assert plain.alpha == kept.alpha and len(files_in(tmp_path / "cache")) == (cache_gb == IN_A_FILE)
     for index in range(len(kept)):
-        assert kept.read(index).shape == (4 if kept.alpha == "judge" else 3, 16, 16)
+        assert kept.read(index).shape == (4 if kept.alpha == "rgba" else 3, 16, 16)
         assert torch.equal(kept.read(index), plain.read(index))
 
 
@@ -187,7 +187,7 @@ def test_an_image_that_had_no_opacity_to_judge_is_not_black(tmp_path):
     put_images(tmp_path / "photographs", mode="RGBA")
     put_images(tmp_path / "photographs" / "opaque", n=3)
     values = {"data.on_bad_file": "skip", "data.labels": "none"}
-    judged = config(tmp_path / "photographs", IN_A_FILE, **values, **{"data.alpha": "judge"})
+    judged = config(tmp_path / "photographs", IN_A_FILE, **values, **{"data.alpha": "rgba"})
     assert len(build_dataset(judged, tmp_path / "cache")) == 5
     assert_reads_the_files(config(tmp_path / "photographs", IN_A_FILE, **values), tmp_path / "cache", 8)
 

@@ -32,7 +32,7 @@ def test_a_toy_cars_opacity_is_that_of_its_image(tmp_path, labels):
     clear = (on_white[3]["image"] - on_black[3]["image"]) / 2  # (3, 24, 24)
     torch.testing.assert_close((1 - alpha).expand(3, -1, -1), clear, atol=1 / 255, rtol=0)
     assert alpha.min() == 0 and alpha.max() == 1
-    judged = dataclasses.replace(black, alpha="judge")
+    judged = dataclasses.replace(black, alpha="rgba")
     torch.testing.assert_close(build_dataset(Config(data=judged)).opacity(3, judged), alpha, atol=0.5 / 255, rtol=0)
 
 
@@ -60,11 +60,11 @@ def test_a_palette_with_a_clear_entry_has_a_silhouette_and_an_opaque_photograph_
 
 
 def test_an_opacity_that_is_decoded_is_not_read_again(tmp_path, monkeypatch):
-    """With data.alpha: judge it comes with its image: of 8 pixels as the file has it, of 4 their means."""
+    """With data.alpha: rgba it comes with its image: of 8 pixels as the file has it, of 4 their means."""
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "0.png")
     base = load_config()
-    data = dataclasses.replace(base.data, type="images", datadir=(str(tmp_path),), imsize=8, alpha="judge")
+    data = dataclasses.replace(base.data, type="images", datadir=(str(tmp_path),), imsize=8, alpha="rgba")
     training = dataclasses.replace(base.training, batch_size=1)
     dataset = build_dataset(dataclasses.replace(base, data=data, training=training))
     monkeypatch.setattr(images, "read_alpha", None)

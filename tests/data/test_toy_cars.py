@@ -238,24 +238,24 @@ def test_opacity_is_kept_beside_the_image_where_it_is_judged(tmp_path):
     plain = load_toy_cars(data)
     (file,) = tmp_path.iterdir()
     assert file.name == "toy_cars_f3839cdfabfbf8f1.pt"
-    cars = load_toy_cars(dataclasses.replace(data, alpha="judge"))
+    cars = load_toy_cars(dataclasses.replace(data, alpha="rgba"))
     assert len(list(tmp_path.iterdir())) == 2 and cars.fingerprint != plain.fingerprint
     assert cars.images.shape == (6, 4, 48, 48) and torch.equal(cars.images[:, :3], plain.images)
     view = render_cars([make_car(DATA.seed, 2)], cars.labels.pose_c2w[2:3], DATA)
     torch.testing.assert_close(cars[2]["alpha"], 2 * view.opacity - 1, atol=1 / 255, rtol=0)
     assert torch.equal(cars[2]["image"], plain[2]["image"]) and "alpha" not in plain[2]
-    assert torch.equal(load_toy_cars(dataclasses.replace(data, alpha="judge")).images, cars.images)
+    assert torch.equal(load_toy_cars(dataclasses.replace(data, alpha="rgba")).images, cars.images)
 
 
 @pytest.mark.parametrize("labels", [[], ["data.labels=none", "discriminator.condition=none"]])
 def test_toy_cars_are_judged_by_opacity_too_where_it_is_left_to_them(tmp_path, caplog, labels):
-    """They are those that `judge` makes, and are made once."""
+    """They are those that `rgba` makes, and are made once."""
     small = [f"data.datadir={tmp_path}", "data.n_images=16", "data.imsize=16", *labels]
     config = load_config(None, [*small, "data.alpha=auto"])
     with caplog.at_level(logging.INFO, "graf"):
         dataset = build_dataset(config)
-    judged = build_dataset(load_config(None, [*small, "data.alpha=judge"]))
-    assert "data.alpha: judge, for toy cars know their opacity" in caplog.text
+    judged = build_dataset(load_config(None, [*small, "data.alpha=rgba"]))
+    assert "data.alpha: rgba, for toy cars know their opacity" in caplog.text
     assert (dataset.alpha, dataset.fingerprint) == (judged.alpha, judged.fingerprint) and len(list(tmp_path.iterdir())) == 1
     assert len(dataset.read(0)) == resolve(config, dataset).data.channels == 4
     assert build_dataset(load_config(None, [*small, "data.alpha=ignore"])).alpha == "ignore"

@@ -274,10 +274,10 @@ def test_photographs_without_transparency_cannot_be_judged_by_opacity(tmp_path, 
         put(tmp_path / f"{name}.png")
     for name in ("e", "f"):
         Image.new("RGBA", (8, 8)).save(tmp_path / f"{name}.png")
-    message = faults_of(config(tmp_path, **{"data.alpha": "judge"}))
+    message = faults_of(config(tmp_path, **{"data.alpha": "rgba"}))
     assert "has no transparency" in line_about(message, "a.png") and "set data.alpha: ignore" in line_about(message, "a.png")
     assert message.startswith("4 faults") and "e.png" not in message
-    dataset = build_dataset(config(tmp_path, **{"data.alpha": "judge", "data.on_bad_file": "skip"}))
+    dataset = build_dataset(config(tmp_path, **{"data.alpha": "rgba", "data.on_bad_file": "skip"}))
     assert [Path(file).name for file in dataset.files] == ["e.png", "f.png"]
     assert len(build_dataset(config(tmp_path))) == 6
 

@@ -93,7 +93,7 @@ def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
     noise = np.random.default_rng(0).integers(0, 256, (40, 60, 4), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
     expected = read_image(tmp_path / "noise.png", data).float() / 127.5 - 1
-    for alpha in ("ignore", "judge"):
+    for alpha in ("ignore", "rgba"):
         torch.testing.assert_close(read_photograph(tmp_path / "noise.png", dataclasses.replace(data, alpha=alpha)), expected)
     clear = read_photograph(put(tmp_path / "clear.png", colour=(9, 9, 9, 0)), data)
     torch.testing.assert_close(clear[:, 0, 0], torch.tensor([0.2, 0.4, 0.6]) * 2 - 1)

@@ -54,12 +54,12 @@ OTHERS = {  # what no shipped config does, or seldom
     "triplane": ("nerf.conditioning=triplane", "nerf.samples_per_ray=32"),
     "large triplane": ("nerf.conditioning=triplane", "nerf.plane_size=128", "nerf.plane_channels=32", "training.use_amp=true"),
     "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
-    "opacity judged": ("data.alpha=judge",),
+    "opacity judged": ("data.alpha=rgba",),
     "relativistic": (
         *("training.gan_type=relativistic", "training.reg_type=r1_r2"),
         *("nerf.samples_per_ray=2", "nerf.netwidth=8", "training.batch_size=128", "discriminator.ndf=16"),
     ),
-    "projected": ("discriminator.architecture=projected", "data.alpha=judge"),
+    "projected": ("discriminator.architecture=projected", "data.alpha=rgba"),
     "projected, one image": ("discriminator.architecture=projected", "training.batch_size=1", "nerf.samples_per_ray=2"),
     "projected, mixed precision": ("discriminator.architecture=projected", "training.use_amp=true"),
     "projected, one image, mixed precision": (

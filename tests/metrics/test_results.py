@@ -6,7 +6,7 @@ import json
 from graf.config import config_to_dict, load_config
 from graf.config import digest as module
 from graf.config.digest import rendering_sha256
-from graf.config.foreign import OLDER_NAMES
+from graf.config.older import OLDER_NAMES
 from graf.metrics.results import METRICS_FILE, OF_IMAGES, ResultFile
 
 import pytest

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 
-from graf.checkpoints.foreign.architecture import read_architecture
+from graf.checkpoints.architecture import told_by_shapes
 from graf.data import build_dataset
 from graf.models.perception import feature_network, outputs_of
 from graf.models.projected import STAGES, build_discriminator, frozen_network
@@ -47,7 +47,7 @@ def test_it_knows_its_condition_and_each_of_its_parameters_has_a_gradient(build,
 
 
 def test_gradients_reach_colours_and_opacity(build, labels, cut_outs):
-    discriminator, images = build("data.alpha=judge"), cut_outs[:2].requires_grad_()
+    discriminator, images = build("data.alpha=rgba"), cut_outs[:2].requires_grad_()
     discriminator(images, labels[:2]).logits.mean().backward()
     assert all(channel.any() for channel in images.grad.unbind(1))
 
@@ -87,7 +87,7 @@ def test_of_toy_cars_features_are_about_standardised_before_and_after_they_are_m
 def test_opacity_comes_beside_the_features_at_twice_their_resolution(build):
     images = torch.zeros(1, 4, 2 * STAGES[0].side, 2 * STAGES[0].side)
     images[0, 3, 0, :4] = torch.tensor([0.1, 0.2, 0.3, 0.4])
-    features = build("data.alpha=judge").features(images)
+    features = build("data.alpha=rgba").features(images)
     assert [x.shape[1] for x in features] == [stage.mixed + 4 for stage in STAGES]
     torch.testing.assert_close(features[0][0, -4:, 0, 0], torch.tensor([0.1, 0.2, 0.0, 0.0]))
     torch.testing.assert_close(features[1][0, -4:, 0, 0], torch.tensor([0.15, 0.35, 0.0, 0.0]) / 2)  # means of 2 x 2
@@ -118,16 +118,16 @@ def test_shapes_are_had_without_the_frozen_network_and_without_iterating_for_nor
     monkeypatch.setattr(SpectralNorm, "compute_weight", lambda *_, **__: pytest.fail("iterates"))
     before = frozen_network.cache_info()
     with torch.device("meta"):
-        discriminator = build("data.alpha=judge")
+        discriminator = build("data.alpha=rgba")
     assert all(p.is_meta for p in discriminator.parameters())
     assert frozen_network.cache_info() == before
 
 
 def test_checkpoints_tell_it_from_the_other(build, smoke):
-    for alpha in ("ignore", "judge"):
+    for alpha in ("ignore", "rgba"):
         weights = build("discriminator.condition=class", f"data.alpha={alpha}").state_dict()
-        found = read_architecture({"discriminator": weights}, smoke())
+        found = told_by_shapes({"discriminator": weights})
         told = {"discriminator.architecture": "projected", "discriminator.condition": "class", "data.alpha": alpha}
-        assert {name: finding.value for name, finding in found.items()} == told
+        assert {name: finding.values for name, finding in found.items()} == {name: (value,) for name, value in told.items()}
     weights = build_discriminator(smoke()).state_dict()
-    assert read_architecture({"discriminator": weights}, smoke())["discriminator.architecture"].value == "graf"
+    assert told_by_shapes({"discriminator": weights})["discriminator.architecture"].values == ("graf",)

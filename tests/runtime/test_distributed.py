@@ -53,7 +53,7 @@ RUNS = {
         *(FILM, "training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
         *("discriminator.low_res_steps=12", RESTORED),
     ),
-    "opacity, relativistic": (FILM, RESTORED, "data.alpha=judge", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
+    "opacity, relativistic": (FILM, RESTORED, "data.alpha=rgba", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "spectral norms": (
         *(*UNREFINED, FILM, "discriminator.spectral_norm=true", "discriminator.hflip=true", "discriminator.condition=none"),
         *("training.grad_clip=1", "training.lr_g=0.0002", "training.lr_d=0.0002"),

@@ -420,7 +420,7 @@ def test_the_discriminators_activations_to_photographs(run, checkpoint, tmp_path
 
 
 def test_the_discriminator_is_shown_opacity_as_training_shows_it(run, checkpoint, tmp_path):
-    _, state = checkpoint("data.alpha=judge", "discriminator.blur_steps=0")
+    _, state = checkpoint("data.alpha=rgba", "discriminator.blur_steps=0")
     flags = ("--checkpoint", tmp_path, "--layers", "main.0", "--batch_size", "12", "--out", tmp_path / "a")
     assert run(*flags)[0] == 0
     dataset = build_dataset(state.config)

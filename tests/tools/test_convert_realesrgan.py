@@ -4,8 +4,8 @@ import struct
 import zipfile
 
 from convert_realesrgan import convert, read_model, save
-from graf.checkpoints.foreign.esrgan_weights import load_esrgan_weights
 from graf.errors import GrafError
+from graf.foreign.esrgan import load_esrgan_weights
 from graf.models.rrdb import RRDBNet
 
 import numpy as np

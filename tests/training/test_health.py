@@ -7,10 +7,10 @@ import weakref
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
 from graf.errors import GrafError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings

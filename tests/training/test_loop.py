@@ -5,9 +5,9 @@ import math
 from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
-from graf.checkpoints.foreign.recognition import checkpoint_step
 from graf.data import Views
 from graf.errors import CheckpointWriteError, DataError, GrafError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.memory.monitor import MemoryMonitor
 from graf.metrics.results import COMPARABLE
 from graf.runtime.interruption import Interruption

@@ -54,8 +54,8 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         (*CONCAT, "nerf.use_viewdirs=true", "nerf.importance_samples_per_ray=4"),
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
-        ("data.alpha=judge", "training.reg_type=r1_r2"),
-        (PROJECTED, "data.alpha=judge"),
+        ("data.alpha=rgba", "training.reg_type=r1_r2"),
+        (PROJECTED, "data.alpha=rgba"),
         (PROJECTED, "discriminator.condition=none", "training.gan_type=hinge", "training.reg_type=none"),
     ],
     ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
@@ -272,7 +272,7 @@ ALPHA = {
 def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels, monkeypatch, name):
     """Behind the colours: that of photographs, and that of the rendering that the colours are of."""
     fixture, overrides = ALPHA[name]
-    config = request.getfixturevalue(fixture)("data.alpha=judge", "discriminator.blur_steps=0", *overrides)
+    config = request.getfixturevalue(fixture)("data.alpha=rgba", "discriminator.blur_steps=0", *overrides)
     state, seen, rendered, mirrored = TrainState(config, torch.device("cpu"), 2, 3), [], [], []
     render, judged = steps._render, steps._seen
     monkeypatch.setattr(steps, "_render", lambda *given: (rendered.append(render(*given)), rendered[-1])[1])
@@ -301,7 +301,7 @@ def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels,
 @pytest.mark.parametrize("fine", ["nerf.importance_samples_per_ray=0", "nerf.importance_samples_per_ray=4"])
 def test_opacity_alone_teaches_the_fields(refine, labels, fine):
     """With a discriminator that is blind to colour, density learns, of the coarse network too, and colour does not."""
-    state = TrainState(refine("data.alpha=judge", "ccsr.drift_weight=0", fine), torch.device("cpu"), 2, 3)
+    state = TrainState(refine("data.alpha=rgba", "ccsr.drift_weight=0", fine), torch.device("cpu"), 2, 3)
     with torch.no_grad():
         state.discriminator.main[0].weight[:, :3] = 0
     generator_step(state, labels)
@@ -312,7 +312,7 @@ def test_opacity_alone_teaches_the_fields(refine, labels, fine):
 
 def test_opacity_in_parts_of_a_batch_gives_the_same_gradients(refine, cut_outs, labels):
     def gradients_in_parts(at_once):
-        state = TrainState(refine("data.alpha=judge", "training.lr_d=1e-12"), torch.device("cpu"), 2, 3)
+        state = TrainState(refine("data.alpha=rgba", "training.lr_d=1e-12"), torch.device("cpu"), 2, 3)
         state.sizes.images = at_once
         discriminator_step(state, cut_outs, labels, labels)
         generator_step(state, labels)
@@ -339,7 +339,7 @@ PAIRED = {
         ("ray_sampler.random_shift=true", "ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5"),
     ),
     "mirrored": ("smoke", ("discriminator.hflip=true", "discriminator.condition=none")),
-    "refined, dual, opacity": ("refine", ("discriminator.dual=true", "data.alpha=judge")),
+    "refined, dual, opacity": ("refine", ("discriminator.dual=true", "data.alpha=rgba")),
     "restored": ("refine", ("ccsr.mode=consistency", "ccsr.judge=restored", "ray_sampler.rays_per_patch=256")),
 }
 
@@ -371,7 +371,7 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
     if name != "restored":
         (draws,) = drawn
         patches = steps.cut_patch(images, draws.grid)
-        alpha = patches[:, 3:] if config.data.alpha == "judge" else None
+        alpha = patches[:, 3:] if config.data.alpha == "rgba" else None
         projection = state.generator.projection
         expected = steps.discriminator_input(patches[:, :3], None, alpha, config.discriminator, projection, 0)
         assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
@@ -399,7 +399,7 @@ def test_the_discriminator_compares_pairs_of_one_class_and_camera(smoke, photogr
 
 
 @pytest.mark.parametrize(
-    "overrides", [(), ("data.alpha=judge", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")]
+    "overrides", [(), ("data.alpha=rgba", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")]
 )
 def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_outs, labels, overrides):
     def gradients_in_parts(at_once):
@@ -550,7 +550,7 @@ def test_early_on_the_discriminator_sees_both_kinds_blurred_and_the_low_images_s
 
 @pytest.mark.parametrize("name", ["smoke", "refine"])
 def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_outs, labels, name):
-    overrides = "discriminator.low_res_steps=3", "data.alpha=judge", "nerf.perturb=true"
+    overrides = "discriminator.low_res_steps=3", "data.alpha=rgba", "nerf.perturb=true"
     state = TrainState(request.getfixturevalue(name)(*overrides), torch.device("cpu"), 2, 3)
     seen = []
     state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()))
@@ -577,7 +577,7 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
     ids=("consistency", "16 rays", "fine", "patches", "projected"),
 )
 def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
-    state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=judge", *overrides), torch.device("cpu"), 2, 3)
+    state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=rgba", *overrides), torch.device("cpu"), 2, 3)
     for sides in ({8}, {16}):
         seen = set()
         hook = state.discriminator.register_forward_pre_hook(lambda _, given, seen=seen: seen.add(given[0].shape[-1]))
@@ -590,7 +590,7 @@ def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overri
 
 @pytest.mark.parametrize("use_amp", ["false", "true"])
 def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels, three_threads, use_amp):
-    overrides = "discriminator.low_res_steps=2", "data.alpha=judge", f"training.use_amp={use_amp}"
+    overrides = "discriminator.low_res_steps=2", "data.alpha=rgba", f"training.use_amp={use_amp}"
 
     def taken(n, saved=None):
         state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from graf.config import Config, config_from_dict, config_to_dict, graf_config, merge
-from graf.config.foreign import OLDER_VALUES, translate
-from graf.errors import CheckpointError, ConfigError
+from graf.errors import CheckpointError
 
 from torch import Tensor
 
@@ -106,24 +104,6 @@ def _kind(content: dict, left_out: dict) -> Literal["graf", "graf_ccsr", "weight
     if left_out or "generator" in content and "it" not in content:
         return "graf_ccsr"
     return "graf" if "generator" in content else "weights"
-
-
-def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
-    """The config inside a checkpoint, in our format or GRAF's; None where there is none, or (with a warning) none of either.
-
-    Raises ConfigError where it is our own checkpoint's.
-    """
-    if found.config is None:
-        return None
-    try:
-        raw, is_graf = translate(found.config, str(path))
-        default = config_to_dict(graf_config() if is_graf else Config())  # also for keys that the checkpoint lacks
-        return config_from_dict(merge(merge(default, OLDER_VALUES, str(path)), raw, str(path)), str(path))
-    except ConfigError as error:
-        if found.kind == "ours":
-            raise
-        log.warning("the config inside is not taken: %s", error)
-        return None
 
 
 def some(names: list[str], n: int = 3) -> str:

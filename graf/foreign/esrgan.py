@@ -9,13 +9,12 @@ import logging
 import re
 from pathlib import Path
 
-from graf.checkpoints.foreign.recognition import Weights, some
 from graf.errors import CheckpointError
-from graf.models.rrdb import RRDBNet
+from graf.foreign.checkpoints import Weights, some
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 log = logging.getLogger("graf")
 
@@ -30,8 +29,8 @@ NEW_TO_BASICSR = (
 )
 
 
-def load_esrgan_weights(network: RRDBNet, path: Path | str) -> None:
-    """Copy the file's weights into the network, all of them but those that another scale factor replaces.
+def load_esrgan_weights(network: nn.Module, path: Path | str) -> None:
+    """Copy the file's weights into a models.rrdb.RRDBNet, all of them but those that another scale factor replaces.
 
     Those are the first convolution's weight where it takes other channels and, in the old architecture, upsampling
     convolutions that only one of the two has; each is named in the log. Raises CheckpointError for a file that cannot be read,

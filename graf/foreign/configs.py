@@ -105,35 +105,6 @@ GRAF_NAMES = {  # of keys that both have
     "nerf.N_importance": "nerf.importance_samples_per_ray",
     "ray_sampler.N_samples": "ray_sampler.rays_per_patch",
 }
-OLDER_NAMES = GRAF_NAMES | {  # of our own keys
-    "nerf.N_samples_render": "nerf.render_samples_per_ray",
-    "ccsr.width": "ccsr.light.width",
-    "ccsr.depth": "ccsr.light.depth",
-    "ccsr.width_upsampled": "ccsr.light.width_upsampled",
-    "ccsr.num_rrdb_blocks": "ccsr.rrdb.num_blocks",
-    "ccsr.nf": "ccsr.rrdb.nf",
-    "ccsr.gc": "ccsr.rrdb.gc",
-    "ccsr.pretrained_path": "ccsr.rrdb.pretrained_path",
-    "ccsr.freeze_backbone": "ccsr.rrdb.freeze",
-    "ccsr.rate": "ccsr.lr_multiplier",
-    "discriminator.coarse_steps": "discriminator.low_res_steps",
-    "training.save_every_steps": "training.save_every",
-    "memory.max_metric_rows": "reporting.max_metric_rows",
-}
-OLDER_VALUES = {  # of keys that checkpoints of older versions lack
-    "data": {"alpha": "ignore", "box": "none"},
-    "ccsr": {"lr_multiplier": 1.0, "learns_from": "discriminator"},
-    "discriminator": {"low_res_steps": 0},
-}
-FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
-    "nerf.conditioning": "film",
-    "nerf.multires": 4,
-    "ccsr.kernel": "bicubic",
-    "nerf.N_samples": 20,
-    "nerf.N_samples_render": 48,
-}
-_told: set[str] = set()  # renamed keys that this process has logged
-
 EPOCHS = "training.max_steps, which counts steps of training.batch_size images, not epochs"
 RATES = "training.lr_g and training.lr_d, one for each network"
 OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, and where it is here
@@ -151,35 +122,15 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
     "pin_memory": "not needed here, where batches are pinned whenever a run trains on a card",
     "precision": "here it is training.use_amp, or --use_amp, with training.amp_dtype for the number format",
 }
-ELSEWHERE_IN_GENERATORS = {"model": "a section of configs/pose.yaml, which is for train_pose.py"}  # in a config of train.py
-POSE_STEPS = "training.max_steps: an epoch is the training images / training.batch_size steps, and the log tells both"
-ELSEWHERE_IN_POSE = {  # what train_pose.py has under another key than train.py, and what is the other's
-    "check_val_every_n_epoch": "here it is training.validate_every, steps between validations; the log tells their epochs",
-    "epochs": f"here it is {POSE_STEPS}",
-    "learning_rate": "here it is training.lr",
-    "max_epochs": f"here it is {POSE_STEPS}",
-    "nerf": "a section of train.py's configs; train_pose.py has data, model, training, memory and reporting",
-    "num_epochs": f"here it is {POSE_STEPS}",
-}
 
 
 def translate(raw: dict, where: str) -> tuple[dict, bool]:
-    """A config of any format in today's keys, and whether it is one of the official GRAF, to be merged over GRAF_RECIPE.
+    """A config of any suite in today's keys, and whether it is one of the official GRAF, to be merged over GRAF_RECIPE.
 
-    The log names what has another name now and what is left out. Raises ConfigError for a key that is there under two names.
+    The log names what is left out. Raises ConfigError for a key that is there under two names.
     """
     raw = translate_ccsr(raw, where)
-    is_graf = is_graf_format(raw)
-    return translate_names(translate_graf(raw, where) if is_graf else raw, where), is_graf
-
-
-def translate_names(raw: dict, where: str) -> dict:
-    """A config of ours with keys of older names under their new ones; the log tells each key once. Raises ConfigError."""
-    raw, renamed = with_new_names(raw, OLDER_NAMES, where)
-    if told := [line for line in renamed if line not in _told]:
-        _told.update(told)
-        log.info("%s: %s", where, told[0] if len(told) == 1 else "\n  ".join([f"{len(told)} keys have new names:", *told]))
-    return raw
+    return (translate_graf(raw, where), True) if is_graf_format(raw) else (raw, False)
 
 
 def with_new_names(raw: dict, names: Mapping[str, str], where: str) -> tuple[dict, list[str]]:
