@@ -74,33 +74,31 @@ class Found(NamedTuple):
 
 def find_folders(data: DataConfig) -> Found:
     """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
-    folders, faults, unread, seen = [], [], Counter(), set()
+    found, seen = Found([], [], Counter()), set()
     roots_of = {pattern: _roots(pattern) for pattern in data.datadir}
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
     for pattern, roots in roots_of.items():
         if not roots:
-            published = PUBLISHED.get(pattern)
-            cure = f"its images come from {published}" if published else NAME_YOURS
-            faults.append(Fault(pattern, f"no such folder; {cure}"))
+            cure = f"its images come from {PUBLISHED[pattern]}" if pattern in PUBLISHED else NAME_YOURS
+            found.faults.append(Fault(pattern, f"no such folder; {cure}"))
         for root in roots:
             if not Path(root).is_dir():
-                faults.append(Fault(root, "is a file; data.datadir names folders"))
+                found.faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
-            taken_before, n_faults = os.path.realpath(root) in seen, len(faults)
-            other: Counter[str] = Counter()
-            found = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, faults, other))
-            if not found and not taken_before and len(faults) == n_faults:  # else it is told why none were found
-                cure = how_to_convert(other) if other else NAME_YOURS
-                faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it; {cure}"))
-            folders += found
-            unread += other
-    return Found(folders, faults, unread)
+            searched, n_faults, unread = os.path.realpath(root) in seen, len(found.faults), Counter()
+            inside = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, found.faults, unread))
+            if not inside and not searched and len(found.faults) == n_faults:  # no other fault says why
+                cure = how_to_convert(unread) if unread else NAME_YOURS
+                found.faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it; {cure}"))
+            found.folders.extend(inside)
+            found.unread.update(unread)
+    return found
 
 
 def require_folders(data: DataConfig, named_in: Path) -> None:
-    """Raises DataError where a folder of data.datadir is not there, as from elsewhere than where a run was trained.
+    """Raises DataError where a folder of data.datadir does not exist, as in another working directory than the run's.
 
-    named_in: the run's config, or the checkpoint that has it inside.
+    named_in: the run's config, or the checkpoint that contains it.
     """
     for pattern in data.datadir if data.type == "images" else ():
         if not _roots(pattern):
@@ -112,18 +110,17 @@ def require_folders(data: DataConfig, named_in: Path) -> None:
 
 
 def _roots(pattern: str) -> list[str]:
-    """The folder of this name, or those that match it."""
+    """The folder of this name, or those that match the pattern."""
     return [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
 
 
 def how_to_convert(unread: Counter[str]) -> str:
-    """A message on images in formats that are not read, counted by suffix."""
-    suffixes = unread.most_common()
-    counts = ", ".join(f"{n:,} {suffix}" for suffix, n in suffixes)
-    patterns = " ".join(f"*{suffix}" for suffix, _ in suffixes)
+    """A message about images in formats that are not read, counted by suffix."""
+    counts = ", ".join(f"{n:,} {suffix}" for suffix, n in unread.most_common())
+    patterns = " ".join(f"*{suffix}" for suffix, _ in unread.most_common())
     return (
-        f"passed over {counts}, formats that are not read; to train on them, convert them to jpg or png, as ImageMagick does "
-        f"with `mogrify -format jpg {patterns}`"
+        f"passed over {counts}, formats that are not read; to train on them, convert them to jpg or png, for example by "
+        f"ImageMagick's `mogrify -format jpg {patterns}`"
     )
 
 
@@ -133,14 +130,14 @@ def _walk(
     def unreadable(error: OSError) -> None:
         faults.append(Fault(error.filename, f"the folder cannot be read ({error.strerror})"))
 
-    def stays(path: Path) -> bool:
+    def is_inside(path: Path) -> bool:
         if not path.is_symlink() or any(is_within(path, home) for home in homes):
             return True
         target = os.path.realpath(path)
         if os.path.isdir(path):
-            cure = "take the link out, or name in data.datadir the folder that it leads to"
+            cure = "remove the link, or name in data.datadir the folder that it leads to"
             faults.append(Fault(str(path), f"is a link to {target}, outside the data; {cure}"))
-        else:  # one message for all links into a folder, so that they are counted together
+        else:  # the same message for all links into a folder, so that they are counted together
             cure = "put a copy of the file in its place, or name in data.datadir the folders of which all images are wanted"
             problem = f"is a link into {os.path.dirname(target)}, outside the data; {cure}"
             faults.append(Fault(str(path), problem, of_image=is_image(path.name)))
@@ -152,13 +149,13 @@ def _walk(
             continue
         seen.add(os.path.realpath(path))
         visible = sorted(name for name in subfolders if not name.startswith("."))
-        subfolders[:] = [name for name in visible if stays(Path(path, name))]
-        images, has_transforms = (), use_transforms and TRANSFORMS in names and stays(Path(path, TRANSFORMS))
-        if has_transforms:  # which names the images, and those below it too
+        subfolders[:] = [name for name in visible if is_inside(Path(path, name))]
+        images, has_transforms = (), use_transforms and TRANSFORMS in names and is_inside(Path(path, TRANSFORMS))
+        if has_transforms:  # it names the images, those below it too
             subfolders.clear()
         else:
             unread.update(os.path.splitext(name)[1] for name in names if is_image(name, UNREAD_EXTENSIONS))
-            images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and stays(Path(path, name)))
+            images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and is_inside(Path(path, name)))
         if images or has_transforms:
             yield Folder(Path(path), images, has_transforms)
 
@@ -173,7 +170,7 @@ def is_image(name: str, extensions: tuple[str, ...] = EXTENSIONS) -> bool:
 
 
 def object_of(file: str) -> str:
-    """The object that an image shows, by its path: `cars/bus` of cars/bus_03.png, or its folder where names tell views only."""
+    """The object in an image by its path: `cars/bus` for cars/bus_03.png, or its folder where the name is of a view only."""
     path = Path(file)
     match = VIEW.fullmatch(path.stem)
     if LABEL.fullmatch(path.stem) or (match and not match[1]):
@@ -184,7 +181,7 @@ def object_of(file: str) -> str:
 def label_source(data: DataConfig, folders: list[Folder]) -> str:
     """`transforms`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the folders offer.
 
-    Names such as 20240714_150107, of which none tells an angle, are those that cameras give by the clock.
+    Names such as 20240714_150107, none of which can be an angle, are timestamps.
     """
     if data.labels != "auto":
         return data.labels
@@ -210,13 +207,11 @@ def v_cure(v: tuple[float, ...], n: int) -> str:
 
 
 def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images with the cameras given by their names, at the middle of data.radius; a fault for each name without one."""
-    files = [(file, index, LABEL.fullmatch(file.stem)) for index, folder in enumerate(folders) for file in folder.images]
-    prefixes = elevation_prefixes(folders)
-    items, faults = [], []
-    for file, class_index, match in files:
-        problem = _label_problem(match, prefixes, data)
-        if problem:
+    """The images with the cameras given by their names, at the middle of data.radius; and a fault per name without one."""
+    prefixes, items, faults = elevation_prefixes(folders), [], []
+    for class_index, file in ((index, file) for index, folder in enumerate(folders) for file in folder.images):
+        match = LABEL.fullmatch(file.stem)
+        if problem := _label_problem(match, prefixes, data):
             faults.append(Fault(str(file), problem, of_image=True))
             items.append(Item(file, class_index))
             continue
@@ -227,6 +222,7 @@ def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], 
 
 
 def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConfig) -> str | None:
+    """What is wrong with the label in a file's name, and what to do; None for a label that gives a camera."""
     if not match:
         return (
             "no label in the name; expected <elevation>_<azimuth>, as in 0_0090.png "
@@ -238,10 +234,10 @@ def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConf
             "(or set data.labels: none, if it is no angle)"
         )
     rank = prefixes.index(float(match[1]))
-    if rank >= len(data.v):
-        found = ", ".join(f"{prefix:g}" for prefix in prefixes[:8]) + (", ..." if len(prefixes) > 8 else "")
-        return (
-            f"the elevation {match[1]} is number {rank + 1} of those in the names ({found}), but data.v has only "
-            f"{len(data.v)}; give data.v one entry for each"
-        )
-    return None
+    if rank < len(data.v):
+        return None
+    found = ", ".join(f"{prefix:g}" for prefix in prefixes[:8]) + (", ..." if len(prefixes) > 8 else "")
+    return (
+        f"the elevation {match[1]} is number {rank + 1} of those in the names ({found}), but data.v has only {len(data.v)}; "
+        "give data.v one entry for each"
+    )

@@ -1,4 +1,4 @@
-"""Endless batches whose content depends on the seed and the step only, not on the number of workers."""
+"""Endless batches that depend on the seed and the step only, not on the number of workers."""
 
 import logging
 import multiprocessing.connection
@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config
@@ -20,10 +19,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 MAX_WORKERS = 4
-MOST_DEATHS = 4  # of workers that are survived per batch
-DYING_S = 1.0  # to wait for a worker's exit after its batch broke off
-REAPING_S = 1.0  # to wait for the system's record of an exit
+MOST_DEATHS = 4  # of workers per batch; one more ends the run
+EXIT_WAIT_S = 1.0  # for a worker's exit after its batch broke off, and for its exit code
 MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
+
+Read = tuple[dict[str, Tensor] | None, list[str]]
 
 log = logging.getLogger("graf")
 
@@ -42,21 +42,13 @@ class EndlessBatches(Sampler):
     def __iter__(self) -> Iterator[list[tuple[int, bool]]]:
         epoch, batch = divmod(self.start_step, self.n // self.batch_size)
         while True:
-            generator = seeded_rng(self.seed, epoch)
-            order = torch.randperm(self.n, generator=generator).tolist()
-            flips = ((torch.rand(self.n, generator=generator) < 0.5) & self.hflip).tolist()
+            rng = seeded_rng(self.seed, epoch)
+            order = torch.randperm(self.n, generator=rng).tolist()
+            flips = ((torch.rand(self.n, generator=rng) < 0.5) & self.hflip).tolist()
             keys = list(zip(order, flips, strict=True))
             for start in range(batch * self.batch_size, self.n - self.batch_size + 1, self.batch_size):
                 yield keys[start : start + self.batch_size][self.rank :: self.world_size]
             epoch, batch = epoch + 1, 0
-
-
-class Read(NamedTuple):
-    """A batch as a worker returns it: None where `problems` with its files end the run. They are not raised in the worker,
-    because torch would put its traceback into the message."""
-
-    batch: dict[str, Tensor] | None
-    problems: list[str]
 
 
 class BatchReader(Dataset):
@@ -66,6 +58,8 @@ class BatchReader(Dataset):
         self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
 
     def __getitem__(self, keys: list[tuple[int, bool]]) -> Read:
+        """The batch and the problems with its files; None where these end the run, which a worker must not raise: torch would
+        put its traceback into the message."""
         items, problems = [], []
         for index, flip in keys:
             for offset in range(min(self.tries, len(self.views))):
@@ -75,25 +69,25 @@ class BatchReader(Dataset):
                 except DataError as error:
                     problems.append(str(error))
             else:
-                return Read(None, problems)
+                return None, problems
         batch = default_collate(items)
         batch["image"] = whole_images(batch)
         batch.pop("alpha", None)
-        return Read(batch, problems)
+        return batch, problems
 
 
 class Batches:
     """Iterator over (images (B, data.channels, H, W) in [-1, 1], their Labels) on the CPU; `close` ends its workers.
 
-    open_loader(step) gives a loader of the batches from that step on. Workers that die are restarted from the current batch;
-    where `renew_every` is not 0, all are restarted after so many steps. Raises DataError where a file cannot be read,
-    GrafError where workers keep dying.
+    open_loader(step) returns a loader of the batches from that step on. Workers that die are restarted from the current batch;
+    unless `renew_every` is 0, all are restarted every so many steps. Raises DataError where a file cannot be read, GrafError
+    where workers keep dying.
     """
 
     def __init__(self, open_loader: Callable[[int], DataLoader], start_step: int, renew_every: int = 0):
         self._open_loader, self._step, self._renew_every = open_loader, start_step, renew_every
         self._workers: list[BaseProcess] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._open()
 
     def __iter__(self) -> "Batches":
@@ -104,8 +98,8 @@ class Batches:
         if batch is None:
             raise DataError(problems[-1])
         for problem in problems:
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._reported:
+                self._reported.add(problem)
                 log.warning("%s; until then another image takes its place (data.on_bad_file: skip)", problem)
         self._step += 1
         if self._renew_every and self._step % self._renew_every == 0:
@@ -117,7 +111,7 @@ class Batches:
 
     def close(self) -> None:
         """End the worker processes; the iterator cannot be used afterwards. Deleting it does the same."""
-        for worker in self._workers:  # they only read, and one may wait for a lock that a dead one held
+        for worker in self._workers:  # they only read, and may wait for a lock that a dead one held
             worker.kill()
         self._batches, self._workers = iter(()), []
 
@@ -127,8 +121,8 @@ class Batches:
         self._batches = iter(self._open_loader(self._step))
         self._workers = [child for child in multiprocessing.active_children() if child not in before]
         if self._workers:
-            # The event that tells workers to end has a lock, which one that dies while it looks leaves locked for ever.
-            # They are not told but killed, so torch gets an event of its own to set.
+            # A worker that dies while it looks at torch's event for their end leaves it locked, and setting it would hang.
+            # `close` kills the workers instead, so torch gets another event to set.
             self._batches._workers_done_event = threading.Event()
         leave_deaths_to_reader()
 
@@ -140,7 +134,7 @@ class Batches:
                 if not dead:
                     return next(self._batches)
             except (RuntimeError, OSError, EOFError):  # torch's errors when a worker dies
-                dead = ended(self._workers, DYING_S) if self._workers else []
+                dead = ended(self._workers, EXIT_WAIT_S) if self._workers else []
                 if not dead:
                     raise
             deaths += 1
@@ -182,22 +176,20 @@ def build_loader(
 
 
 def loader_processes(config: Config) -> int:
-    """Number of a run's loader processes: training.nworkers, but not more than there are cores."""
+    """The number of loader processes: training.nworkers, but not more than there are cores."""
     return min(config.training.nworkers, MAX_WORKERS, available_cores())
 
 
 def leave_interrupts_to_parent(_worker: int) -> None:
-    """Ignore signals in workers: one sent to the process group must not stop them while the parent finishes its step."""
+    """Ignore signals in a worker: one sent to the process group must not stop it while the parent finishes its step."""
     for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has no SIGUSR1
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def leave_deaths_to_reader() -> None:
-    """Detect a worker's death where its batch is read, and nowhere else.
-
-    torch also raises it from a handler of SIGCHLD, in the middle of whatever the main thread does: a step, or a checkpoint.
-    """
+    """Remove torch's handler of SIGCHLD, which raises a worker's death in the middle of a step or checkpoint; `Batches` looks
+    for dead workers itself."""
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return
     handler = signal.getsignal(signal.SIGCHLD)
@@ -210,12 +202,12 @@ def ended(workers: Sequence[BaseProcess], within_s: float = 0.0) -> list[BasePro
     by_sentinel = {worker.sentinel: worker for worker in workers}
     found = [by_sentinel[sentinel] for sentinel in multiprocessing.connection.wait(list(by_sentinel), within_s)]
     for worker in found:
-        worker.join(REAPING_S)
+        worker.join(EXIT_WAIT_S)
     return found
 
 
 def how_it_ended(worker: BaseProcess) -> str:
-    """`SIGKILL`, or `signal 40`, which has no name, or `exit status 1`."""
+    """`SIGKILL`, `signal 40` for one without a name, or `exit status 1`."""
     code = worker.exitcode or 0
     if code >= 0:
         return f"exit status {code}"
