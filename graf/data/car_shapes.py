@@ -1,7 +1,7 @@
-"""The shapes of the toy cars: proportions and colours drawn from a seed, built of slanted boxes and discs.
+"""The shapes of the toy cars: slanted boxes and discs, with proportions and colours sampled from a seed.
 
 A car is designed in metres, standing on z = 0, then scaled to a bounding box of diagonal 2 around the origin. Its front is
-towards +x, with yellow lamps; the lamps behind are red. Widths run along y, up is z.
+towards +x, with yellow lamps; the rear lamps are red. Widths are along y, up is z.
 """
 
 import colorsys
@@ -16,18 +16,18 @@ GLASS, TYRE, TRIM, HUB = (0.16, 0.21, 0.27), (0.10, 0.10, 0.11), (0.22, 0.22, 0.
 
 
 def make_car(seed: int, index: int) -> Solids:
-    """Car number `index` of a seed: the same on every machine, whatever other cars are made. Data sets have those from 0 on."""
-    draws = iter(torch.rand(16, generator=seeded_rng(seed, index)).tolist())
+    """Car number `index` of a seed: the same on every machine. Data sets have those from 0 on."""
+    uniform = iter(torch.rand(16, generator=seeded_rng(seed, index)).tolist())
 
     def between(low: float, high: float) -> float:
-        return low + (high - low) * next(draws)
+        return low + (high - low) * next(uniform)
 
     length, width, height = between(3.7, 4.9), between(1.65, 1.9), between(1.25, 1.7)
     tyre_radius, clearance = between(0.30, 0.37), between(0.16, 0.24)
     bonnet, boot = between(0.85, 1.30), between(0.05, 0.95)
     belt = height * between(0.56, 0.64)  # height of the bonnet and of the windows' lower edge
     windscreen, rear_screen = between(0.35, 0.80), between(0.10, 0.55)  # how far each leans, along x
-    paint = colorsys.hsv_to_rgb(next(draws), between(0.65, 0.95), between(0.60, 0.95))
+    paint = colorsys.hsv_to_rgb(next(uniform), between(0.65, 0.95), between(0.60, 0.95))
 
     front, rear, half = length / 2, -length / 2, width / 2
     waist = clearance + 0.55 * (belt - clearance)  # the widest height; the lamps stand above it
@@ -65,7 +65,12 @@ def make_car(seed: int, index: int) -> Solids:
     grille = (front - 0.3, front - 0.01, half - 0.06, lamp_low), (front - 0.3, front - 0.13, half - 0.09, lamp_high)
     rear_band = (rear + 0.01, rear + 0.3, half - 0.06, lamp_low), (rear + 0.06, rear + 0.3, half - 0.09, lamp_high)
     bands = [(slanted_box(*grille), TRIM), (slanted_box(*rear_band), TRIM)]
-    solids += bands + _lamps(front, rear, half, lamp_low, lamp_high)
+    solids += bands
+    for side in (-1, 1):  # a yellow lamp in front and a red one behind
+        y, half_lamp = side * (half - 0.27), 0.17
+        front_lamp = (front - 0.3, front, half_lamp, lamp_low), (front - 0.3, front - 0.12, half_lamp, lamp_high)
+        rear_lamp = (rear, rear + 0.3, half_lamp, lamp_low), (rear + 0.05, rear + 0.3, half_lamp, lamp_high)
+        solids += [(slanted_box(*front_lamp, y=y), YELLOW), (slanted_box(*rear_lamp, y=y), RED)]
     axles, wheels = (front - 0.19 * length, rear + 0.19 * length), (half - 0.09, 0.09 - half)
     tyre, hub = (1.0, 0.11), (0.58, 0.125)  # share of the radius, and half width: the hub looks out at both sides
     discs = [[x, y, tyre_radius, share * tyre_radius, deep] for x in axles for y in wheels for share, deep in (tyre, hub)]
@@ -76,14 +81,3 @@ def make_car(seed: int, index: int) -> Solids:
     disc_rows[:, 2] -= height / 2
     colours = torch.tensor([colour for _, colour in solids] + [TYRE, HUB] * 4)
     return Solids(faces, disc_rows * scale, colours, half_size * scale)
-
-
-def _lamps(front: float, rear: float, half: float, lamp_low: float, lamp_high: float) -> list[tuple]:
-    """A yellow lamp in front and a red one behind at each side, as solids with their colours; half: of the car's width."""
-    lamps = []
-    for side in (-1, 1):
-        y, half_lamp = side * (half - 0.27), 0.17
-        front_lamp = (front - 0.3, front, half_lamp, lamp_low), (front - 0.3, front - 0.12, half_lamp, lamp_high)
-        rear_lamp = (rear, rear + 0.3, half_lamp, lamp_low), (rear + 0.05, rear + 0.3, half_lamp, lamp_high)
-        lamps += [(slanted_box(*front_lamp, y=y), YELLOW), (slanted_box(*rear_lamp, y=y), RED)]
-    return lamps

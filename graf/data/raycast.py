@@ -1,9 +1,9 @@
 """Ray casting of convex solids: boxes with slanted sides, and discs (cylinders) whose axis is y.
 
-Every solid is convex, so a ray is inside it over one interval [t_in, t_out]: the latest entry and the earliest exit over its
-faces. Only rays that meet the bounding box are traced.
+A ray is inside a convex solid over one interval [t_in, t_out]: the latest entry and the earliest exit over its faces. Only rays
+that meet the bounding box are traced.
 
-Legend: R rays, last where they are many, so that reductions run along memory; K boxes of 6 faces; D discs.
+Legend: R rays, the last dimension of large tensors, so that reductions run along memory; K boxes of 6 faces; D discs.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 
 LIGHT = (0.40, -0.50, 0.77)  # unit vector towards a light at the right, in front of and above the object
 AMBIENT, DIFFUSE = 0.66, 0.42
-RAYS_AT_A_TIME = 16384  # keeps the (6, K, R) temporaries at a few megabytes
+RAY_CHUNK = 16384  # keeps the (6, K, R) temporaries at a few megabytes
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def cast(solids: Solids, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tensor
     colour, distance = torch.zeros_like(rays_o), torch.zeros_like(rays_o[:, 0])
     hit = torch.zeros_like(distance, dtype=torch.bool)
     t_in, t_out = box_depths(torch.stack([-solids.half_size, solids.half_size]), rays_o, rays_d)
-    for some in torch.nonzero(t_in < t_out)[:, 0].split(RAYS_AT_A_TIME):
-        colour[some], distance[some], hit[some] = _trace(solids, rays_o[some], rays_d[some])
+    for chunk in torch.nonzero(t_in < t_out)[:, 0].split(RAY_CHUNK):
+        colour[chunk], distance[chunk], hit[chunk] = _trace(solids, rays_o[chunk], rays_d[chunk])
     return colour, distance, hit
 
 
@@ -107,7 +107,7 @@ def _discs(discs: Tensor, rays_o: Tensor, rays_d: Tensor) -> tuple[Tensor, Tenso
 
 
 def _disc_normal(disc: Tensor, point: Tensor) -> Tensor:
-    """Outward unit normals (R, 3) at points (R, 3) on the discs (R, 5): of the flat side or of the rim, whichever is nearer."""
+    """Outward unit normals (R, 3) at points (R, 3) on discs (R, 5), of the flat side or the rim, whichever is nearer."""
     offset = point - disc[:, :3]
     rim = offset * torch.tensor([1.0, 0.0, 1.0], dtype=point.dtype, device=point.device)
     off_rim = (rim.norm(dim=1) - disc[:, 3]).abs()

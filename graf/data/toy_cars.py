@@ -1,7 +1,7 @@
-"""The built-in data set: procedural toy cars, one per image, ray-cast on first use and kept in data.datadir.
+"""The built-in data set: procedural toy cars, ray-cast on first use and kept in data.datadir.
 
 World z-up; a car's bounding box has diagonal 2 and its centre at the origin; its front is towards +x. Every image has its own
-car and its own camera, drawn from the config's range, as in GRAF's carla set.
+car and its own camera, sampled from the config's range, as in GRAF's carla set.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from graf.runtime.threads import map_in_threads
 import torch
 from torch import Tensor
 
-VERSION = 1  # of shapes and rendering: raise it when either changes, so that kept sets are made again
+VERSION = 1  # of shapes and rendering; raise it when either changes, so that kept sets are made again
 SUPERSAMPLING = 3  # rays along each side of a pixel
 KEYS = (
     *("imsize", "n_images", "seed", "background"),
@@ -43,7 +43,7 @@ log = logging.getLogger("graf")
 
 class CarViews(NamedTuple):
     """images (N, 3, H, W) in [-1, 1]; depth (N, H, W), planar, the mean over rays that hit, 0 where none did; opacity
-    (N, H, W) in [0, 1], the share of the pixel that the car covers."""
+    (N, H, W) in [0, 1], the share of the pixel covered by the car."""
 
     images: Tensor
     depth: Tensor
@@ -95,22 +95,25 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     if data.alpha == "rgba":
         depends_on.append("alpha")
     fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
-    file = Path(data.datadir[0]) / f"toy_cars_{fingerprint[:16]}.pt"
+    folder = Path(data.datadir[0])
+    file = folder / f"toy_cars_{fingerprint[:16]}.pt"
     kept = _read(file, data)
     if kept is None:
-        _require_writable(file.parent)
+        with _writing_to(folder):  # found out before the cars are made
+            make_writable_folder(folder)
         log.info(
             "making %d toy cars of %d x %d pixels, once; they are kept in %s (data.datadir)",
             *(data.n_images, data.imsize, data.imsize, file.resolve()),
         )
         kept = make_toy_cars(data)
-        _write(kept, file)
+        with _writing_to(folder), whole_file(file) as temporary:
+            torch.save(kept, temporary)
     labels = None if data.labels == "none" else toy_car_labels(kept["pose_c2w"], data)
     return ToyCars(kept["images"], labels, fingerprint, elevation_bins(data, data.labels))
 
 
 def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
-    """The cameras (N, 3, 4), all of one class, and the bins that they are in of vmin..vmax cut evenly."""
+    """Labels of cameras (N, 3, 4): one class, and elevation bins that divide vmin..vmax evenly."""
     _, v = azimuth_and_v(pose_c2w)
     edges = torch.linspace(data.vmin, data.vmax, elevation_bins(data, data.labels) + 1)[1:-1]
     return dataclasses.replace(Labels.of_poses(pose_c2w), elevation_index=torch.bucketize(v, edges))
@@ -120,7 +123,7 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
     """images (N, data.channels, H, W) uint8 and pose_c2w (N, 3, 4), a function of the config alone. Raises DataError where
     memory has no room for them."""
     pose_c2w = sample_poses(data.n_images, data, seeded_rng(data.seed))
-    images = _room_for_images(data)
+    images = _empty_images(data)
 
     def make(index: int) -> None:
         view = render_cars([make_car(data.seed, index)], pose_c2w[index : index + 1], data)
@@ -128,13 +131,13 @@ def make_toy_cars(data: DataConfig) -> dict[str, Tensor]:
         if data.alpha == "rgba":
             images[index, 3] = (view.opacity[0] * 255).round().to(torch.uint8)
 
-    made = map_in_threads(make, range(data.n_images), available_cores())  # operations of one car are too small to be shared
+    made = map_in_threads(make, range(data.n_images), available_cores())  # a single car is too small for several threads
     for _ in progress(made, desc="toy cars", total=data.n_images, unit="car"):
         pass
     return {"images": images, "pose_c2w": pose_c2w}
 
 
-def _room_for_images(data: DataConfig) -> Tensor:
+def _empty_images(data: DataConfig) -> Tensor:
     shape = data.n_images, data.channels, data.imsize, data.imsize
     size = math.prod(shape)
     if size <= memory_limit():  # the system would grant more, and kill the process once it is written to
@@ -150,7 +153,7 @@ def render_cars(cars: Sequence[Solids], pose_c2w: Tensor, data: DataConfig, supe
     """One view of each car from its camera (N, 3, 4), with ground-truth depth and opacity.
 
     The same car from several cameras: `render_cars([make_car(seed, index)] * n, pose_c2w, data)`. A pixel is the mean of
-    supersampling^2 rays spread over it; with 1 it is the ray that `graf.rays.camera_rays` gives it.
+    supersampling^2 rays spread over it; with 1 it is the ray of `graf.rays.camera_rays`.
     """
     width = data.imsize
     position = torch.arange(width * supersampling) / supersampling - (supersampling - 1) / (2 * supersampling)
@@ -176,38 +179,27 @@ def _render(car: Solids, rays_o: Tensor, rays_d: Tensor, data: DataConfig) -> tu
 
 
 def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
-    """The kept set, or None where there is none or it is not whole."""
+    """The kept set, or None where it is missing, damaged or of other shapes."""
     try:
         with zipfile.ZipFile(file) as archive:
-            if part := archive.testzip():  # torch.load does not look at check sums
-                raise zipfile.BadZipFile(f"{part} is not as it was written")
+            if part := archive.testzip():  # torch.load does not check it
+                raise zipfile.BadZipFile(f"{part} has a wrong checksum")
         kept = torch.load(file, weights_only=True)
         found = {name: (tuple(kept[name].shape), kept[name].dtype) for name in ("images", "pose_c2w")}
     except FileNotFoundError:
         return None
-    except Exception as error:  # torch.load tells a damaged file by whatever its zip or pickle reader raises
+    except Exception as error:  # torch.load raises whatever its zip or pickle reader does for a damaged file
         log.warning("%s: not readable (%s), making it again", file, error)
         return None
     n, side = data.n_images, data.imsize
-    sound = found == {"images": ((n, data.channels, side, side), torch.uint8), "pose_c2w": ((n, 3, 4), torch.float32)}
-    return kept if sound else None
+    expected = {"images": ((n, data.channels, side, side), torch.uint8), "pose_c2w": ((n, 3, 4), torch.float32)}
+    return kept if found == expected else None
 
 
-def _require_writable(folder: Path) -> None:
-    """Raises DataError where no file can be written there, which is told before the cars are made."""
+@contextlib.contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Raise a DataError where the block cannot write its file."""
     try:
-        make_writable_folder(folder)
-    except OSError as error:
-        raise _not_kept(folder, error) from None
-
-
-def _not_kept(folder: Path, error: Exception) -> DataError:
-    return DataError(f"{folder}: the toy cars cannot be kept there ({error}); set data.datadir to another folder")
-
-
-def _write(kept: dict[str, Tensor], file: Path) -> None:
-    try:
-        with whole_file(file) as temporary:
-            torch.save(kept, temporary)
-    except (OSError, RuntimeError) as error:  # torch.save tells a full disk by a RuntimeError
-        raise _not_kept(file.parent, error) from None
+        yield
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError for a full disk
+        raise DataError(f"{folder}: the toy cars cannot be kept there ({error}); set data.datadir to another folder") from None
