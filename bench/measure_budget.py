@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from graf.config import load_config
-from graf.memory.budget import keep_to
+from graf.memory.budget import enforce_budget
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
@@ -59,7 +59,7 @@ def steps_within(args: argparse.Namespace) -> dict:
     keep_freed_memory()
     device = choose_device(args.device)
     config = load_config(None, [*args.set, f"memory.budget_gb={args.budget_gb}"])
-    keep_to(config.memory, device)
+    enforce_budget(config.memory, device)
     state = TrainState(config, device)
     for _, stats in islice(timed_steps(state), args.steps):
         losses = {name: float(stats[name]) for name in ("loss_d", "loss_g")}

@@ -20,7 +20,7 @@ from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, resolve
 from graf.errors import CheckpointError, ConfigError, RunFolderError
 from graf.foreign.checkpoints import recognise
-from graf.memory.budget import keep_to
+from graf.memory.budget import enforce_budget
 from graf.memory.monitor import read_rows as read_memory
 from graf.memory.snapshot import record_history
 from graf.metrics.extractors import choose_extractor
@@ -92,7 +92,7 @@ def set_up(args: argparse.Namespace, read_config: Callable[[], RunConfig]) -> It
         with run_lock(config.run_dir) if writes else contextlib.nullcontext():
             # What can be refused at once, and the memory limit
             check_monitoring(config)
-            keep_to(config.memory, device)
+            enforce_budget(config.memory, device)
             if args.memory_snapshot:
                 record_history(device)  # from here on, so that the networks' own memory has one
             if writes:

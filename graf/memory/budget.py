@@ -14,8 +14,8 @@ log = logging.getLogger("graf")
 
 
 def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """Bytes that the process may use on the device: memory.budget_gb, else what is free on the card, or what the machine or the
-    process's control group has. A card belongs to one process; host memory is shared by the run's processes on the machine."""
+    """Bytes that the process may use on the device: memory.budget_gb, else what is free on the GPU, or what the machine or the
+    process's control group has. A GPU belongs to one process; host memory is shared by the run's processes on the machine."""
     asked = int(memory.budget_gb * GB)
     if device.type == "cuda":
         limit, _ = torch.cuda.mem_get_info(device)
@@ -24,17 +24,16 @@ def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
     return min(asked or limit, limit) // local_processes()
 
 
-def watched_budgets(memory: MemoryConfig, device: torch.device) -> tuple[int, int]:
-    """The process's part of memory.budget_gb on the host and on the card, for the monitor; 0 where none is set."""
-    budget = budget_bytes(memory, device) if memory.budget_gb else 0
-    return (0, budget) if device.type == "cuda" else (budget, 0)
+def watched_budget(memory: MemoryConfig, device: torch.device) -> int:
+    """The process's part of memory.budget_gb on the device, for the monitor; 0 where none is set."""
+    return budget_bytes(memory, device) if memory.budget_gb else 0
 
 
-def keep_to(memory: MemoryConfig, device: torch.device) -> None:
+def enforce_budget(memory: MemoryConfig, device: torch.device) -> None:
     """Make allocations beyond the budget fail, before the system kills the process.
 
-    On a card by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
-    below the machine's. With a card the host's memory is watched, not limited, because CUDA itself maps an unknown amount of
+    On a GPU by PyTorch's own limit; on Linux's CPU by RLIMIT_DATA, where memory.budget_gb or a control group names a limit
+    below the machine's. With a GPU the host's memory is watched, not limited, because CUDA itself maps an unknown amount of
     it. Raises GrafError where the idle process already uses more than memory.budget_gb.
     """
     budget = budget_bytes(memory, device)

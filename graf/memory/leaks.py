@@ -32,9 +32,9 @@ EARLIER_WINDOWS = 4 * SPAN  # whose level a leak must exceed by half its growth,
 
 @dataclass(frozen=True)
 class LeakReport:
-    """A report of growth that does not end by itself."""
+    """Growth that does not end by itself: how fast, in which phase, how long until the limit, and what to set."""
 
-    source: str  # host (the process itself), workers (its loader's), device (tensors on the card)
+    source: str  # host (the process itself), workers (its loader's), device (tensors on the GPU)
     step: int  # at which it was found
     span_steps: int  # over which it was seen, and in how much time
     span_seconds: float
@@ -99,6 +99,17 @@ class LeakReport:
         return dataclasses.asdict(self) | derived
 
 
+@dataclass
+class _Window:
+    """The lowest reading of a few steps, and the bytes that each phase added meanwhile."""
+
+    number: int
+    step: int
+    seconds: float
+    resident_bytes: int
+    grown: Counter = field(default_factory=Counter)
+
+
 class LeakDetector:
     """The trend test on one kind of memory; `add` a reading after every step, or as often as there is one."""
 
@@ -106,64 +117,43 @@ class LeakDetector:
         self.source, self.limit_bytes = source, limit_bytes
         self._restart()
 
+    def _restart(self) -> None:
+        self._scales = [_Scale(WINDOW_STEPS * widening) for widening in WIDENINGS]
+        self._last_step, self._last_bytes = 0, None
+        self._leak_began = self._silent_below = 0
+
     def add(self, step: int, seconds: float, resident_bytes: int, phase: str) -> LeakReport | None:
-        """A reading of `resident_bytes` after `step` steps at `seconds` of any clock; `phase` is what ran since the last one.
+        """Add a reading of `resident_bytes` after `step` steps at `seconds` of any clock; `phase` is what ran since the last.
 
         Returns a report where the reading completes the evidence of a leak; for the same leak again only when its growth has
         tripled. A step lower than the last one resets the detector.
         """
-        if self._last is not None and step < self._last.step:
+        if step < self._last_step:
             self._restart()
-        grown = resident_bytes - self._last.resident_bytes if self._last is not None else 0
-        self._last = reading = _Reading(step, seconds, resident_bytes, phase, grown)
+        grown = 0 if self._last_bytes is None else resident_bytes - self._last_bytes
+        self._last_step, self._last_bytes = step, resident_bytes
         if resident_bytes < self._leak_began:
             self._leak_began = self._silent_below = 0  # it was given back
-        spans = [scale.add(reading, self.limit_bytes) for scale in self._scales]
+        spans = [scale.add(step, seconds, resident_bytes, phase, grown, self.limit_bytes) for scale in self._scales]
         span = next((span for span in spans if span), None)
         if span is None or resident_bytes < self._silent_below:
             return None
-        self._leak_began = self._leak_began or span[0].lowest.resident_bytes
+        first, last = span[0], span[-1]
+        self._leak_began = self._leak_began or first.resident_bytes
         self._silent_below = self._leak_began + 3 * (resident_bytes - self._leak_began)
-        return self._report(span, reading)
-
-    def _report(self, span: list["_Window"], reading: "_Reading") -> LeakReport:
         by_phase = Counter()
         for window in span:
             by_phase.update(window.grown)
-        first, last = span[0].lowest, span[-1].lowest
         return LeakReport(
             source=self.source,
-            step=reading.step,
+            step=step,
             span_steps=last.step - first.step,
             span_seconds=last.seconds - first.seconds,
-            bytes_per_step=_slope(span),
-            resident_bytes=reading.resident_bytes,
+            bytes_per_step=_trend(span)[0],
+            resident_bytes=resident_bytes,
             limit_bytes=self.limit_bytes,
             phase_bytes=dict(by_phase.most_common()),
         )
-
-    def _restart(self) -> None:
-        self._scales = [_Scale(WINDOW_STEPS * widening) for widening in WIDENINGS]
-        self._last: _Reading | None = None
-        self._leak_began = self._silent_below = 0
-
-
-@dataclass(frozen=True)
-class _Reading:
-    step: int
-    seconds: float
-    resident_bytes: int
-    phase: str
-    grown: int  # bytes since the reading before
-
-
-@dataclass
-class _Window:
-    """The lowest reading of a few steps, and the bytes that each phase added meanwhile."""
-
-    number: int
-    lowest: _Reading
-    grown: Counter = field(default_factory=Counter)
 
 
 class _Scale:
@@ -176,15 +166,16 @@ class _Scale:
         self.to_skip = WARM_UP_WINDOWS
         self.confirmed = 0
 
-    def add(self, reading: _Reading, limit_bytes: int) -> list[_Window] | None:
+    def add(
+        self, step: int, seconds: float, resident_bytes: int, phase: str, grown: int, limit_bytes: int
+    ) -> list[_Window] | None:
         """The windows over which a leak is seen, where this reading is the first after the last of them."""
-        number = reading.step // self.width
-        done = self.open if self.open is not None and self.open.number < number else None
-        if self.open is None or done is not None:
-            self.open = _Window(number, reading)
-        elif reading.resident_bytes < self.open.lowest.resident_bytes:
-            self.open.lowest = reading
-        self.open.grown[reading.phase] += reading.grown
+        done, number = None, step // self.width
+        if self.open is None or self.open.number < number:
+            done, self.open = self.open, _Window(number, step, seconds, resident_bytes)
+        elif resident_bytes < self.open.resident_bytes:
+            self.open.step, self.open.seconds, self.open.resident_bytes = step, seconds, resident_bytes
+        self.open.grown[phase] += grown
         if done is None:
             return None
         if self.to_skip:
@@ -198,38 +189,28 @@ class _Scale:
     def _leaks(self, span: list[_Window], limit_bytes: int) -> bool:
         if len(span) < URGENT_SPAN:
             return False
-        slope, top = _slope(span), span[-1].lowest.resident_bytes
+        (slope, scatter), top = _trend(span), span[-1].resident_bytes
         if len(span) < SPAN and slope * SPAN * self.width < limit_bytes - top:
             return False
-        growth = slope * (span[-1].lowest.step - span[0].lowest.step)
-        if growth < max(MIN_GROWTH, MIN_SHARE * top, MIN_SIGNIFICANCE * _scatter(span, slope)):
+        growth = slope * (span[-1].step - span[0].step)
+        if growth < max(MIN_GROWTH, MIN_SHARE * top, MIN_SIGNIFICANCE * scatter):
             return False
-        highest = max((window.lowest.resident_bytes for window in list(self.closed)[: -len(span)]), default=0)
+        highest = max((window.resident_bytes for window in list(self.closed)[: -len(span)]), default=0)
         if highest > top - growth / 2:  # what was given back may be taken again, and a little more
             return False
-        first, second = _slope(span[: len(span) // 2]), _slope(span[len(span) // 2 :])
+        (first, _), (second, _) = _trend(span[: len(span) // 2]), _trend(span[len(span) // 2 :])
         return first >= HINGE * slope and second >= STEADY * first
+
+
+def _trend(span: list[_Window]) -> tuple[float, float]:
+    """Slope in bytes per step, and standard deviation about it, from the median absolute deviation, which jumps do not move."""
+    steps, resident_bytes = np.array([(window.step, window.resident_bytes) for window in span], float).T
+    slope = theil_sen(steps, resident_bytes)
+    rest = resident_bytes - slope * steps
+    return slope, 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
 
 
 def theil_sen(x: np.ndarray, y: np.ndarray) -> float:
     """The median of the slopes of all pairs of points (Theil 1950, Sen 1968); x (N,) without ties, y (N,)."""
     first, second = np.triu_indices(len(x), 1)
     return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
-
-
-def _points(span: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (N,) and resident bytes (N,) of the lowest readings."""
-    lowest = [window.lowest for window in span]
-    return np.array([r.step for r in lowest], float), np.array([r.resident_bytes for r in lowest], float)
-
-
-def _slope(span: list[_Window]) -> float:
-    """Slope of the trend in bytes per step."""
-    return theil_sen(*_points(span))
-
-
-def _scatter(span: list[_Window], slope: float) -> float:
-    """Standard deviation about the trend, from the median absolute deviation, which single jumps do not move."""
-    steps, resident_bytes = _points(span)
-    rest = resident_bytes - slope * steps
-    return 1.4826 * float(np.median(np.abs(rest - np.median(rest))))

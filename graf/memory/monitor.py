@@ -1,19 +1,16 @@
-"""Monitoring a run's memory while it trains: a row every few seconds, and a warning about leaks."""
+"""Monitors a run's memory while it trains: a row every few seconds, and a warning about leaks."""
 
 import contextlib
 import dataclasses
 import json
 import logging
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.process_tree import ProcessTree
-from graf.memory.readings import Card, CpuLoad, read_allocator, read_heat
+from graf.memory.readings import CpuLoad, Gpu, ProcessTree, read_allocator, read_heat
 from graf.memory.snapshot import Census, take_census
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB, memory_available
@@ -22,10 +19,8 @@ import torch
 
 log = logging.getLogger("graf")
 
-CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the looks between them
+CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the readings after steps
 UNIQUE_EVERY = 12  # rows, for what costs the kernel a walk over all pages
-MAX_REPORTS = 100  # kept in memory
-LONGEST_ROW = 2**16  # bytes of a row of memory.jsonl, at most
 CENSUS_STEPS = 20  # objects alive after these are taken as the run's normal ones
 SUSPECTS = 3  # groups of tensors, and types of objects, that a report names
 
@@ -34,24 +29,22 @@ class MemoryMonitor:
     """Memory of a run: rows into a file, values for plots, and leak reports, all at under 0.5 % of a core.
 
     A context: entering it starts a thread that writes a row of JSON every interval_s seconds, or none where that is 0. The
-    loop says `step_done` after each step and wraps what else it does in `phase`, so that growth can be told apart by phase.
+    loop calls `step_done` after each step and wraps what else it does in `phase`, so that growth can be told apart by phase.
     Errors of the monitor never reach the training; the first of each kind is logged.
     """
 
-    def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0, card_budget_bytes: int = 0):
-        """Rows go to `path`. The budgets, in bytes, of the host's memory and of the card's are the limits that reports count
-        down to; 0 for the system's."""
-        self.path, self.interval_s, self.device = path, interval_s, device
-        self.budget_bytes, self.card_budget_bytes = budget_bytes, card_budget_bytes
-        self.reports: deque[LeakReport] = deque(maxlen=MAX_REPORTS)
-        self._tree, self._card = ProcessTree(), Card(device)
+    def __init__(self, path: Path, interval_s: float, device: torch.device, budget_bytes: int = 0):
+        """path: of the rows. budget_bytes: of the device's memory, the limit that reports count down to; 0 for the system's."""
+        self.path, self.interval_s, self.device, self.budget_bytes = path, interval_s, device, budget_bytes
+        self.reports: list[LeakReport] = []
+        self._tree, self._gpu = ProcessTree(), Gpu(device)
         self._cpu = CpuLoad(self._tree)
         self._detectors: dict[str, LeakDetector] = {}
         self._step, self._phase, self._steps_seen = 0, "train", 0
         self._latest: dict[str, float] = {}
         self._census: Census | None = None
-        self._next_look, self._started = 0.0, time.monotonic()
-        self._look_cpu_s = self._row_cpu_s = 0.0
+        self._next_reading, self._started = 0.0, time.monotonic()
+        self._cpu_s = 0.0  # that the monitor took
         self._faults: set[str] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -60,8 +53,6 @@ class MemoryMonitor:
     def __enter__(self) -> "MemoryMonitor":
         self._started = time.monotonic()
         if self.interval_s > 0:
-            with self._harmless("a row cannot be written"):
-                drop_cut_line(self.path)
             with self._harmless("no rows are written"):
                 self._thread.start()
         return self
@@ -73,61 +64,62 @@ class MemoryMonitor:
             self._thread.join()
 
     def step_done(self, step: int) -> None:
-        """Tell the monitor that the run has done so many steps."""
+        """Note that the run has done so many steps, and look for leaks."""
         self._step = step
         self._steps_seen += 1
         if self._steps_seen == CENSUS_STEPS:
             with self._harmless("objects cannot be counted"):
                 self._census = take_census()
-        if time.monotonic() >= self._next_look:
-            self._look()
+        if time.monotonic() >= self._next_reading:
+            self._look_for_leaks()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Inside it the run is in this phase, such as `sample`, and no longer in `train`."""
         outer = self._phase
-        self._look()
+        self._look_for_leaks()
         self._phase = name
         try:
             yield
         finally:
-            self._look()
+            self._look_for_leaks()
             self._phase = outer
 
     def latest(self) -> dict[str, float]:
         """The numbers of the latest row, for plots: bytes, and what else the name says."""
         return dict(self._latest)
 
-    def line(self) -> str:
-        """`memory: allocated a GB, reserved r GB, host h GB`, as of now; the first two on a card alone.
+    def summary(self) -> str:
+        """`memory: allocated a GB, reserved r GB, host h GB`, as of now; the first two on a GPU alone.
 
         host is the process and what only its workers hold.
         """
         values: dict[str, float] = {}
         with self._harmless("memory cannot be read"):
-            if card := read_allocator(self.device):
-                values = {"allocated": card["allocated_bytes"], "reserved": card["reserved_bytes"]}
-            values["host"] = self._tree.resident_bytes() + self.latest().get("workers_unique_bytes", 0)
+            if gpu := read_allocator(self.device):
+                values = {"allocated": gpu["allocated_bytes"], "reserved": gpu["reserved_bytes"]}
+            values["host"] = self._tree.resident_bytes() + self._latest.get("workers_unique_bytes", 0)
         return "memory: " + (", ".join(f"{name} {n_bytes / GB:.2f} GB" for name, n_bytes in values.items()) or "unknown")
 
-    def _look(self) -> None:
+    def _look_for_leaks(self) -> None:
         """Take a reading for the detectors, in the training thread, so seldom that its cost is a small share."""
         began = time.thread_time()
         with self._harmless("memory cannot be read"):
             self._judge("host", self._tree.resident_bytes())
-            if card := read_allocator(self.device):
-                self._judge("device", card["allocated_bytes"])
+            if gpu := read_allocator(self.device):
+                self._judge("device", gpu["allocated_bytes"])
         spent = time.thread_time() - began
-        self._look_cpu_s += spent
-        self._next_look = time.monotonic() + pause(0, spent)
+        self._cpu_s += spent
+        self._next_reading = time.monotonic() + pause(0, spent)
 
     def _judge(self, source: str, resident_bytes: int) -> None:
         if source not in self._detectors:
-            budget = self.card_budget_bytes if source == "device" else self.budget_bytes
-            if source == "device" and not budget:
+            on_gpu = source == "device"
+            limit = self.budget_bytes if on_gpu == (self.device.type == "cuda") else 0
+            if on_gpu and not limit:
                 free, _ = torch.cuda.mem_get_info(self.device)
-                budget = free + torch.cuda.memory_reserved(self.device)  # of which resident_bytes is a part
-            self._detectors[source] = LeakDetector(source, budget or resident_bytes + memory_available())
+                limit = free + torch.cuda.memory_reserved(self.device)  # of which resident_bytes is a part
+            self._detectors[source] = LeakDetector(source, limit or resident_bytes + memory_available())
         report = self._detectors[source].add(self._step, time.monotonic(), resident_bytes, self._phase)
         if report is None:
             return
@@ -152,14 +144,14 @@ class MemoryMonitor:
             if unique:
                 self._tree.find_children()
             values = self._tree.read() | (self._tree.read_unique() if unique else {})
-            values |= self._cpu.read() | read_heat() | read_allocator(self.device) | self._card.read()
-            cpu_s = self._look_cpu_s + self._row_cpu_s + time.thread_time() - began
+            values |= self._cpu.read() | read_heat() | read_allocator(self.device) | self._gpu.read()
+            cpu_s = self._cpu_s + time.thread_time() - began
             values["monitor_cpu_share"] = cpu_s / max(time.monotonic() - self._started, self.interval_s)
             self._latest = self._latest | values
             self._write(row | values)
             self._judge("workers", values["workers_bytes"])
         spent = time.thread_time() - began
-        self._row_cpu_s += spent
+        self._cpu_s += spent
         return spent
 
     def _write(self, row: dict) -> None:
@@ -190,14 +182,3 @@ def read_rows(path: Path) -> Iterator[dict]:
 def pause(interval_s: float, spent_s: float) -> float:
     """Seconds to wait after work that took spent_s of CPU time, so that it stays within half of CPU_SHARE."""
     return max(interval_s, spent_s / (CPU_SHARE / 2))
-
-
-def drop_cut_line(path: Path) -> None:
-    """Cut off a last row that a crash left without its newline, so that the next row is a line of its own."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW)
-        file.seek(start)
-        end = file.read()
-        file.truncate(start + end.rfind(b"\n") + 1)

@@ -1,16 +1,15 @@
-"""Single readings of load, heat and memory: the CPU, PyTorch's allocator on a card, and the card itself."""
+"""Single readings of load, heat and memory: processes, the CPU, PyTorch's allocator on a GPU, and the GPU itself."""
 
 import logging
 import time
-
-from graf.memory.process_tree import ProcessTree
+from collections.abc import Callable
 
 import psutil
 import torch
 
 log = logging.getLogger("graf")
 
-CARD_READINGS = {  # through NVML, where `pip install nvidia-ml-py` and the driver allow it
+GPU_READINGS = {  # through NVML, where `pip install nvidia-ml-py` and the driver allow it
     "gpu_utilization_percent": torch.cuda.utilization,
     "gpu_temperature_c": torch.cuda.temperature,
     "gpu_power_w": lambda device: torch.cuda.power_draw(device) / 1000,
@@ -18,8 +17,63 @@ CARD_READINGS = {  # through NVML, where `pip install nvidia-ml-py` and the driv
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal")  # drivers in Linux
 
 
+class ProcessTree:
+    """The memory of a process and of its children, such as loader workers. Children that end are left out."""
+
+    def __init__(self, pid: int | None = None):
+        """pid: by default this process's. Raises psutil.NoSuchProcess."""
+        self.process = psutil.Process(pid)
+        self.children: list[psutil.Process] = []
+
+    def resident_bytes(self) -> int:
+        """The resident set of the process alone. Raises psutil.Error where it has ended."""
+        return self.process.memory_info().rss
+
+    def find_children(self) -> None:
+        """Look for new children; seldom, because it reads the machine's whole process table."""
+        self.children = self.process.children(recursive=True)
+
+    def read(self) -> dict[str, int]:
+        """Resident bytes of the process and of its children, and how many they are. Raises psutil.Error where it has ended.
+
+        Pages that children share with it, such as those of a fork, count for each of them.
+        """
+        host = self.resident_bytes()
+        workers = self._over_children(lambda child: child.memory_info().rss)
+        return {"host_bytes": host, "workers": len(self.children), "workers_bytes": workers}
+
+    def read_unique(self) -> dict[str, int]:
+        """Bytes held by the process alone, and by its children alone; empty where the system cannot tell.
+
+        The kernel walks every page for it: a few milliseconds per GB. Raises psutil.NoSuchProcess where it has ended.
+        """
+        try:
+            host = self.process.memory_full_info().uss
+            workers = self._over_children(lambda child: child.memory_full_info().uss)
+        except (psutil.AccessDenied, AttributeError):
+            return {}
+        return {"host_unique_bytes": host, "workers_unique_bytes": workers}
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds of the process, its children, and children that have ended."""
+        own = self.process.cpu_times()
+        ended = getattr(own, "children_user", 0) + getattr(own, "children_system", 0)
+        return own.user + own.system + ended + self._over_children(lambda child: sum(child.cpu_times()[:2]))
+
+    def _over_children(self, read: Callable[[psutil.Process], float]) -> float:
+        alive, total = [], 0
+        for child in self.children:
+            try:
+                total += read(child)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+            alive.append(child)
+        self.children = alive
+        return total
+
+
 class CpuLoad:
-    """CPU load since the last reading: of the run's processes, 100 percent for each core, and of the whole machine."""
+    """CPU load since the last reading: of the run's processes, 100 percent per core, and of the whole machine."""
 
     def __init__(self, tree: ProcessTree):
         self.tree = tree
@@ -35,7 +89,7 @@ class CpuLoad:
 
 
 def read_heat() -> dict[str, float]:
-    """Degrees Celsius of the hottest sensor in a processor; empty where none can be read, as in most virtual machines."""
+    """Degrees Celsius of the CPU's hottest sensor; empty where none can be read, as in most virtual machines."""
     try:
         sensors = psutil.sensors_temperatures()
     except (AttributeError, OSError):  # systems but Linux and FreeBSD have none
@@ -45,8 +99,8 @@ def read_heat() -> dict[str, float]:
 
 
 def read_allocator(device: torch.device) -> dict[str, float]:
-    """Bytes that tensors hold on the card, bytes that PyTorch has reserved for them, and the fragmentation: the share of the
-    reserved bytes in gaps between tensors, which emptying the cache does not give back. Empty before the card's first use.
+    """Bytes that tensors hold on the GPU, bytes that PyTorch has reserved for them, and the fragmentation: the share of the
+    reserved bytes in gaps between tensors, which emptying the cache does not give back. Empty before the GPU's first use.
     """
     if device.type != "cuda" or not torch.cuda.is_initialized():
         return {}
@@ -62,12 +116,12 @@ def read_allocator(device: torch.device) -> dict[str, float]:
     }
 
 
-class Card:
+class Gpu:
     """A GPU as the driver sees it, all processes together. Readings that fail are not tried again."""
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._readings = dict(CARD_READINGS) if device.type == "cuda" else {}
+        self._readings = dict(GPU_READINGS) if device.type == "cuda" else {}
 
     def read(self) -> dict[str, float]:
         """Used and total bytes, and by NVML use in percent, temperature in degrees Celsius, power in watts."""

@@ -4,9 +4,14 @@ import dataclasses
 import math
 
 from graf.config import Config
-from graf.memory.planner import estimate_step
+from graf.memory.budget import budget_bytes
+from graf.memory.planner import estimate_step, smallest_edits
 from graf.rays import SMALLEST_CHUNK
+from graf.runtime.limits import GB
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
+
+import torch
 
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
 
@@ -120,3 +125,14 @@ def with_sizes(config: Config, sizes: StepSizes) -> Config:
         training=dataclasses.replace(config.training, accumulation_steps=1, micro_batch=sizes.images),
         nerf=dataclasses.replace(config.nerf, checkpoint_rays=sizes.rays),
     )
+
+
+def with_advice(error: OutOfMemory, config: Config, sizes: StepSizes, device: torch.device) -> OutOfMemory:
+    """The error with the settings that would make a step fit."""
+    budget = budget_bytes(config.memory, device) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
+    edits, room = smallest_edits(with_sizes(config, sizes), budget, device.type), f"into {budget / GB:.1f} GB"
+    if edits is None:
+        advice = f"no setting fits {room}; take a smaller data.imsize or another device"
+    else:
+        advice = f"a step fits {room}" + (f" with --set {' '.join(edits)}" if edits else "; look at what else takes memory")
+    return OutOfMemory(f"{error}; by the plan {advice}. python tools/check_system.py tells more")

@@ -1,4 +1,4 @@
-"""Snapshots of memory: live tensors by shape, the commonest types of objects, and PyTorch's own snapshot of a card."""
+"""Snapshots of memory: live tensors by shape, the commonest types of objects, and PyTorch's own snapshot of a GPU."""
 
 import gc
 import json
@@ -72,7 +72,7 @@ def take_census() -> Census:
 
 
 def record_history(device: torch.device) -> None:
-    """Let PyTorch remember where each block on the card is allocated, for the snapshots to come. Slows a step slightly."""
+    """Let PyTorch remember where each block on the GPU is allocated, for the snapshots to come. Slows a step slightly."""
     if device.type == "cuda":
         record_allocations(device, HISTORY)
 

@@ -1,4 +1,4 @@
-"""Watching another process from outside: its memory curve, leaks, and a report as JSON and picture."""
+"""Watches another process from outside: its memory curve, leaks, and a report as JSON and picture."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.process_tree import ProcessTree
+from graf.memory.readings import ProcessTree
 from graf.runtime.files import json_rows, whole_file, write_text
 from graf.runtime.limits import GB, MB, memory_limit, process_status
 
@@ -23,16 +23,14 @@ log = logging.getLogger("graf")
 CURVE_POINTS = 2000  # kept of the curve, at most
 CHILDREN_EVERY = 10  # samples between looks for new children
 WRAPPER_BYTES = 32 * MB  # a shell or make, whose only child does the work, takes less
-MAX_REPORTS = 100
 CLEAN_UP_S = 2.0  # wait before measuring what a clean-up gave back
 
 
 class ProcessWatch:
-    """Samples of a process and its children, or of those of the one below it that does the work.
+    """Samples of a process with its children, or of the one below it that does the work.
 
-    Where the folder of its run is known, growth is measured per step and phase of the rows of memory.jsonl, and findings of the
-    run's own monitor, which sees more, are included. Otherwise it is measured per sample, after warm_up_s, in which programs
-    load what they need.
+    With the folder of its run, growth is measured per step and phase of the rows of memory.jsonl, and findings of the run's own
+    monitor, which sees more, are included. Otherwise it is measured per sample, after the warm_up_s that programs take to load.
     """
 
     def __init__(self, pid: int, run_dir: Path | None, warm_up_s: float):
@@ -49,7 +47,7 @@ class ProcessWatch:
         self.warned_seconds: list[float] = []  # since the start
         self._stride = 1  # samples per point of the curve
         self._row: dict = {}
-        self.told_by_run: set[str] = set()  # sources of growth that the run has warned of itself
+        self.reported_by_run: set[str] = set()  # sources of growth that the run has warned of itself
         self._detectors = {source: LeakDetector(source, memory_limit()) for source in ("host", "workers")}
 
     def sample(self) -> list[LeakReport]:
@@ -67,8 +65,8 @@ class ProcessWatch:
             found = self._judge_run(values, seconds)
         else:
             found = self._detect(self.samples, seconds, values, "train") if seconds >= self.warm_up_s else []
-        self.reports = (self.reports + found)[-MAX_REPORTS:]
-        self.warned_seconds = (self.warned_seconds + [seconds] * len(found))[-MAX_REPORTS:]
+        self.reports += found
+        self.warned_seconds += [seconds] * len(found)
         return found
 
     def as_report(self) -> dict:
@@ -86,16 +84,16 @@ class ProcessWatch:
         }
 
     def _judge_run(self, values: dict[str, int], seconds: float) -> list[LeakReport]:
-        """By the rows of the run: first what it found itself, then what it did not."""
-        told = []
+        """Leaks by the rows of the run: first what it found itself, then what it did not."""
+        own = []
         for row in self.log.read():
             if "leak" in row:
-                told.append(LeakReport.from_row(row["leak"]))
+                own.append(LeakReport.from_row(row["leak"]))
             elif "phase" in row:
                 self._row = row
-        self.told_by_run |= {report.source for report in told}
+        self.reported_by_run |= {report.source for report in own}
         found = self._detect(self._row["step"], seconds, values, self._row["phase"]) if self._row.get("step") else []
-        return told + [report for report in found if report.source not in self.told_by_run]
+        return own + [report for report in found if report.source not in self.reported_by_run]
 
     def _detect(self, step: int, seconds: float, values: dict[str, int], phase: str) -> list[LeakReport]:
         self.judged_samples += 1
@@ -224,7 +222,7 @@ def observe(process: psutil.Process, watch: ProcessWatch, settings: WatchSetting
     with contextlib.suppress(psutil.NoSuchProcess):
         while find_process(process.pid) is not None:
             for report in watch.sample():
-                if report.source not in watch.told_by_run:
+                if report.source not in watch.reported_by_run:
                     log.warning("%s", report.message(watch.unit))
                 if settings.clean_up:
                     force_clean_up(process, watch)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from graf.data import Views
-from graf.memory.advice import with_advice
+from graf.memory.sizes import with_advice
 from graf.runtime.interruption import Interruption
 from graf.training.collapse import CollapseWatch
 from graf.training.fid import evaluate

@@ -15,7 +15,7 @@ from graf.checkpoints.checkpoint import backup_name
 from graf.checkpoints.run_folder import save, save_newest
 from graf.config import RunConfig
 from graf.data import Views, build_loader
-from graf.memory.budget import watched_budgets
+from graf.memory.budget import watched_budget
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
 from graf.runtime.console import progress
@@ -152,7 +152,7 @@ class Session:
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
             self.line.set_postfix_str(text, refresh=False)
         if due(step, MEMORY_LINE_EVERY):
-            log.info("step %d: %s", step, self.monitor.line())
+            log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):
             clean_up()
 
@@ -180,7 +180,7 @@ def _monitor_of(state: RunState) -> MemoryMonitor:
     """The memory monitor, which writes rows in the first process alone."""
     memory, first = state.config.memory, state.processes.first
     path, interval_s = (state.config.run_dir / "memory.jsonl", memory.interval_s) if first else (Path(os.devnull), 0)
-    return MemoryMonitor(path, interval_s, state.device, *watched_budgets(memory, state.device))
+    return MemoryMonitor(path, interval_s, state.device, watched_budget(memory, state.device))
 
 
 def progress_text(

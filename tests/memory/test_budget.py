@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from graf.config import load_config
 from graf.memory import budget
-from graf.memory.budget import budget_bytes, keep_to, watched_budgets
+from graf.memory.budget import budget_bytes, enforce_budget, watched_budget
 from graf.runtime.device import choose_device
 from graf.runtime.limits import GB
 
@@ -39,9 +39,9 @@ def test_the_monitor_counts_down_to_the_budget_of_the_device_that_it_is_of(monke
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(budget, "memory_limit", lambda: 8 * GB)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (6 * GB, 8 * GB))
-    for device, told in (("cpu", (3 * GB, 0)), ("cuda", (0, 3 * GB))):
-        assert watched_budgets(memory(3), torch.device(device)) == told
-        assert watched_budgets(memory(), torch.device(device)) == (0, 0)
+    for device in ("cpu", "cuda"):
+        assert watched_budget(memory(3), torch.device(device)) == 3 * GB
+        assert watched_budget(memory(), torch.device(device)) == 0
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA")
@@ -55,7 +55,7 @@ def test_only_a_limit_that_somebody_named_is_enforced(monkeypatch, processes, bu
     monkeypatch.setattr(budget, "memory_limit", lambda: limit_gb * GB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GB))
     monkeypatch.setattr("resource.setrlimit", lambda *given: told.append(given))
-    keep_to(memory(budget_gb), CPU)
+    enforce_budget(memory(budget_gb), CPU)
     assert len(told) == limited
 
 
@@ -71,23 +71,23 @@ def test_the_budget_of_a_card_is_a_share_of_its_memory(cards, name, index):
     calls = cards("NVIDIA A", "NVIDIA B")
     device = choose_device(name)
     assert budget_bytes(memory(3), device) == 3 * GB and budget_bytes(memory(7), device) == 6 * GB
-    keep_to(memory(3), device)
+    enforce_budget(memory(3), device)
     assert calls[-1] == ("setMemoryFraction", 3 / 8, index)
 
 
 def test_less_than_python_takes_is_refused(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     with pytest.raises(budget.GrafError, match=r"memory\.budget_gb: 0\.01 GB is less than the"):
-        keep_to(memory(0.01), CPU)
+        enforce_budget(memory(0.01), CPU)
 
 
 UNDER_A_LIMIT = """
 import graf, psutil, torch
 from graf.config import load_config
-from graf.memory.budget import keep_to
+from graf.memory.budget import enforce_budget
 from graf.runtime.retry import attempt
 gb = psutil.Process().memory_info().rss / 2**30
-keep_to(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
+enforce_budget(load_config(None, [f"memory.budget_gb={gb + 0.5}"]).memory, torch.device("cpu"))
 for mebibytes in (100, 1000, 100):
     with attempt() as outcome:
         torch.zeros(mebibytes, 2**18)

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 from graf.memory import monitor as monitor_module
 from graf.memory import readings
-from graf.memory.monitor import MemoryMonitor, drop_cut_line, pause
-from graf.memory.process_tree import ProcessTree
-from graf.memory.readings import Card, CpuLoad, read_allocator
+from graf.memory.monitor import MemoryMonitor, pause
+from graf.memory.readings import CpuLoad, Gpu, ProcessTree, read_allocator
 from graf.runtime.limits import GB, MB
 
 import pytest
@@ -114,9 +113,9 @@ def test_the_line_has_gigabytes_of_card_and_host(path, monkeypatch):
     )
     monkeypatch.setattr(monitor._tree, "resident_bytes", lambda: 3 * GB)
     monitor._latest = {"workers_unique_bytes": GB / 2}
-    assert monitor.line() == "memory: allocated 1.50 GB, reserved 2.25 GB, host 3.50 GB"
+    assert monitor.summary() == "memory: allocated 1.50 GB, reserved 2.25 GB, host 3.50 GB"
     monkeypatch.setattr(monitor_module, "read_allocator", lambda device: {})  # as on a CPU
-    assert monitor.line() == "memory: host 3.50 GB"
+    assert monitor.summary() == "memory: host 3.50 GB"
 
 
 def test_phases_nest_and_end_with_an_exception_that_passes(path):
@@ -163,11 +162,13 @@ def test_a_budget_is_the_limit_that_counts(few_objects, path, monkeypatch):
     assert monitor.reports[0].limit_bytes == 3 * GB
 
 
-def test_the_host_and_the_card_have_a_limit_each(path):
-    monitor = MemoryMonitor(path, 0, CPU, budget_bytes=3 * GB, card_budget_bytes=2 * GB)
-    for source in ("host", "workers", "device"):
-        monitor._judge(source, GB)
-    assert [detector.limit_bytes for detector in monitor._detectors.values()] == [3 * GB, 3 * GB, 2 * GB]
+def test_the_host_and_the_gpu_have_a_limit_each(path, monkeypatch):
+    monkeypatch.setattr(monitor_module, "memory_available", lambda: 5 * GB)
+    for device, limits in ((CPU, [3 * GB, 3 * GB]), (torch.device("cuda"), [6 * GB, 6 * GB, 3 * GB])):
+        monitor = MemoryMonitor(path, 0, device, budget_bytes=3 * GB)
+        for source in ("host", "workers", "device")[: len(limits)]:
+            monitor._judge(source, GB)
+        assert [detector.limit_bytes for detector in monitor._detectors.values()] == limits
 
 
 def test_a_failing_disk_is_said_once(tmp_path, caplog):
@@ -189,21 +190,8 @@ def test_a_fault_in_reading_does_not_reach_the_training(path, monkeypatch, caplo
             monitor.step_done(step)
         with monitor.phase("save"):
             pass
-        assert monitor.line().startswith("memory: ")
+        assert monitor.summary().startswith("memory: ")
     assert len(caplog.records) == 2  # of reading, and of counting
-
-
-def test_a_row_that_a_crash_cut_short_is_dropped(tmp_path):
-    path = tmp_path / "memory.jsonl"
-    drop_cut_line(path)
-    assert not path.exists()
-    path.write_text('{"step": 1}\n{"st')
-    drop_cut_line(path)
-    drop_cut_line(path)
-    assert path.read_text() == '{"step": 1}\n'
-    path.write_text('{"st')
-    drop_cut_line(path)
-    assert path.read_text() == ""
 
 
 def test_workers_are_counted_until_they_die():
@@ -252,9 +240,9 @@ def test_a_card_is_asked_once_for_what_it_cannot_tell(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (300, 1000))
     monkeypatch.setattr(
-        readings, "CARD_READINGS", {"gpu_power_w": lambda d: asked.append(1) or 1 / 0, "gpu_temperature_c": lambda d: 61}
+        readings, "GPU_READINGS", {"gpu_power_w": lambda d: asked.append(1) or 1 / 0, "gpu_temperature_c": lambda d: 61}
     )
-    card = Card(torch.device("cuda"))
+    gpu = Gpu(torch.device("cuda"))
     for _ in range(3):
-        assert card.read() == {"gpu_used_bytes": 700, "gpu_total_bytes": 1000, "gpu_temperature_c": 61}
+        assert gpu.read() == {"gpu_used_bytes": 700, "gpu_total_bytes": 1000, "gpu_temperature_c": 61}
     assert len(asked) == 1

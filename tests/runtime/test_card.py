@@ -10,8 +10,8 @@ from graf.camera import Labels
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
-from graf.memory.budget import keep_to
-from graf.memory.readings import CARD_READINGS, Card, read_allocator
+from graf.memory.budget import enforce_budget
+from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.state import TrainState, restore
@@ -79,7 +79,7 @@ def test_a_rendering_that_does_not_fit_is_taken_in_smaller_pieces(film, labels, 
     expected = fits.render(latents, labels.pose_c2w).images
     torch.cuda.empty_cache()
     try:
-        keep_to(film("memory.budget_gb=1").memory, CARD)  # of the 8 GB of a layer
+        enforce_budget(film("memory.budget_gb=1").memory, CARD)  # of the 8 GB of a layer
         found = too_large.render(latents, labels.pose_c2w).images
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, CARD)
@@ -90,10 +90,10 @@ def test_a_rendering_that_does_not_fit_is_taken_in_smaller_pieces(film, labels, 
 def test_the_driver_and_the_allocator_answer():
     tensor = torch.zeros(2**20, device=CARD)
     assert read_allocator(CARD)["allocated_bytes"] >= tensor.nbytes
-    found = Card(CARD).read()
+    found = Gpu(CARD).read()
     assert tensor.nbytes <= found["gpu_used_bytes"] <= found["gpu_total_bytes"]
     pytest.importorskip("pynvml")
-    assert CARD_READINGS.keys() & found.keys()
+    assert GPU_READINGS.keys() & found.keys()
 
 
 @pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])

@@ -326,12 +326,12 @@ def test_the_line_tells_images_losses_quality_and_memory(build):
     assert session.progress_text(state, {}, (), "", monitor) == "2,400 images"
 
 
-def test_the_monitor_is_told_the_budgets_of_host_and_card(build, monkeypatch):
+def test_the_monitor_is_told_the_budget_of_the_device(build, monkeypatch):
     state, given = build(), []
-    monkeypatch.setattr(session, "watched_budgets", lambda *_: (6 << 30, 2 << 30))
+    monkeypatch.setattr(session, "watched_budget", lambda *_: 6 << 30)
     monkeypatch.setattr(session, "MemoryMonitor", lambda *a: given.extend(a[3:]) or monitor_of(state))
     train(state, Grey(), Interruption())
-    assert given == [6 << 30, 2 << 30]
+    assert given == [6 << 30]
 
 
 def monitor_of(state):
