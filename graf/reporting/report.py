@@ -1,12 +1,12 @@
 """A run on one page: report.html tells how good it is, how it learned, whether its objects are 3D and what is lacking, and
 holds every picture, video, number and the config below that. It needs no other file and no network."""
 
-import dataclasses
+import functools
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from graf.config import read_yaml
@@ -14,20 +14,8 @@ from graf.errors import ConfigError, GrafError
 from graf.inversion.results import INVERSIONS
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
-from graf.reporting.html_pieces import (
-    CURVES,
-    FILE_MB,
-    MB,
-    TABLE_KB,
-    Embedder,
-    head,
-    is_page,
-    is_shown,
-    is_table,
-    json_table,
-    result_table,
-)
-from graf.reporting.mesh_view import SCRIPT, mesh_html, read_mesh
+from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
+from graf.reporting.pages import CURVES, FILE_MB, MB, TABLE_KB, TEMPLATES, Embedder, content_policy, is_page, is_shown
 from graf.reporting.run_status import MEMORY, colours_first, read_status
 from graf.reporting.story import (
     agreement,
@@ -56,9 +44,9 @@ COMPARED = ("neighbours", "real_against_fake")  # pictures with training images 
 LEARNING = ("losses", "kid")  # of `figures`, what a page shows unfolded
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What a run's folder holds, and what its newest evaluation found."""
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run's folder, and what its newest evaluation found."""
 
     folder: Path
     history: History
@@ -70,8 +58,60 @@ class _Run:
     videos: list[list[Path]]
     overview: list[Path]  # pictures and videos of all of training
 
-    def picture(self, *stems: str) -> list[Path]:
-        """Those of the newest evaluation whose name begins so."""
+    @functools.cached_property
+    def first_picture(self) -> list[Path]:
+        """The picture that the page begins with: the sweep, or else the newest sample, or else any picture."""
+        pictures = [path for path in self.pictures if path.suffix != ".mp4"]
+        newest = [path for files in self.samples[:1] for path in sorted(files, key=colours_first) if is_shown(path)]
+        return [*(path for path in pictures if path.stem == HEADLINE), *newest, *pictures][:1]
+
+    @functools.cached_property
+    def strip(self) -> list[Path]:
+        """Colours of at most STRIP steps, from the first to the last, other than the page's first picture."""
+        if self.overview:
+            return []
+        colours = [path for files in reversed(self.samples) for path in files if "_rgb" in path.stem and is_shown(path)]
+        colours = [path for path in colours if path not in self.first_picture]
+        if len(colours) <= STRIP:
+            return colours
+        return [colours[round(i * (len(colours) - 1) / (STRIP - 1))] for i in range(STRIP)]
+
+    @property
+    def turns(self) -> list[Path]:
+        """Pictures and videos of objects from all around, videos first."""
+        shown = [path for path in self._named(*TURNS) if path not in self.first_picture]
+        return sorted(shown, key=lambda p: (p.suffix == ".png", *colours_first(p)[:1], not p.stem.startswith(TURNS[0])))
+
+    @property
+    def compared(self) -> list[Path]:
+        """Pictures with training images beside generated ones."""
+        return self._named(*COMPARED)
+
+    @property
+    def others(self) -> list[Path]:
+        """All other pictures of the newest evaluation: interpolations, classes, inversions."""
+        shown = {*self.first_picture, *self._named(*TURNS, *COMPARED)}
+        return [path for path in self.pictures if path not in shown]
+
+    @property
+    def further_steps(self) -> dict[str, list[list[Path]]]:
+        """Samples and videos of each step of training that the page has not shown yet."""
+        shown = {*self.strip, *self.first_picture}
+        found = {"samples": self.samples, "videos": self.videos}
+        left = {name: ([path for path in files if path not in shown] for files in steps) for name, steps in found.items()}
+        return {name: [files for files in steps if files] for name, steps in left.items()}
+
+    @property
+    def newest_result(self) -> tuple[dict, int]:
+        """The newest result of `metrics.measure` and its step, of an evaluation, or else of training; {} without any."""
+        match self.measured:
+            case {"values": dict(), "extractor": str(), "step": int(step)}:
+                return self.measured, step
+        newest = max(self.history.evaluations.values(), key=lambda evaluations: evaluations.newest_step, default=None)
+        return (newest.newest, newest.newest_step) if newest else ({}, 0)
+
+    def _named(self, *stems: str) -> list[Path]:
+        """Pictures of the newest evaluation whose names begin with one of these."""
         return [path for path in self.pictures if path.stem.startswith(stems)]
 
 
@@ -89,34 +129,40 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
         raise GrafError(f"{run_dir}: no run here (none of {', '.join(PARTS)}); name the folder of a run that train.py made")
     run = _read_run(run_dir, folders, max_points, embedder)
     curves = {path.stem: path for path in draw_history(run.history, embedder.page_dir / CURVES)}
-    name = escape(run_dir.resolve().name)
     if out_file.is_file() and not is_page(out_file):
         log.warning("%s: not a page of this program; it is now %s", out_file, set_aside(out_file).name)
-    with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as page:
-        page.write(head(name, SCRIPT))
-        page.write(f"<h1>{name}</h1>\n")
-        page.writelines(_headline(run, embedder))
-        sections = (  # the first ones are embedded, until the page is full
-            ("How it learned", _learning(run, curves, embedder)),
-            ("Is it 3D?", _solidity(run, embedder)),
-            ("What else it draws", _others(run, embedder)),
-            ("What it cannot do", _lacking(run, embedder)),
-            ("Terms, numbers and files", _terms(run, curves, embedder, max_points)),
-        )
-        for heading, content in sections:
-            for number, piece in enumerate(content):
-                page.write(piece if number else f"<h2>{heading}</h2>\n{piece}")
-        page.write(f"<script>{SCRIPT}</script>\n</body>\n</html>\n")
+    page = TEMPLATES.get_template("report.html").generate(
+        title=run_dir.resolve().name,
+        script=SCRIPT,
+        policy=content_policy(SCRIPT),
+        HEADLINE=HEADLINE,
+        run=run,
+        embedder=embedder,
+        facts=_facts(run, embedder),
+        **_sentences(run, embedder),
+        learning_curves=[curves[name] for name in reversed(LEARNING) if name in curves],
+        other_curves=[path for name, path in curves.items() if name not in LEARNING],
+        memory=_memory(run_dir, embedder, max_points),
+        config_text=_text(run_dir / "config.yaml", embedder),
+        # What the template asks for while it is written: the first files are embedded, until the page is full
+        first_mesh=lambda: _first_mesh(run.folders, embedder),
+        files_of=lambda folder: _of_evaluation(folder, embedder),
+        tables_of=lambda folder: _tables_of(folder, embedder),
+        fit_of=lambda path: fit_sentence(_json(path.parent / "inversion.json", embedder)) if path.name == "fit.png" else "",
+        step_of=_step,
+    )
+    with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as file:
+        file.writelines(page)  # the template embeds files in its own order, until the page is full
     return out_file
 
 
-def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Embedder) -> _Run:
+def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Embedder) -> RunFiles:
     rows, newest = run_dir / "metrics.jsonl", folders[0] if folders else None
     samples, videos = (_by_step(run_dir / name, embedder) for name in ("samples", "videos"))
     paths = sorted(filter(is_shown, _of_evaluation(newest, embedder)[0]), key=colours_first) if newest else []
-    return _Run(
+    return RunFiles(
         run_dir,
-        read_history(rows, max_points) if _is_own_file(rows, embedder) else History(max_points),
+        read_history(rows, max_points) if embedder.has_file(rows) else History(max_points),
         _config(run_dir / "config.yaml", embedder),
         folders,
         paths,
@@ -126,147 +172,54 @@ def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Emb
     )
 
 
-def _headline(run: _Run, embedder: Embedder) -> Iterator[str]:
-    """A picture, and what a reader asks first: how good, after how many steps, in what time."""
-    result, step = _newest_result(run)
-    found = dict(distances(result))
-    status = read_status(run.folder)
-    taken = status.step or run.measured.get("step")  # of weights from elsewhere, their results alone know
+def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
+    """What a reader asks first: how good, after how many steps, in what time."""
+    result, _ = run.newest_result
+    found, status = dict(distances(result)), read_status(run.folder)
+    taken = status.step or run.measured.get("step")  # of weights from elsewhere, their results alone have a step
     if isinstance(taken, int):
         found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status.max_steps else "")
     memory = run.folder / "memory.jsonl"
-    if _is_own_file(memory, embedder) and (seconds := _seconds(memory)):
+    if embedder.has_file(memory) and (seconds := _seconds(memory)):
         found["run time"] = duration(seconds)
     match run.config:
         case {"data": {"imsize": int(side)}}:
             found["pixels"] = f"{side} x {side}"
-    for path in _first_picture(run):
-        yield embedder.figure(path, "Each row is one object, seen from all around." if path.stem == HEADLINE else "")
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in found.items())
-    yield f'<dl class="facts">{items}</dl>\n'
-    if result:
-        yield _paragraph(protocol_sentence(result, step))
-    else:
-        yield _paragraph("Its distance to the data has not been measured: eval.py --metrics fid,kid does that.")
+    return found
 
 
-def _learning(run: _Run, curves: dict[str, Path], embedder: Embedder) -> Iterator[str]:
-    """Samples of a few steps beside each other, losses and KID."""
-    if run.history.damaged:
-        yield _note(f"metrics.jsonl: {run.history.damaged} lines cannot be read and are left out.")
-    if run.overview:
-        yield _figures(run.overview, embedder)
-    elif strip := _strip(run):
-        figures = (embedder.figure(path, f"step {_step(path.name):,}") for path in strip)
-        yield '<div class="strip">\n' + "".join(figures) + "</div>\n"
-    if sentence := progress_sentence(run.history):
-        yield _paragraph(sentence)
-    if drawn := [curves[name] for name in reversed(LEARNING) if name in curves]:
-        yield _figures(drawn, embedder)
+def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
+    """What the numbers say, by the names that report.html has for it."""
+    (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
+    views = [*agreement(found)] if isinstance(found, dict) else []
+    if run.folders and not views:
+        views.append("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
+    views += [field_sentence(sweep)] if isinstance(sweep, dict) else []
+    warnings = [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
+    like = "Samples have not been compared with their nearest training images: eval.py --neighbours does that."
+    if run.compared:
+        like = memorised(_json(run.compared[0].parent / "neighbours.json", embedder))
+    unmeasured = "Its distance to the data has not been measured: eval.py --metrics fid,kid does that."
+    return {
+        "measured": protocol_sentence(result, step) if result else unmeasured,
+        "progress": progress_sentence(run.history),
+        "agreement": [*filter(None, views)],
+        "shortcomings": [*shortcomings(run.measured, run.history, run.config), *warnings],
+        "memorised": like if run.folders else "",
+    }
 
 
-def _solidity(run: _Run, embedder: Embedder) -> Iterator[str]:
-    """Sweeps, whether their views agree, and the surface."""
-    found, sweep = (run.measured.get(name) for name in ("consistency", "sweep"))
-    words = [*agreement(found)] if isinstance(found, dict) else []
-    if run.folders and not words:
-        words.append("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
-    words += [field_sentence(sweep)] if isinstance(sweep, dict) else []
-    if words := [*filter(None, words)]:
-        yield _list(words)
-    shown = [path for path in run.picture(*TURNS) if path not in _first_picture(run)]
-    if shown:
-        order = {path: (path.suffix == ".png", *colours_first(path)[:1], not path.stem.startswith(TURNS[0])) for path in shown}
-        yield _figures(sorted(shown, key=order.get), embedder)
-    if run.folders:
-        yield from _surface(run.folders[0] / "mesh", embedder)
-
-
-def _surface(folder: Path, embedder: Embedder) -> Iterator[str]:
-    """The first object's mesh, to turn."""
-    files = [path for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"object_*{suffix}"))]
-    for file in (file for file in files if _is_own_file(file, embedder)):
+def _first_mesh(folders: Sequence[Path], embedder: Embedder) -> MeshData | None:
+    """The first object's mesh, if there is one that the page can hold."""
+    found = [
+        path for folder in folders[:1] for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"mesh/object_*{suffix}"))
+    ]
+    for file in filter(embedder.has_file, found):
         size = file.stat().st_size
-        if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file)) is not None:
+        if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file, embedder.name(file))) is not None:
             embedder.bytes_left -= size
-            yield mesh_html(mesh, embedder.name(file))
-            return
-
-
-def _others(run: _Run, embedder: Embedder) -> Iterator[str]:
-    """All other pictures of the newest evaluation: interpolations, classes, inversions."""
-    shown = {*_first_picture(run), *run.picture(*TURNS, *COMPARED)}
-    if others := [path for path in run.pictures if path not in shown]:
-        figures = (embedder.figure(path, escape(_of_fit(path, embedder))) for path in others)
-        yield '<div class="files">\n' + "".join(figures) + "</div>\n"
-
-
-def _of_fit(path: Path, embedder: Embedder) -> str:
-    """What is told below photographs beside their fits, the picture of an inversion; empty of others."""
-    return fit_sentence(_json(path.parent / "inversion.json", embedder)) if path.name == "fit.png" else ""
-
-
-def _lacking(run: _Run, embedder: Embedder) -> Iterator[str]:
-    """What is known to be lacking, and generated images beside the training images that they are like."""
-    words = [*shortcomings(run.measured, run.history, run.config)]
-    result, _ = _newest_result(run)
-    words += [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
-    if words:
-        yield _list(words)
-    if compared := run.picture(*COMPARED):
-        yield _figures(compared, embedder)
-        if sentence := memorised(_json(compared[0].parent / "neighbours.json", embedder)):
-            yield _paragraph(sentence)
-    elif run.folders:
-        yield _paragraph("Samples have not been compared with their nearest training images: eval.py --neighbours does that.")
-
-
-def _terms(run: _Run, curves: dict[str, Path], embedder: Embedder, max_points: int) -> Iterator[str]:
-    """Everything else, folded away: what was measured and how, all curves, samples, earlier evaluations, the config."""
-    if run.folders:
-        yield from _folded(f"measured in {run.folders[0].name}", _tables(run.folders[0], embedder))
-    for evaluations in run.history.evaluations.values():
-        yield from _folded(f"measured in training, step {evaluations.newest_step:,}", [result_table(evaluations.newest)])
-    if others := [path for name, path in curves.items() if name not in LEARNING]:
-        yield from _folded("all curves of training", [_plots(others, embedder)])
-    if memory := _memory(run.folder, embedder, max_points):
-        yield from _folded("memory", [_plots(memory, embedder)])
-    shown = {*_strip(run), *_first_picture(run)}
-    for name, steps in (("samples", run.samples), ("videos", run.videos)):
-        if left := [kept for files in steps if (kept := [path for path in files if path not in shown])]:
-            pieces = (piece for files in left for piece in _files(files, embedder))
-            yield from _folded(f"{name} of {len(left)} step{'s' if len(left) > 1 else ''} of training", pieces)
-    for folder in run.folders[1:]:
-        yield from _folded(folder.name, _evaluation(folder, embedder))
-    if _is_own_file(path := run.folder / "config.yaml", embedder):
-        yield from _folded("config.yaml", [f"<pre>{escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>\n"])
-
-
-def _first_picture(run: _Run) -> list[Path]:
-    """That of the page's beginning: the sweep, or else the newest sample, or else any picture."""
-    pictures = [path for path in run.pictures if path.suffix != ".mp4"]
-    newest = [path for files in run.samples[:1] for path in sorted(files, key=colours_first) if is_shown(path)]
-    return [*(path for path in pictures if path.stem == HEADLINE), *newest, *pictures][:1]
-
-
-def _strip(run: _Run) -> list[Path]:
-    """Colours of at most STRIP steps, from the first to the last, other than the page's first picture."""
-    if run.overview:
-        return []
-    colours = [path for files in reversed(run.samples) for path in files if "_rgb" in path.stem and is_shown(path)]
-    colours = [path for path in colours if path not in _first_picture(run)]
-    if len(colours) <= STRIP:
-        return colours
-    return [colours[round(i * (len(colours) - 1) / (STRIP - 1))] for i in range(STRIP)]
-
-
-def _newest_result(run: _Run) -> tuple[dict, int]:
-    """The newest result of `metrics.measure` and its step: of the newest evaluation, or else of training; {} without any."""
-    match run.measured:
-        case {"values": dict(), "extractor": str(), "step": int(step)}:
-            return run.measured, step
-    newest = max(run.history.evaluations.values(), key=lambda evaluations: evaluations.newest_step, default=None)
-    return (newest.newest, newest.newest_step) if newest else ({}, 0)
+            return mesh
+    return None
 
 
 def _seconds(rows_file: Path) -> float:
@@ -298,25 +251,18 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
     return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
 
 
-def _evaluation(folder: Path, embedder: Embedder) -> Iterator[str]:
-    """Of a folder in it that holds many files there is a link only."""
+def _tables_of(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[Path, int]]:
+    """`_of_evaluation` without the pictures."""
     paths, crowded = _of_evaluation(folder, embedder)
-    yield from _files(paths, embedder, [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()])
-
-
-def _tables(folder: Path, embedder: Embedder) -> Iterator[str]:
-    """Numbers of an evaluation and links to its files, without the pictures."""
-    paths, crowded = _of_evaluation(folder, embedder)
-    links = [f"{embedder.link(path)} ({number} files)" for path, number in crowded.items()]
-    yield from _files([path for path in paths if not is_shown(path)], embedder, links)
+    return [path for path in paths if not is_shown(path)], crowded
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:
     """The curve of memory.jsonl, and the results of memory_leak_detector.py."""
     rows, watched = run_dir / "memory.jsonl", run_dir / "memory_report.png"
     drawn = embedder.page_dir / CURVES / "memory.png"
-    paths = _draw_memory(rows, drawn, max_points) if _is_own_file(rows, embedder) else []
-    return paths + [watched] * _is_own_file(watched, embedder)
+    paths = _draw_memory(rows, drawn, max_points) if embedder.has_file(rows) else []
+    return paths + [watched] * embedder.has_file(watched)
 
 
 def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
@@ -343,16 +289,20 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
     return [file]
 
 
+def _text(path: Path, embedder: Embedder) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if embedder.has_file(path) else None
+
+
 def _config(path: Path, embedder: Embedder) -> dict:
     try:
-        return read_yaml(path) if _is_own_file(path, embedder) else {}
+        return read_yaml(path) if embedder.has_file(path) else {}
     except ConfigError:
         return {}
 
 
 def _json(path: Path, embedder: Embedder) -> dict:
     """The content of a file of results; {} where there is none, or none that can be read."""
-    if not _is_own_file(path, embedder):
+    if not embedder.has_file(path):
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= TABLE_KB * 1000 else {}
@@ -369,42 +319,6 @@ def _by_step(folder: Path, embedder: Embedder) -> dict[int, list[Path]]:
     return {step: steps[step] for step in sorted(steps, reverse=True)}
 
 
-def _files(paths: list[Path], embedder: Embedder, links: Sequence[str] = ()) -> Iterator[str]:
-    """Figures, then tables of JSON files, then links to all other files: meshes, latents, logs."""
-    if shown := sorted(filter(is_shown, paths), key=colours_first):
-        yield _figures(shown, embedder)
-    yield from (json_table(path, embedder.name(path)) for path in paths if is_table(path))
-    links = [*links, *(embedder.link(path) for path in paths if not is_shown(path) and not is_table(path))]
-    if links:
-        items = "".join(f"<li>{link}</li>\n" for link in links)
-        yield f"<p>In the run's folder, not in this page:</p>\n<ul>\n{items}</ul>\n"
-
-
-def _figures(paths: Iterable[Path], embedder: Embedder) -> str:
-    return '<div class="files">\n' + "".join(map(embedder.figure, paths)) + "</div>\n"
-
-
-def _plots(paths: list[Path], embedder: Embedder) -> str:
-    """Figures that stay wider than a telephone's screen, so that their labels remain legible."""
-    return '<div class="plots">\n' + "".join(embedder.figure(path, is_wide=True) for path in paths) + "</div>\n"
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>\n"
-
-
-def _list(sentences: Iterable[str]) -> str:
-    return "<ul>\n" + "".join(f"<li>{escape(text[:1].upper() + text[1:])}</li>\n" for text in sentences) + "</ul>\n"
-
-
-def _note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>\n'
-
-
-def _is_own_file(path: Path, embedder: Embedder) -> bool:
-    return path.is_file() and embedder.owns(path)
-
-
 def _files_under(folder: Path, embedder: Embedder) -> list[Path]:
     """All files of a folder in the order of their names; not what is hidden or half written or leads out of the run, no gif
     that is an mp4 too, and neither the page's curves nor a page beside it."""
@@ -414,12 +328,6 @@ def _files_under(folder: Path, embedder: Embedder) -> list[Path]:
     paths = sorted(filter(embedder.owns, others))
     videos = {path for path in paths if path.suffix == ".mp4"}
     return [path for path in paths if not (path.suffix == ".gif" and path.with_suffix(".mp4") in videos)]
-
-
-def _folded(summary: str, content: Iterable[str]) -> Iterator[str]:
-    yield f"<details><summary>{escape(summary)}</summary>\n"
-    yield from content
-    yield "</details>\n"
 
 
 def _step(name: str) -> int:

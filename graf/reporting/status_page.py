@@ -3,16 +3,14 @@
 The server knows one address, `/`. The page holds its pictures itself, so that no request ever names a file.
 """
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from graf.errors import GrafError
-from graf.reporting.html_pieces import FILE_MB, MB, Embedder, head
+from graf.reporting.pages import FILE_MB, TEMPLATES, Embedder, content_policy
 from graf.reporting.run_status import CPU, HEAT, RunStatus, thinned, trend
 from graf.runtime.console import duration
 from graf.runtime.limits import GB
@@ -70,19 +68,35 @@ def memory_title(status: RunStatus) -> str:
 
 def html(status: RunStatus) -> str:
     """The page: how far the run is, all of the status, the newest samples, and curves."""
-    name = escape(status.run_dir.resolve().name)
-    percent = f"{status.step / status.max_steps:.0%} " if status.max_steps else ""
-    rows = "".join(f"<tr><th>{key}</th><td>{escape(text)}</td></tr>\n" for key, text in facts(status).items())
-    return (
-        head(f"{percent}{name}")
-        + f"<h1>{name}</h1>\n{_progress(status)}<table>\n{rows}</table>\n"
-        + "".join(f'<p class="note">{escape(warning)}</p>\n' for warning in status.warnings)
-        + "".join(_samples(status))
-        + _curves("distance to the data, lower is better", status.measured.values if status.measured else {}, loss)
-        + _curves("losses", status.losses, loss)
-        + _curves(memory_title(status), status.memory, gigabytes, moves=status.state == "running")
-        + "</body>\n</html>\n"
+    name, embedder = status.run_dir.resolve().name, Embedder(status.run_dir, status.run_dir)
+    left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+    percent = f"{status.step / status.max_steps:.0%}" if status.max_steps else ""
+    return TEMPLATES.get_template("status.html").render(
+        title=f"{percent} {name}".strip(),
+        name=name,
+        policy=content_policy(),
+        status=status,
+        done=percent + left,
+        facts=facts(status),
+        embedder=embedder,
+        samples=[*filter(embedder.has_file, status.samples)],
+        max_mb=FILE_MB,
+        memory_title=memory_title(status),
+        columns=columns,
+        loss=loss,
+        gigabytes=gigabytes,
+        polyline=polyline,
+        COLUMNS=COLUMNS,
+        CURVE_HEIGHT=CURVE_HEIGHT,
     )
+
+
+def polyline(values: Sequence[float]) -> list[str]:
+    """Heights in pixels, from above, of a curve of the values from the lowest to the highest."""
+    points = thinned(values, CURVE_POINTS)
+    low, high = min(points), max(points)
+    scale = (CURVE_HEIGHT - 2) / ((high - low) or 1)
+    return [f"{CURVE_HEIGHT - 1 - (value - low) * scale:.1f}" for value in points]
 
 
 def make_server(read: Callable[[], RunStatus], port: int) -> ThreadingHTTPServer:
@@ -129,49 +143,3 @@ def _state(status: RunStatus) -> str:
         return "stopped; the same command continues"
     phase = f", in phase {status.phase}" if status.state == "running" and status.phase not in (None, "train") else ""
     return status.state + phase
-
-
-def _progress(status: RunStatus) -> str:
-    """A bar of the steps taken, and the time left."""
-    if not status.max_steps:
-        return ""
-    left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
-    done = f"{status.step / status.max_steps:.0%}{left}"
-    return f'<p class="bar"><progress max="{status.max_steps}" value="{status.step}">{done}</progress> {done}</p>\n'
-
-
-def _curves(heading: str, series: dict[str, tuple[float, ...]], shown: Callable[[float], str], moves: bool = True) -> str:
-    if not series:
-        return ""
-    heads = "".join(f"<th>{name}</th>" for name in ("", *COLUMNS, ""))
-    rows = []
-    for name, values in series.items():
-        cells = "".join(f'<td class="whole">{text}</td>' for text in columns(values, shown, moves))
-        rows.append(f'<tr><th>{escape(name)}</th>{cells}<td class="curve">{_curve(values)}</td></tr>\n')
-    return f'<h2>{heading}</h2>\n<table class="curves">\n<tr>{heads}</tr>\n' + "".join(rows) + "</table>\n"
-
-
-def _curve(values: Sequence[float]) -> str:
-    """An SVG line of the values, from the lowest to the highest."""
-    points = thinned(values, CURVE_POINTS)
-    low, high = min(points), max(points)
-    heights = [(value - low) / ((high - low) or 1) * (CURVE_HEIGHT - 2) + 1 for value in points]
-    line = " ".join(f"{i},{CURVE_HEIGHT - height:.1f}" for i, height in enumerate(heights))
-    return (
-        f'<svg height="{CURVE_HEIGHT}" viewBox="0 0 {max(len(points) - 1, 1)} {CURVE_HEIGHT}" '
-        f'preserveAspectRatio="none"><polyline points="{line}" fill="none" stroke="currentColor" '
-        'vector-effect="non-scaling-stroke"/></svg>'
-    )
-
-
-def _samples(status: RunStatus) -> Iterator[str]:
-    """The newest samples, except those that disappear meanwhile or are too large."""
-    if not status.samples:
-        return
-    embedder = Embedder(status.run_dir, status.run_dir)
-    yield '<h2>newest samples</h2>\n<div class="files">\n'
-    for path in filter(embedder.owns, status.samples):
-        with contextlib.suppress(OSError):
-            is_small = path.stat().st_size <= FILE_MB * MB
-            yield embedder.figure(path) if is_small else f"<p>{escape(str(path))}: over {FILE_MB} MB, not shown</p>\n"
-    yield "</div>\n"

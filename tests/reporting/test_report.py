@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from graf.commands.jobs import JOBS
 from graf.errors import GrafError
 from graf.pictures.outputs import write_video
-from graf.reporting import html_pieces, report, status_page
+from graf.reporting import pages, report, status_page
 from graf.reporting.mesh_view import SCRIPT
 from graf.reporting.report import write_report
 from graf.reporting.run_status import read_status
@@ -237,7 +237,7 @@ def test_nothing_that_a_file_says_is_run_or_fetched(run):
 
 
 def test_what_is_large_is_linked_and_said_to_be(run, monkeypatch):
-    monkeypatch.setattr(html_pieces, "MB", 1000)  # a file may have 8 kB, the page 64 kB
+    monkeypatch.setattr(pages, "MB", 1000)  # a file may have 8 kB, the page 64 kB
     big = run / "eval" / "step_00000100" / "a #1 50%.png"
     big.write_bytes(bytes(8001))
     for i in range(9):
@@ -253,7 +253,7 @@ def test_what_is_large_is_linked_and_said_to_be(run, monkeypatch):
 
 
 def test_earlier_evaluations_take_no_room_from_what_is_new(run, monkeypatch):
-    monkeypatch.setattr(html_pieces, "MB", 1000)  # the page may have 64 kB
+    monkeypatch.setattr(pages, "MB", 1000)  # the page may have 64 kB
     for i in range(9):
         (run / "eval" / "step_00000020" / f"{i}.png").write_bytes(bytes(7900))
     for name in ("samples/00000100_rgb.png", "videos/00000100_rotation.png"):
@@ -538,7 +538,7 @@ def test_a_browser_shows_every_picture_and_complains_of_nothing(measured, tmp_pa
     assert len(found["images"]) == sum(tag == "img" for tag, _ in page.media) > 5
     assert min(found["images"]) > 0
     assert found["videos"] == [256]
-    assert found["below"] == [pytest.approx(html_pieces.CONTROLS, abs=1)]  # room for controls under the picture, not on it
+    assert found["below"] == [pytest.approx(pages.CONTROLS, abs=1)]  # room for controls under the picture, not on it
     assert found["drawn"] == [pytest.approx(0.66, abs=0.05)]  # of the window: the ball, of radius 0.46 of its side
     assert set(found["requests"]) <= {"data:"}
     assert found["bodyWidth"][0] <= found["bodyWidth"][1]  # nothing to scroll sideways
