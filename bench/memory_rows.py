@@ -145,13 +145,13 @@ def idle_bytes(device: torch.device) -> int:
 def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """Train on random photographs for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
     stats."""
-    state.go_to_a_whole_step()
+    state.skip_to_costliest_step()
     config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
-    images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.draws).to(device) * 2 - 1
+    images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.rng).to(device) * 2 - 1
     while True:
         start = time.perf_counter()
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)).to(device) for _ in range(3)]
         own = labels[0][processes.rank_slice]
         for_d = discriminator_batch(state, images, own, labels[1])
         stats = discriminator_step(state, for_d) | generator_step(state, generator_batch(state, labels[2], images, own))
@@ -291,7 +291,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
         counter = stack.enter_context(LiveBytes())
         stack.enter_context(counted_too or contextlib.nullcontext())
         state = TrainState(config, torch.device("cpu"))
-        state.go_to_a_whole_step()
+        state.skip_to_costliest_step()
         if plain:
             state.generator = PlainGenerator(state.generator)
         batch, width = config.training.batch_size, config.data.imsize

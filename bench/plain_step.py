@@ -70,8 +70,8 @@ class PlainGenerator(nn.Module):
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
         plain_field = plain_film if isinstance(learned.field, FilmField) else plain_concat
         density, colour = plain_field(learned.field, points, F.normalize(rays_d, dim=-1), latents)
-        if noise.disturbance is not None:
-            density = density + noise.disturbance
+        if noise.density_noise is not None:
+            density = density + noise.density_noise
         density = F.relu(density) if can_be_empty else F.softplus(density)
         alpha = 1 - torch.exp(-density * interval_lengths(depths, rays_d, can_be_empty and learned.box is None))
         before = torch.cat([torch.ones_like(alpha[..., :1]), 1 - alpha[..., :-1] + 1e-10], dim=-1)
@@ -81,11 +81,11 @@ class PlainGenerator(nn.Module):
         depth = (weights * depths).sum(-1, keepdim=True) / opacity.clamp_min(1e-10)
         return Rendering(colour * 2 - 1, depth, 1 / depth.clamp_min(1e-10), opacity).unflatten(grid.shape[1])
 
-    def sample_latents(self, n: int, generator: torch.Generator) -> Tensor:
-        return self.learned.sample_latents(n, generator)
+    def sample_latents(self, n: int, rng: torch.Generator) -> Tensor:
+        return self.learned.sample_latents(n, rng)
 
-    def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int) -> RayNoise:
-        return self.learned.draw_noise(n, step, generator, n_rays)
+    def sample_noise(self, n: int, step: int, rng: torch.Generator, n_rays: int) -> RayNoise:
+        return self.learned.sample_noise(n, step, rng, n_rays)
 
 
 def plain_concat(field: ConcatField, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:

@@ -95,10 +95,10 @@ def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
     return look_at_origin(direction * torch.as_tensor(radius).to(direction)[..., None])
 
 
-def sample_poses(n: int, data: DataConfig, generator: torch.Generator) -> Tensor:
+def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:
     """pose_c2w (n, 3, 4) drawn uniformly from the config's umin..umax, vmin..vmax and radius, on the CPU."""
     u, v, radius = (
-        low + (high - low) * torch.rand(n, generator=generator)
+        low + (high - low) * torch.rand(n, generator=rng)
         for low, high in ((data.umin, data.umax), (data.vmin, data.vmax), data.radius)
     )
     return poses_at(360 * u, v, radius)

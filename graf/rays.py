@@ -26,7 +26,7 @@ def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
     return torch.stack([x, y], dim=-1)[None]
 
 
-def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, step: int, generator: torch.Generator) -> Tensor:
+def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, step: int, rng: torch.Generator) -> Tensor:
     """Positions (n, K, K, 2) in pixels, 0 to W - 1, of n patches of side K in frames of side W, on the CPU (GRAF, eq. 7).
 
     Each patch has its own scale in [smallest_scale(step), max_scale] and its own place inside the frame.
@@ -36,10 +36,10 @@ def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, s
     scale = torch.full((n, 1, 1, 1), config.max_scale)
     if config.random_scale:
         low = smallest_scale(config, step)
-        scale = low + (config.max_scale - low) * torch.rand(n, 1, 1, 1, generator=generator)
+        scale = low + (config.max_scale - low) * torch.rand(n, 1, 1, 1, generator=rng)
     shift = torch.zeros(n, 1, 1, 2)
     if config.random_shift:
-        shift = (1 - scale) * (2 * torch.rand(n, 1, 1, 2, generator=generator) - 1)
+        shift = (1 - scale) * (2 * torch.rand(n, 1, 1, 2, generator=rng) - 1)
     return (torch.stack([x, y], dim=-1) * scale + shift + 1) * ((width - 1) / 2)
 
 

@@ -17,13 +17,13 @@ class RayNoise:
     """Random numbers for the samples along rays (B, R); a field is None where that noise is not used.
 
     jitter (B, R, S) and, for the F samples of a fine network, fine_jitter (B, R, F) in [0, 1) place samples in their strata;
-    disturbance (B, R, S) and fine_disturbance (B, R, S + F) are added to raw densities.
+    density_noise (B, R, S) and fine_density_noise (B, R, S + F) are added to raw densities.
     """
 
     jitter: Tensor | None = None
     fine_jitter: Tensor | None = None
-    disturbance: Tensor | None = None
-    fine_disturbance: Tensor | None = None
+    density_noise: Tensor | None = None
+    fine_density_noise: Tensor | None = None
 
     def __getitem__(self, index: slice | tuple[slice, ...]) -> "RayNoise":
         """The noise of some of the images, or of some of their rays."""
@@ -51,7 +51,7 @@ def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor 
     return lower + (upper - lower) * jitter.to(depths)
 
 
-def importance_depths(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor | None = None) -> Tensor:
+def sample_pdf(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor | None = None) -> Tensor:
     """n_samples further depths (..., R, n), drawn where the weights (..., R, S) of the depths (..., R, S) are large.
 
     Inverse transform sampling of the piecewise constant density between the midpoints of the intervals (NeRF, section 5.2), at

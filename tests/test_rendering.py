@@ -2,7 +2,7 @@
 
 import math
 
-from graf.rendering import FAR_AWAY, composite, importance_depths, interval_lengths, stratified_depths
+from graf.rendering import FAR_AWAY, composite, interval_lengths, sample_pdf, stratified_depths
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ def test_importance_samples_are_where_the_weights_are():
     depths = torch.linspace(0, 10, 11)[None]
     weights = torch.zeros(1, 11)
     weights[0, 7] = 1.0  # the interval between the middles 6.5 and 7.5
-    further = importance_depths(depths, weights, 200, uniform(1, 200))
+    further = sample_pdf(depths, weights, 200, uniform(1, 200))
     inside = (further > 6.49) & (further < 7.51)
     assert inside.float().mean() > 0.97  # 1e-5 of every other interval remains
     assert further.min() >= 0.5
@@ -115,7 +115,7 @@ def test_importance_quantiles_of_two_equal_peaks_fall_in_halves():
     depths = torch.linspace(0, 10, 11)[None]
     weights = torch.zeros(1, 11)
     weights[0, 2] = weights[0, 7] = 100.0
-    further = importance_depths(depths, weights, 101, None)[0]
+    further = sample_pdf(depths, weights, 101, None)[0]
     assert (further.diff() >= 0).all()
     first, second = further[1:50], further[51:100]  # quantiles 0.01 to 0.49 and 0.51 to 0.99
     assert ((first > 1.49) & (first < 2.51)).all()
@@ -127,14 +127,14 @@ def test_importance_quantiles_of_two_equal_peaks_fall_in_halves():
 
 def test_importance_samples_of_even_weights_are_even():
     depths = torch.linspace(0, 4, 5)[None]
-    further = importance_depths(depths, torch.full((1, 5), 0.2), 4, None)
+    further = sample_pdf(depths, torch.full((1, 5), 0.2), 4, None)
     torch.testing.assert_close(further, torch.tensor([[0.5, 1.5, 2.5, 3.5]]), atol=1e-5, rtol=0)
 
 
 def test_importance_is_the_inverse_of_the_piecewise_linear_distribution():
     depths = torch.rand(6, 9, generator=rng(1)).sort(dim=-1).values
     weights = torch.rand(6, 9, generator=rng(2))
-    further = importance_depths(depths, weights, 20, None)
+    further = sample_pdf(depths, weights, 20, None)
     for ray in range(6):
         middles = (depths[ray, 1:] + depths[ray, :-1]) / 2
         probability = weights[ray, 1:-1].double().numpy() + 1e-5
@@ -146,9 +146,9 @@ def test_importance_is_the_inverse_of_the_piecewise_linear_distribution():
 def test_no_gradient_flows_into_importance_samples():
     weights = torch.rand(1, 6, requires_grad=True)
     depths = torch.linspace(0, 1, 6)[None].requires_grad_()
-    assert not importance_depths(depths, weights, 4, None).requires_grad
+    assert not sample_pdf(depths, weights, 4, None).requires_grad
 
 
 def test_importance_samples_of_nothing_are_finite_and_inside():
-    further = importance_depths(torch.linspace(2, 4, 6)[None], torch.zeros(1, 6), 5, uniform(1, 5))
+    further = sample_pdf(torch.linspace(2, 4, 6)[None], torch.zeros(1, 6), 5, uniform(1, 5))
     assert ((further >= 2) & (further <= 4)).all()

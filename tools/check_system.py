@@ -213,12 +213,12 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
     one's seconds, for the first finds nothing prepared."""
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
-    state.go_to_a_whole_step()
+    state.skip_to_costliest_step()
     batch, width = config.training.batch_size, config.data.imsize
-    images = torch.rand(batch, config.data.channels, width, width, generator=state.draws).to(device) * 2 - 1
+    images = torch.rand(batch, config.data.channels, width, width, generator=state.rng).to(device) * 2 - 1
     for _ in range(STEPS):
         start = time.perf_counter()
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.draws)).to(device) for _ in range(3)]
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)).to(device) for _ in range(3)]
         discriminator_step(state, discriminator_batch(state, images, labels[0], labels[1]))
         generator_step(state, generator_batch(state, labels[2], images, labels[0]))
         state.advance()

@@ -39,7 +39,7 @@ from graf.training.health import anomalies_named, check_numbers
 from graf.training.logging import check_monitoring
 from graf.training.loop import train
 from graf.training.samples import write_progress
-from graf.training.state import RunState, TrainState, restore, start_from
+from graf.training.state import RunState, TrainState, load_checkpoint, start_from
 from graf.training.step import train_step
 
 import torch
@@ -233,7 +233,7 @@ def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> N
     if partial:
         start_from(checkpoint, state)
     elif checkpoint is not None:
-        restore(checkpoint, state)
+        load_checkpoint(checkpoint, state)
         log.info("continuing %s from step %d", checkpoint, state.step)
     elif state.config.ccsr.rrdb.pretrained_path and state.generator.refinement is not None:
         state.load_pretrained_backbone(state.config.ccsr.rrdb.pretrained_path)
@@ -387,7 +387,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     training = state.config.training
     processes = state.processes
     images, labels = next(build_loader(dataset, state.config, state.device, 0, processes.rank, processes.world_size))
-    state.go_to_a_whole_step()
+    state.skip_to_costliest_step()
     stats = train_step(state, dataset, images, labels)
     state.advance()
     check_numbers(state, stats, images)

@@ -18,7 +18,7 @@ from graf.pose.validation import Validation
 from graf.runtime.files import not_worth_a_run
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
-from graf.training.state import restore
+from graf.training.state import load_checkpoint
 
 log = logging.getLogger("graf")
 
@@ -60,7 +60,7 @@ def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]
     distance = float(training.labels.pose_c2w[..., 3].norm(dim=-1).mean())
     state = PoseState(config, device, distance, processes)
     if checkpoint is not None:
-        restore(checkpoint, state)
+        load_checkpoint(checkpoint, state)
         log.info("continuing %s from step %d", checkpoint, state.step)
     log.info(
         "training on %d images, validating on %d and testing on %d, of other %s",

@@ -97,7 +97,7 @@ class Likeness:
         config, noise = self.generator.config, None
         if rng is not None:
             n_rays = self.grid[..., 0].numel() // config.rendered_scale**2
-            noise = self.generator.draw_noise(len(latents), NOISE_STEPS, rng, n_rays)
+            noise = self.generator.sample_noise(len(latents), NOISE_STEPS, rng, n_rays)
         return self.generator(latents, labels, self.grid, config.data.imsize, noise).images
 
     def losses(self, h: Hypotheses, rows: Tensor, columns: Tensor, rng: torch.Generator | None = None) -> Tensor:

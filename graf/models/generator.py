@@ -17,7 +17,7 @@ from graf.models.triplane import TriplaneField
 from graf.pieces import rays_of_a_piece, render_images
 from graf.private_torch import shallow_copy
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
-from graf.rendering import RayNoise, composite, importance_depths, interval_lengths, stratified_depths
+from graf.rendering import RayNoise, composite, interval_lengths, sample_pdf, stratified_depths
 
 import torch
 from torch import Tensor, nn
@@ -105,12 +105,12 @@ class Generator(nn.Module):
         """CCSR's, with the downsampling H of which refined images are consistent; None where images are not refined."""
         return self.refinement.projection if self.config.ccsr.mode == "refine" else None
 
-    def sample_latents(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:
         """(n, Z) latents drawn as z_dist says, on the generator's device (the CPU without one)."""
-        latents, device = self.config.z_dist, generator.device if generator else "cpu"
+        latents, device = self.config.z_dist, rng.device if rng else "cpu"
         if latents.type == "gauss":
-            return torch.randn(n, latents.dim, generator=generator, device=device)
-        return 2 * torch.rand(n, latents.dim, generator=generator, device=device) - 1
+            return torch.randn(n, latents.dim, generator=rng, device=device)
+        return 2 * torch.rand(n, latents.dim, generator=rng, device=device) - 1
 
     def forward(
         self,
@@ -124,10 +124,10 @@ class Generator(nn.Module):
         """Render latents (B, Z) from the labels' cameras, and of their classes.
 
         grid (B or 1, h, w, 2): positions in the frame, in pixels; the full frame of `resolution` (default data.imsize)
-        pixels a side without it. With `noise`, which `draw_noise` makes, samples lie as training has them; without it, the
+        pixels a side without it. With `noise`, which `sample_noise` makes, samples lie as training has them; without it, the
         picture is free of grain. Activations are held of rays_at_once rays at a time and computed again for the others in the
         backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all. Where CCSR learns from
-        photographs, its weights get no gradient from here, but from `restoration`.
+        photographs, its weights get no gradient from here, but from `restore_with_drift`.
         """
         width = resolution or self.config.data.imsize
         grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
@@ -233,16 +233,16 @@ class Generator(nn.Module):
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
         """Images (B, 3, h, w) downsampled and restored by CCSR; arguments as for forward."""
-        return self.restoration(images, latents, labels, grid)[0]
+        return self.restore_with_drift(images, latents, labels, grid)[0]
 
-    def restoration(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
+    def restore_with_drift(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
         """As restore, with the drift (B, 1) of CCSR's proposals."""
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)
         return self.refinement(low, latents, labels.pose_c2w, low_grid, self.config.data.imsize)
 
-    def draw_noise(self, n: int, step: int, generator: torch.Generator, n_rays: int | None = None) -> RayNoise:
+    def sample_noise(self, n: int, step: int, rng: torch.Generator, n_rays: int | None = None) -> RayNoise:
         """The noise of n training patches, or of n times n_rays rays, at a step, where the config has any; on the generator's
         device."""
         nerf, n_rays = self.config.nerf, n_rays or self.config.ray_sampler.rays_per_patch
@@ -251,11 +251,11 @@ class Generator(nn.Module):
 
         def uniform(n_samples: int) -> Tensor | None:
             wanted = nerf.perturb and n_samples > 0
-            return torch.rand(n, n_rays, n_samples, generator=generator, device=generator.device) if wanted else None
+            return torch.rand(n, n_rays, n_samples, generator=rng, device=rng.device) if wanted else None
 
         def normal(n_samples: int) -> Tensor | None:
             wanted = std > 0 and n_samples > 0
-            return std * torch.randn(n, n_rays, n_samples, generator=generator, device=generator.device) if wanted else None
+            return std * torch.randn(n, n_rays, n_samples, generator=rng, device=rng.device) if wanted else None
 
         return RayNoise(uniform(coarse), uniform(fine), normal(coarse), normal(coarse + fine if fine else 0))
 
@@ -274,13 +274,13 @@ class Generator(nn.Module):
         if noise is None:
             n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
         depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
-        colour, weights = self._shade(self.field, rays_o, rays_d, depths, styles[0], noise.disturbance)
+        colour, weights = self._shade(self.field, rays_o, rays_d, depths, styles[0], noise.density_noise)
         coarse = None, None
         if self.field_fine is not None:
             coarse = self._on_background(colour, weights), weights.sum(-1, keepdim=True)
-            further = importance_depths(depths, weights, nerf.importance_samples_per_ray, noise.fine_jitter)
+            further = sample_pdf(depths, weights, nerf.importance_samples_per_ray, noise.fine_jitter)
             depths = torch.cat([depths, further], dim=-1).sort(dim=-1).values
-            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, styles[1], noise.fine_disturbance)
+            colour, weights = self._shade(self.field_fine, rays_o, rays_d, depths, styles[1], noise.fine_density_noise)
         opacity = weights.sum(-1, keepdim=True)
         empty = opacity < 1e-10
         depth = (weights * depths).sum(-1, keepdim=True) / opacity.masked_fill(empty, 1)
@@ -298,13 +298,13 @@ class Generator(nn.Module):
         rays_d: Tensor,
         depths: Tensor,
         styles: Any,
-        disturbance: Tensor | None,
+        density_noise: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Colour (B, R, 3) without background and weights (B, R, S) of the field in its styles at the depths (B, R, S)."""
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
         can_be_empty = self.config.nerf.density_activation == "relu"
         evaluate = evaluate_dense if can_be_empty and torch.is_grad_enabled() else evaluate_all
-        density, colour = evaluate(field, points, F.normalize(rays_d, dim=-1), styles, disturbance)
+        density, colour = evaluate(field, points, F.normalize(rays_d, dim=-1), styles, density_noise)
         density = F.relu(density) if can_be_empty else F.softplus(density)
         endless = can_be_empty and self.box is None  # nothing is behind a box
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless))
@@ -325,22 +325,22 @@ def without_learning(network: nn.Module) -> nn.Module:
 
 
 def evaluate_all(
-    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, disturbance: Tensor | None
+    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, density_noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Raw density (B, R, S), with the disturbance (B, R, S) added, and raw colour (B, R, S, 3) at points (B, R, S, 3)."""
+    """Raw density (B, R, S), with the density_noise (B, R, S) added, and raw colour (B, R, S, 3) at points (B, R, S, 3)."""
     density, colour = field(points, directions, styles)
-    return density if disturbance is None else density + disturbance.to(density), colour
+    return density if density_noise is None else density + density_noise.to(density), colour
 
 
 def evaluate_dense(
-    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, disturbance: Tensor | None
+    field: nn.Module, points: Tensor, directions: Tensor, styles: Any, density_noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """evaluate_all for a density that is a ReLU's: samples where that is 0 cannot be seen and pass no gradient on, so that
     activations are kept, and gradients computed, of the others alone."""
     device = points.device.type
     # Weights that autocast converts here are not kept: older versions of PyTorch would use them below, without gradients
     with torch.no_grad(), torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-        density, colour = evaluate_all(field, points, directions, styles, disturbance)
+        density, colour = evaluate_all(field, points, directions, styles, density_noise)
         index = indices_of((density > 0).flatten(1))  # (B, N)
 
     def of_samples(x: Tensor) -> Tensor:
@@ -348,8 +348,8 @@ def evaluate_dense(
         return take_rows(x.flatten(1, 2), index)[:, :, None]
 
     directions = of_samples(directions[:, :, None].expand_as(points))[:, :, 0]
-    disturbance = None if disturbance is None else of_samples(disturbance[..., None])[..., 0]
-    found = evaluate_all(field, of_samples(points), directions, styles, disturbance)  # (B, N, 1), (B, N, 1, 3)
+    density_noise = None if density_noise is None else of_samples(density_noise[..., None])[..., 0]
+    found = evaluate_all(field, of_samples(points), directions, styles, density_noise)  # (B, N, 1), (B, N, 1, 3)
     density = density.flatten(1).scatter(1, index, found[0][..., 0])
     colour = colour.flatten(1, 2).scatter(1, index[..., None].expand(-1, -1, 3), found[1][:, :, 0])
     return density.view(points.shape[:3]), colour.view(points.shape)

@@ -63,8 +63,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
 
     def __init__(self, config: DiscriminatorConfig, n_classes: int = 1, channels: int = 3):
         super().__init__(config)
-        random = torch.Generator().manual_seed(MIXING_SEED)
-        self.heads = nn.ModuleList(Head(stage, channels, config.condition != "none", random) for stage in STAGES)
+        rng = torch.Generator().manual_seed(MIXING_SEED)
+        self.heads = nn.ModuleList(Head(stage, channels, config.condition != "none", rng) for stage in STAGES)
         self._build_embedding(n_classes)
         self.update_spectral_norms(POWER_ITERATIONS)
 
@@ -90,10 +90,10 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
 class Head(nn.Module):
     """Judges the features of a stage: convolutions that halve their side down to POSITIONS, each spectrally normalised."""
 
-    def __init__(self, stage: Stage, channels: int, conditioned: bool, random: torch.Generator):
+    def __init__(self, stage: Stage, channels: int, conditioned: bool, rng: torch.Generator):
         super().__init__()
         # Of standardised features about standardised mixtures, the same in all runs
-        mixing = torch.randn(stage.mixed, stage.channels, 1, 1, generator=random, device="cpu")
+        mixing = torch.randn(stage.mixed, stage.channels, 1, 1, generator=rng, device="cpu")
         self.register_buffer("mixing", mixing / (stage.deviation * stage.channels**0.5))
         width, layers = stage.mixed + 4 * (channels - 3), []
         for side, halved in HALVED_TO.items():

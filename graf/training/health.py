@@ -13,7 +13,7 @@ from graf.checkpoints.run_folder import newest_checkpoint, run_checkpoints, save
 from graf.errors import CheckpointError, GrafError
 from graf.rng import seeded_rng
 from graf.runtime.device import clean_up
-from graf.training.state import RunState, restore
+from graf.training.state import RunState, load_checkpoint
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ def roll_back_all(state: RunState, trouble: Derailed) -> None:
         if state.processes.first:
             roll_back(state, trouble)
         else:
-            restore(newest_checkpoint(state.config.run_dir), state)
+            load_checkpoint(newest_checkpoint(state.config.run_dir), state)
 
     state.processes.in_turn(go_back)
     state.require_same_everywhere()
@@ -111,8 +111,8 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     if path is None:
         raise type(trouble)(f"{trouble}. There is no good checkpoint in {state.config.run_dir} to go back to") from None
     seed = seeded_rng(state.config.training.seed, state.step, rollbacks).initial_seed()
-    state.draws.manual_seed(seed)
-    state.noise.manual_seed(seed + 1)
+    state.rng.manual_seed(seed)
+    state.device_rng.manual_seed(seed + 1)
     state.rollbacks, state.best = rollbacks, best
     if isinstance(trouble, HalfUpdated):
         state.sizes.shrink()
@@ -126,7 +126,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
 def _restore_last_good(state: RunState) -> Path | None:
     for path in run_checkpoints(state.config.run_dir):
         try:
-            restore(path, state)
+            load_checkpoint(path, state)
         except CheckpointError as error:
             log.warning("%s", error)
             continue

@@ -30,8 +30,8 @@ class Inputs:
     share: Tensor
     noise: RayNoise
 
-    def __getitem__(self, rows: slice) -> "Inputs":
-        return Inputs(*(getattr(self, f.name)[rows] for f in dataclasses.fields(self)))
+    def __getitem__(self, some: slice) -> "Inputs":
+        return Inputs(*(getattr(self, f.name)[some] for f in dataclasses.fields(self)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.fake.latents)
 
-    def __getitem__(self, rows: slice) -> "Batch":
+    def __getitem__(self, some: slice) -> "Batch":
         parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return Batch(*(part if part is None else part[rows] for part in parts))
+        return Batch(*(part if part is None else part[some] for part in parts))
 
 
 def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> tuple[Batch, Batch]:
@@ -61,7 +61,7 @@ def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Label
     def sample() -> tuple[Batch, Batch]:
         own, own_labels = images.to(state.device, non_blocking=True), labels.to(state.device)
         n = len(images) * state.processes.world_size
-        cameras = (sample_labels(dataset, n, state.config.data, state.draws).to(state.device) for _ in range(2))
+        cameras = (sample_labels(dataset, n, state.config.data, state.rng).to(state.device) for _ in range(2))
         for_d = discriminator_batch(state, own, own_labels, next(cameras))
         return for_d, generator_batch(state, next(cameras), own, own_labels)
 
@@ -92,11 +92,11 @@ def generator_batch(
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
     """Random inputs, one per label; real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
-    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.draws)
+    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng)
     if state.step < config.discriminator.low_res_steps:
         grid = low_resolution_grid(grid, COARSE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
-    coins = torch.rand(2, n, 1, 1, 1, generator=state.draws)
+    coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
     return Inputs(
         latents=state.sample_latents(n),
@@ -104,7 +104,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
         grid=grid.to(state.device, non_blocking=True),
         mirrored=mirrored.to(state.device, non_blocking=True),
         share=share.to(state.device, non_blocking=True),
-        noise=state.generator.draw_noise(n, state.step, state.noise, n_rays) if rendered else RayNoise(),
+        noise=state.generator.sample_noise(n, state.step, state.device_rng, n_rays) if rendered else RayNoise(),
     )
 
 

@@ -27,19 +27,19 @@ Stats = dict[str, Tensor]
 T = TypeVar("T")
 
 
-class Rows(Protocol):
-    """Images of a step with all their random inputs; its rows are a batch too."""
+class AnyBatch(Protocol):
+    """Images of a step with all their random inputs; a slice of it is a batch too."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice) -> "Rows": ...
+    def __getitem__(self, some: slice) -> "AnyBatch": ...
 
 
-Objective = Callable[[RunState, Rows], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
+Objective = Callable[[RunState, AnyBatch], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
 
 
-def learn(state: RunState, player: Player, batch: Rows, objective: Objective) -> Stats:
-    """Train one network on this process's rows of a batch; in smaller parts where memory runs out in any process.
+def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective) -> Stats:
+    """Train one network on this process's batch; in smaller parts where memory runs out in any process.
 
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
@@ -51,22 +51,22 @@ def learn(state: RunState, player: Player, batch: Rows, objective: Objective) ->
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
 
-def gradients(state: RunState, player: Player, batch: Rows, objective: Objective) -> tuple[Stats, list[Tensor]]:
-    """Leave the gradient of the mean loss over this process's rows in the network, part by part; where it fails, none.
+def gradients(state: RunState, player: Player, batch: AnyBatch, objective: Objective) -> tuple[Stats, list[Tensor]]:
+    """Leave the gradient of the mean loss over this process's batch in the network, part by part; where it fails, none.
 
-    On the CPU each core computes rows of the part by itself: most operations are too small to be shared. Their gradients are
-    added in the order of rows, so that the sum does not depend on which core is the faster.
+    On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
+    added in the order of images, so that the sum does not depend on which core is the faster.
 
-    Returns what is summed over all processes: the values of these rows and, where there are other processes, buffers with all
+    Returns what is summed over all processes: the values of this batch and, where there are other processes, buffers with all
     gradients of the network (P,) and all values (S,), made before anything is exchanged, as memory may run out in one process.
     """
     world_size, totals, buffers = state.processes.world_size, {}, []
     n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
     learning = [p for p in player.network.parameters() if p.requires_grad]
 
-    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
-        share = (rows.stop - rows.start) / (len(batch) * world_size)
-        loss, stats = objective(state, batch[rows])
+    def gradients_of(images: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (images.stop - images.start) / (len(batch) * world_size)
+        loss, stats = objective(state, batch[images])
         found = torch.autograd.grad(player.scaler.scale(share * loss), learning, allow_unused=True)
         by_parameter = {p: gradient for p, gradient in zip(learning, found, strict=True) if gradient is not None}
         return by_parameter, {name: share * value.detach() for name, value in stats.items()}
@@ -74,8 +74,8 @@ def gradients(state: RunState, player: Player, batch: Rows, objective: Objective
     player.optimizer.zero_grad(set_to_none=True)
     try:
         for part in state.sizes.parts(len(batch)):
-            rows_of_threads = cut(part, math.ceil((part.stop - part.start) / n_threads))
-            for found, stats in map_in_threads(gradients_of, rows_of_threads, len(rows_of_threads)):
+            slices = cut(part, math.ceil((part.stop - part.start) / n_threads))
+            for found, stats in map_in_threads(gradients_of, slices, len(slices)):
                 torch.autograd.backward(list(found), list(found.values()))  # adds them to those of the network
                 found.clear()  # not held beside the next part's
                 for name, value in stats.items():

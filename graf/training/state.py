@@ -80,8 +80,8 @@ class RunState(abc.ABC):
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
         self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
-        self.draws = torch.Generator().manual_seed(config.training.seed + 1)  # what a step draws, such as latents and cameras
-        self.noise = torch.Generator(device).manual_seed(config.training.seed + 2)  # what it draws on the device
+        self.rng = torch.Generator().manual_seed(config.training.seed + 1)  # what a step draws, such as latents and cameras
+        self.device_rng = torch.Generator(device).manual_seed(config.training.seed + 2)  # what it draws on the device
 
     @classmethod
     def saved_parts(cls) -> tuple[str, ...]:
@@ -133,12 +133,12 @@ class RunState(abc.ABC):
 
     def random_states(self) -> tuple[Tensor, Tensor]:
         """Random states of what a step samples, on the CPU and on the device."""
-        return self.draws.get_state(), self.noise.get_state()
+        return self.rng.get_state(), self.device_rng.get_state()
 
     def set_random_states(self, states: tuple[Tensor, Tensor]) -> None:
         """Go back to `random_states` of before."""
-        for generator, state in zip((self.draws, self.noise), states, strict=True):
-            generator.set_state(state)
+        for rng, state in zip((self.rng, self.device_rng), states, strict=True):
+            rng.set_state(state)
 
     def checkpoint(self) -> Checkpoint:
         """The state as a checkpoint to be saved."""
@@ -146,7 +146,7 @@ class RunState(abc.ABC):
 
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
-        rng = {"torch": torch.get_rng_state(), "draws": self.draws.get_state(), "noise": self.noise.get_state()}
+        rng = {"torch": torch.get_rng_state(), "draws": self.rng.get_state(), "noise": self.device_rng.get_state()}
         kind, numbers, *rest = np.random.get_state()
         rng |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # of what a library draws
         if self.device.type == "cuda":
@@ -187,9 +187,9 @@ class RunState(abc.ABC):
         # Random states
         rng = saved["rng"]
         torch.set_rng_state(rng["torch"].cpu())
-        self.draws.set_state(rng["draws"].cpu())
-        if self.noise.get_state().shape == rng["noise"].shape:  # a run moved to another kind of device draws new noise
-            self.noise.set_state(rng["noise"].cpu())
+        self.rng.set_state(rng["draws"].cpu())
+        if self.device_rng.get_state().shape == rng["noise"].shape:  # a run moved to another kind of device draws new noise
+            self.device_rng.set_state(rng["noise"].cpu())
         if self.device.type == "cuda" and "cuda" in rng:
             torch.cuda.set_rng_state(rng["cuda"].cpu(), self.device)
         if "python" in rng:  # older checkpoints have neither
@@ -247,7 +247,7 @@ class TrainState(RunState):
 
     def sample_latents(self, n: int) -> Tensor:
         """(n, Z) latents on the run's device, from the run's own random state."""
-        return self.generator.sample_latents(n, self.draws).to(self.device, non_blocking=True)
+        return self.generator.sample_latents(n, self.rng).to(self.device, non_blocking=True)
 
     @torch.no_grad()
     def update_average(self) -> None:
@@ -258,7 +258,7 @@ class TrainState(RunState):
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
-    def go_to_a_whole_step(self) -> None:
+    def skip_to_costliest_step(self) -> None:
         """Go on with a step of whole images and with a gradient penalty: no other takes more time or memory."""
         self.step = max(self.step, self.config.discriminator.low_res_steps)
         self.step += -(self.step + 1) % self.config.training.reg_every
@@ -311,7 +311,7 @@ def compile_fields(generator: Generator) -> None:
         field.compile(dynamic=True)  # the number of rays that hit the box changes from step to step
 
 
-def restore(path: Path, state: RunState) -> None:
+def load_checkpoint(path: Path, state: RunState) -> None:
     """Continue from a checkpoint: everything from one of ours, the weights and the step from other people's.
 
     Raises CheckpointError where the checkpoint is of another architecture than the config; out of memory as it is.

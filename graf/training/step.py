@@ -129,7 +129,7 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
         if config.restores_photographs:
             patches = cut_patch(batch.images, inputs.grid)[:, :3]
             cameras = batch.labels.with_cameras(labels)
-            sharpened, drift = state.generator.restoration(patches, inputs.latents, cameras, inputs.grid)
+            sharpened, drift = state.generator.restore_with_drift(patches, inputs.latents, cameras, inputs.grid)
             stats["loss_restore"] = F.l1_loss(sharpened, patches)
             loss = loss + stats["loss_restore"]
         if drift is not None:

@@ -8,7 +8,7 @@ from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import trained_config
 from graf.commands import train
 from graf.data import build_dataset, resolve
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -66,9 +66,9 @@ def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
 
 def test_a_run_that_continues_says_nothing_of_its_box(smoke, saved, older, caplog):
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=rgba"), CPU))
-        restore(older, TrainState(smoke("data.alpha=ignore", "data.box=none"), CPU))
+        load_checkpoint(saved, TrainState(smoke(f"data.box={list(BOX)}", "data.alpha=rgba"), CPU))
+        load_checkpoint(older, TrainState(smoke("data.alpha=ignore", "data.box=none"), CPU))
     assert "box" not in caplog.text
     with caplog.at_level(logging.INFO, "graf"):
-        restore(saved, TrainState(smoke("data.alpha=rgba", "data.box=none"), CPU))
+        load_checkpoint(saved, TrainState(smoke("data.alpha=rgba", "data.box=none"), CPU))
     assert f"data.box changed since the checkpoint: {list(BOX)} -> none" in caplog.text

@@ -24,7 +24,7 @@ from graf.foreign.checkpoints import checkpoint_step
 from graf.models.discriminator import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def train(state, steps):
                 torch.randint(2, (4,), generator=draws),
                 torch.randint(3, (4,), generator=draws),
             )
-            for draws in (rng, state.draws, state.draws)
+            for draws in (rng, state.rng, state.rng)
         )
         stats = discriminator_step(state, images, real, fake[0]) | generator_step(state, fake[1], images, real)
         state.advance()
@@ -105,7 +105,7 @@ def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, sett
 
     continued = new_state(dataclasses.replace(config, training=dataclasses.replace(config.training, seed=99)))
     torch.manual_seed(12345)
-    restore(tmp_path / NEWEST, continued)
+    load_checkpoint(tmp_path / NEWEST, continued)
     assert continued.step == 3
     assert equal(train(continued, 3), stats)
     assert equal(continued.state_dict(), straight.state_dict())
@@ -115,7 +115,7 @@ def test_the_check_above_can_fail(smoke, tmp_path):
     """Another random state is another run."""
     config = smoke(*EVERY_KIND_OF_RANDOMNESS)
     one, other = new_state(config), new_state(config)
-    other.noise.manual_seed(12345)
+    other.device_rng.manual_seed(12345)
     train(one, 2)
     train(other, 2)
     assert not equal(one.generator.state_dict(), other.generator.state_dict())
@@ -133,7 +133,7 @@ def test_the_random_states_of_python_and_numpy_go_on(smoke, tmp_path):
     straight = draws()
     random.seed(1), np.random.seed(1)
     assert draws() != straight
-    restore(tmp_path / NEWEST, state)
+    load_checkpoint(tmp_path / NEWEST, state)
     assert draws() == straight
 
 
@@ -144,7 +144,7 @@ def test_checkpoints_of_before_these_states_were_kept_are_read(smoke, tmp_path):
     del content["state"]["rng"]["python"], content["state"]["rng"]["numpy"]
     torch.save(content, tmp_path / "older.pt")
     before = random.getstate()
-    restore(tmp_path / "older.pt", state)
+    load_checkpoint(tmp_path / "older.pt", state)
     assert random.getstate() == before
 
 
@@ -153,7 +153,7 @@ def test_a_changed_learning_rate_holds_from_the_checkpoint_on(smoke, tmp_path, c
     save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01")).checkpoint())
     state = new_state(smoke("training.lr_g=0.002"))
     with caplog.at_level(logging.INFO, "graf"):
-        restore(tmp_path / NEWEST, state)
+        load_checkpoint(tmp_path / NEWEST, state)
     assert "training.lr_g changed since the checkpoint: 0.01 -> 0.002" in caplog.text
     assert state.optimizer_g.param_groups[0]["lr"] == 0.002
 
@@ -161,7 +161,7 @@ def test_a_changed_learning_rate_holds_from_the_checkpoint_on(smoke, tmp_path, c
 def test_changed_milestones_hold_from_the_checkpoint_on(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.lr_g=0.01", "training.lr_anneal_every=[1000]")).checkpoint())
     state = new_state(smoke("training.lr_g=0.01", "training.lr_anneal_every=[1]", "training.lr_anneal=0.5"))
-    restore(tmp_path / NEWEST, state)
+    load_checkpoint(tmp_path / NEWEST, state)
     train(state, 1)
     assert state.optimizer_g.param_groups[0]["lr"] == pytest.approx(0.005)
 
@@ -171,7 +171,7 @@ def test_a_run_may_change_its_number_format(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke("training.use_amp=true")).checkpoint())
     state = new_state(smoke("training.use_amp=true"))
     state.amp = AmpSettings("cpu", torch.float16)
-    restore(tmp_path / NEWEST, state)
+    load_checkpoint(tmp_path / NEWEST, state)
     assert state.scaler_g.is_enabled()
 
 
@@ -181,7 +181,7 @@ def test_another_optimizer_is_an_error_or_starts_afresh(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, state.checkpoint())
     other = new_state(smoke("training.optimizer=adam"))
     try:
-        restore(tmp_path / NEWEST, other)
+        load_checkpoint(tmp_path / NEWEST, other)
     except CheckpointError:
         return
     train(other, 1)
@@ -233,7 +233,7 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
     lowest = {"loss_d": {"value": 0.5, "step": 41}}
     assert record["metrics"] == {"best": state.best, "lowest_losses": lowest, "scalars": {"loss_d": 0.6, "loss_g": None}}
     resumed = new_state(smoke())
-    restore(path, resumed)
+    load_checkpoint(path, resumed)
     assert resumed.lowest_losses == lowest
     assert record["versions"]["torch"] == torch.__version__
     assert read_checkpoint(path)["versions"] == record["versions"]
@@ -245,9 +245,9 @@ def test_a_record_tells_what_was_written(smoke, tmp_path):
 def test_what_changed_in_the_config_is_said(smoke, tmp_path, caplog):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
     with caplog.at_level(logging.INFO, "graf"):
-        restore(tmp_path / NEWEST, new_state(smoke()))
+        load_checkpoint(tmp_path / NEWEST, new_state(smoke()))
         assert caplog.text == ""
-        restore(tmp_path / NEWEST, new_state(smoke("training.max_steps=7", "expname=other")))
+        load_checkpoint(tmp_path / NEWEST, new_state(smoke("training.max_steps=7", "expname=other")))
     assert "training.max_steps changed since the checkpoint: 20 -> 7" in caplog.text
     assert "expname changed since the checkpoint: smoke -> other" in caplog.text
     assert len(caplog.records) == 2
@@ -262,7 +262,7 @@ def refusal(path, state=None):
         load_generator(path)
     if state is not None:
         with pytest.raises(CheckpointError):
-            restore(path, state)
+            load_checkpoint(path, state)
     return str(caught.value)
 
 
@@ -375,7 +375,7 @@ def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
     save_checkpoint(path, new_state(smoke("nerf.netwidth=12")).checkpoint())
     wider = smoke("nerf.netwidth=16")
     with pytest.raises(CheckpointError, match="does not fit this config") as caught:
-        restore(path, new_state(wider))
+        load_checkpoint(path, new_state(wider))
     assert str(path) in str(caught.value) and "or start a new run with --set expname=other" in str(caught.value)
     with pytest.raises(CheckpointError, match="does not fit this config") as caught:
         load_generator(path, wider)
@@ -386,7 +386,7 @@ def test_another_architecture_is_an_error_that_names_the_file(smoke, tmp_path):
 def test_a_discriminator_that_sees_no_opacity_is_not_one_that_does(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
     with pytest.raises(CheckpointError, match=r"data\.alpha +rgba +ignore"):
-        restore(tmp_path / NEWEST, new_state(smoke("data.alpha=rgba")))
+        load_checkpoint(tmp_path / NEWEST, new_state(smoke("data.alpha=rgba")))
 
 
 def test_a_checkpoint_of_before_opacity_was_judged_ignores_it(smoke, tmp_path, monkeypatch):
@@ -402,7 +402,7 @@ def test_out_of_memory_while_a_state_is_loaded_is_raised_as_it_is(smoke, tmp_pat
     save_checkpoint(path, state.checkpoint())
     monkeypatch.setattr(TrainState, "load_state_dict", lambda *_: (_ for _ in ()).throw(error))
     with pytest.raises(type(error)) as caught:
-        restore(path, state)
+        load_checkpoint(path, state)
     assert caught.value is error
 
 
@@ -646,7 +646,7 @@ def test_training_goes_on_from_grafs_weights(tmp_path, caplog, average, n_import
     path = graf_checkpoint(tmp_path, n_importance, average=average)
     state = TrainState(load_config(tmp_path / "config.yaml"), CPU)
     with caplog.at_level(logging.WARNING, "graf"):
-        restore(path, state)
+        load_checkpoint(path, state)
     assert "the optimizers start from scratch" in caplog.text
     content = read_checkpoint(path)
     assert equal(dict(state.generator.field.state_dict()), content["generator"])
@@ -661,7 +661,7 @@ def test_training_goes_on_from_grafs_weights(tmp_path, caplog, average, n_import
 def test_the_learning_rate_is_that_of_grafs_step(tmp_path, it, rate):
     path = graf_checkpoint(tmp_path, it=it)
     state = TrainState(load_config(tmp_path / "config.yaml"), CPU)
-    restore(path, state)
+    load_checkpoint(path, state)
     assert state.optimizer_g.param_groups[0]["lr"] == pytest.approx(rate)
 
 
@@ -731,7 +731,7 @@ def test_official_rays():
 def test_official_logits_to_1e_4():
     expected = np.load(OFFICIAL / "expected.npz")
     state = TrainState(load_config(OFFICIAL / "config.yaml"), CPU)
-    restore(OFFICIAL / "model.pt", state)
+    load_checkpoint(OFFICIAL / "model.pt", state)
     assert state.step == 1234
     with torch.no_grad():
         logits = state.discriminator.eval()(torch.from_numpy(expected["patch"])).logits

@@ -5,7 +5,7 @@ import logging
 
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.checkpoints.conditions import Conditions, source_digest
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def warnings_of_restore(smoke, tmp_path, caplog):
         state.conditions = dataclasses.replace(state.conditions, **changed)
         save_checkpoint(tmp_path / NEWEST, state.checkpoint())
         with caplog.at_level(logging.WARNING, "graf"):
-            restore(tmp_path / NEWEST, TrainState(smoke(), CPU))
+            load_checkpoint(tmp_path / NEWEST, TrainState(smoke(), CPU))
         return caplog.messages
 
     return warnings
@@ -77,7 +77,7 @@ def test_checkpoints_of_before_they_were_kept_load_silently(smoke, tmp_path, cap
     del content["conditions"]
     torch.save(content, tmp_path / "older.pt")
     with caplog.at_level(logging.WARNING, "graf"):
-        restore(tmp_path / "older.pt", state)
+        load_checkpoint(tmp_path / "older.pt", state)
     assert caplog.messages == []
 
 

@@ -13,7 +13,7 @@ from graf.config import config_to_dict
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.models.generator import Generator
-from graf.training.state import TrainState, restore, start_from
+from graf.training.state import TrainState, load_checkpoint, start_from
 
 import pytest
 import torch
@@ -130,7 +130,7 @@ def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
     assert checkpoint_config(exported, content) == smoke()
     state = TrainState(smoke(), CPU)
     with pytest.raises(CheckpointError, match="holds no discriminator"):
-        restore(exported, state)
+        load_checkpoint(exported, state)
     with caplog.at_level(logging.INFO, "graf"):
         start_from(exported, state)
     assert "100.0% of the parameters" in caplog.text

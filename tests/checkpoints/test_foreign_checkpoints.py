@@ -14,7 +14,7 @@ from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
-from graf.training.state import TrainState, restore, start_from
+from graf.training.state import TrainState, load_checkpoint, start_from
 
 import pytest
 import torch
@@ -333,7 +333,7 @@ def test_nothing_is_loaded_of_what_does_not_fit(smoke, tmp_path):
     state = TrainState(config, CPU, 1, 3)
     before = {name: value.clone() for name, value in state.generator.state_dict().items()}
     with pytest.raises(CheckpointError, match="discriminator.ndf +8 +4 +main.4.weight"):
-        restore(path, state)
+        load_checkpoint(path, state)
     assert same(before, state.generator.state_dict())
     assert state.step == 0
 
@@ -341,7 +341,7 @@ def test_nothing_is_loaded_of_what_does_not_fit(smoke, tmp_path):
 def test_the_familys_weights_are_trained_on(family, recipe, tmp_path, caplog):
     state = TrainState(recipe("training.lr_g=0.008", "training.lr_anneal_every=[50]", "training.lr_anneal=0.5"), CPU)
     with caplog.at_level(logging.WARNING, "graf"):
-        restore(saved(tmp_path, family), state)
+        load_checkpoint(saved(tmp_path, family), state)
     assert same(state.generator.field.state_dict(), family["generator"])
     assert torch.equal(state.discriminator.main[9].weight, family["discriminator"]["conv_out.weight"])
     assert state.step == 70
@@ -354,7 +354,7 @@ def test_class_conditioning_that_we_have_not_is_refused_unless_partial(family, r
     family["generator"]["condition_embedding.0.weight"] = wave(1, 8)
     path = saved(tmp_path, family)
     with pytest.raises(CheckpointError, match="condition_embedding.0.weight +absent"):
-        restore(path, TrainState(recipe(), CPU))
+        load_checkpoint(path, TrainState(recipe(), CPU))
     state = TrainState(recipe(), CPU)
     with caplog.at_level(logging.INFO, "graf"):
         start_from(path, state)
@@ -419,7 +419,7 @@ def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
 def test_a_new_run_may_start_from_a_generator_alone(smoke, tmp_path, caplog):
     path = saved(tmp_path, Generator(smoke()).state_dict())
     with pytest.raises(CheckpointError, match="holds no discriminator.*--partial"):
-        restore(path, TrainState(smoke(), CPU))
+        load_checkpoint(path, TrainState(smoke(), CPU))
     with caplog.at_level(logging.WARNING, "graf"):
         start_from(path, TrainState(smoke(), CPU))
     assert "holds no discriminator, which starts from random weights" in caplog.text

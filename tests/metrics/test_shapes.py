@@ -92,7 +92,7 @@ class Cars(Generator):
 
     numbers: tuple[int, ...] = ()
 
-    def sample_latents(self, n, generator=None):
+    def sample_latents(self, n, rng=None):
         return torch.tensor([self.numbers[i % len(self.numbers)] for i in range(n)], dtype=torch.float32)[:, None]
 
     def render(self, latents, pose_c2w, resolution=None, class_index=None):

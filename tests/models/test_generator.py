@@ -57,7 +57,7 @@ def with_field(config, field):
 
 
 def noise_of(generator, seed=0, step=0, n=4):
-    return generator.draw_noise(n, step, torch.Generator().manual_seed(seed))
+    return generator.sample_noise(n, step, torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("activation", ["relu", "softplus"])
@@ -205,17 +205,17 @@ def test_without_perturb_and_noise_training_pictures_are_the_clean_ones(concat, 
 
 @pytest.mark.parametrize(("step", "std"), [(0, 2.0), (1250, 1.5), (2500, 1.0), (4999, 0.0004), (5000, 0.0), (9000, 0.0)])
 def test_density_noise_falls_to_zero_over_5000_steps(smoke, build, step, std):
-    disturbance = noise_of(build(smoke("nerf.raw_noise_std=2")), step=step).disturbance
-    assert (disturbance is None) == (std == 0)
+    density_noise = noise_of(build(smoke("nerf.raw_noise_std=2")), step=step).density_noise
+    assert (density_noise is None) == (std == 0)
     if std > 0:
-        assert disturbance.std().item() == pytest.approx(std, rel=0.05)
+        assert density_noise.std().item() == pytest.approx(std, rel=0.05)
 
 
 def test_density_noise_that_does_not_decrease_stays(smoke, build):
     config = smoke("nerf.raw_noise_std=2", "nerf.decrease_noise=false", "nerf.importance_samples_per_ray=3")
     noise = noise_of(build(config), step=10**6)
-    assert noise.disturbance.shape == (4, 256, 8)
-    assert noise.fine_disturbance.shape == (4, 256, 8 + 3)
+    assert noise.density_noise.shape == (4, 256, 8)
+    assert noise.fine_density_noise.shape == (4, 256, 8 + 3)
     assert noise.fine_jitter.shape == (4, 256, 3)
 
 

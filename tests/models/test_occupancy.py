@@ -161,8 +161,8 @@ def test_no_sample_is_left_out_that_has_opacity(smoke):
     taken = []
     shade, field = generator._shade, ObjectRenderer(generator, latents, class_index, fast=True)._fast.field
 
-    def record(field_of_all, rays_o, rays_d, depths, styles, disturbance):
-        colour, weights = shade(field_of_all, rays_o, rays_d, depths, styles, disturbance)
+    def record(field_of_all, rays_o, rays_d, depths, styles, density_noise):
+        colour, weights = shade(field_of_all, rays_o, rays_d, depths, styles, density_noise)
         seen = field.is_seen(rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None])
         taken.append((weights * ~seen).sum(-1).max().item())
         taken.append(seen.float().mean().item())

@@ -18,7 +18,7 @@ from graf.pose.step import mirrored, pose_losses, pose_step, recoloured
 from graf.pose.validation import Validation, predict
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 from torture import digest
 
 import pytest
@@ -160,7 +160,7 @@ def test_an_interrupted_run_continues_bit_for_bit(build):
     assert first.step == 4
     assert first.validation["step"] == 3
     second = build(name="stopped")
-    restore(second.config.run_dir / NEWEST, second)
+    load_checkpoint(second.config.run_dir / NEWEST, second)
     assert digest(second.validation) == digest(first.validation)
     run(second)
     assert second.step == straight.step == 6
@@ -232,10 +232,10 @@ def test_checkpoints_of_one_program_are_refused_by_the_other(build, smoke, tmp_p
     state = build()
     run(state)
     with pytest.raises(CheckpointError, match="a pose estimator of train_pose.py"):
-        restore(state.config.run_dir / NEWEST, TrainState(smoke(), torch.device("cpu")))
+        load_checkpoint(state.config.run_dir / NEWEST, TrainState(smoke(), torch.device("cpu")))
     with pytest.raises(CheckpointError, match="model.d_model 16 .here 32."):
-        restore(state.config.run_dir / NEWEST, build("model.d_model=32"))
+        load_checkpoint(state.config.run_dir / NEWEST, build("model.d_model=32"))
     generator = tmp_path / "generator.pt"
     torch.save({"step": 3, "generator": {}}, generator)
     with pytest.raises(CheckpointError, match="not a checkpoint of train_pose.py"):
-        restore(generator, state)
+        load_checkpoint(generator, state)

@@ -14,7 +14,7 @@ from graf.memory.budget import enforce_budget
 from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, label
     take_steps(straight, images, labels, 4)
     take_steps(first, images, labels, 2)
     save_checkpoint(tmp_path / "model.pt", first.checkpoint())
-    restore(tmp_path / "model.pt", second)
+    load_checkpoint(tmp_path / "model.pt", second)
     take_steps(second, images, labels, 2)
     assert all(torch.equal(p, q) for p, q in zip(weights(straight), weights(second), strict=True))
 

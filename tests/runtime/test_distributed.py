@@ -29,7 +29,7 @@ from graf.training import loop
 from graf.training import step as steps
 from graf.training.inputs import generator_batch
 from graf.training.loop import train
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 from graf.training.step import train_step
 
 import pytest
@@ -147,7 +147,7 @@ def in_two_processes(rank, folder):
 def resumed(processes, folder):
     """Ten steps from a checkpoint of one process, and a checkpoint of two for one to go on from."""
     state, dataset = build(REFINED, processes)
-    restore(folder / "of_one.pt", state)
+    load_checkpoint(folder / "of_one.pt", state)
     take_steps(state, dataset, N_STEPS)
     begun, _ = build(REFINED, processes)
     take_steps(begun, dataset, N_STEPS // 2)
@@ -301,7 +301,7 @@ def run_that_loses_its_second_process(folder, loss, device_name="cpu"):
         process.kill()
         process.join()
     state, _ = build((*LOST, f"training.outdir={folder}"))
-    restore(newest_checkpoint(state.config.run_dir), state)
+    load_checkpoint(newest_checkpoint(state.config.run_dir), state)
     return statuses, (folder / "said_0.txt").read_text(), state.step
 
 
@@ -374,7 +374,7 @@ def test_a_run_begun_by_one_process_is_continued_by_two(found, of_one):
 
 def test_a_run_begun_by_two_processes_is_continued_by_one(folder, of_one):
     state, dataset = build(REFINED)
-    restore(folder / "of_two.pt", state)
+    load_checkpoint(folder / "of_two.pt", state)
     assert state.step == N_STEPS // 2
     take_steps(state, dataset, N_STEPS)
     assert_close(weights(state), of_one(REFINED)[0])

@@ -13,7 +13,7 @@ from graf.runtime import precision
 from graf.runtime.limits import GB
 from graf.runtime.precision import LARGEST_ERROR, AmpSettings, float16_error, log_number_format, multiplies_bfloat16
 from graf.training.samples import write_samples
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -289,10 +289,10 @@ def test_a_run_that_moved_says_that_its_number_format_changed(smoke, products, t
     products(True)
     config = smoke("training.use_amp=true")
     save_checkpoint(tmp_path / NEWEST, TrainState(config, CPU).checkpoint())
-    restore(tmp_path / NEWEST, TrainState(config, CPU))
+    load_checkpoint(tmp_path / NEWEST, TrainState(config, CPU))
     assert "number format" not in caplog.text
     products(False)
-    restore(tmp_path / NEWEST, TrainState(config, CPU))
+    load_checkpoint(tmp_path / NEWEST, TrainState(config, CPU))
     assert "number format bfloat16 -> float32" in caplog.text
 
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_without_its_number_format_is_continued_in_silence(smoke, t
     content = read_checkpoint(tmp_path / NEWEST)
     del content["conditions"]["number_format"]
     torch.save(content, tmp_path / "older.pt")
-    restore(tmp_path / "older.pt", TrainState(smoke(), CPU))
+    load_checkpoint(tmp_path / "older.pt", TrainState(smoke(), CPU))
     assert "number format" not in caplog.text
 
 

@@ -141,7 +141,7 @@ def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
     for network in ("generator", "generator_ema", "discriminator"):
         for name, value in getattr(expected, network).state_dict().items():
             assert torch.equal(getattr(state, network).state_dict()[name], value), name
-    assert torch.equal(state.draws.get_state(), expected.draws.get_state())
+    assert torch.equal(state.rng.get_state(), expected.rng.get_state())
 
 
 def test_a_backward_pass_that_runs_out_of_memory_leaves_no_half_gradient(build, photographs, labels, monkeypatch):

@@ -20,7 +20,7 @@ from graf.training import step as steps
 from graf.training.collapse import CollapseWatch, collapses
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back
 from graf.training.loop import train
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 from graf.training.statistics import accuracy, colour_deviation, colour_moments
 from graf.training.step import train_step
 
@@ -163,7 +163,7 @@ def test_a_run_goes_back_once_with_other_draws_and_on_to_its_end(build, monkeypa
     assert state.step == 8 and state.rollbacks == 1
 
     resumed = build()
-    restore(run_dir / NEWEST, resumed)
+    load_checkpoint(run_dir / NEWEST, resumed)
     assert resumed.rollbacks == 1
 
 
@@ -230,7 +230,7 @@ def test_going_back_does_not_forget_what_the_best_file_is_of(build):
 
 def test_what_is_drawn_after_going_back_is_new_but_always_the_same(build):
     def drawn(n_rollbacks):
-        restore(path, state)
+        load_checkpoint(path, state)
         for _ in range(n_rollbacks):
             roll_back(state, Derailed("trouble"))
         return state.sample_latents(4)
@@ -269,7 +269,7 @@ def test_weights_half_updated_are_not_saved_where_there_is_no_memory_to_go_back_
 
     def step(*given, **options):
         if state.step == 3:
-            monkeypatch.setattr(health, "restore", no_memory)
+            monkeypatch.setattr(health, "load_checkpoint", no_memory)
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(*given, **options)
 

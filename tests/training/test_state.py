@@ -5,7 +5,7 @@ import shutil
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.errors import GrafError
 from graf.runtime.device import choose_device
-from graf.training.state import TrainState, restore
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -78,9 +78,9 @@ def test_a_run_of_one_step_has_the_rates_of_its_config(build):
 @pytest.mark.parametrize(("reg_every", "low_res_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
 def test_what_measures_a_step_takes_a_whole_one(build, reg_every, low_res_steps, step):
     state = build(f"training.reg_every={reg_every}", f"discriminator.low_res_steps={low_res_steps}", "training.max_steps=20")
-    state.go_to_a_whole_step()
+    state.skip_to_costliest_step()
     assert (state.step, state.penalises) == (step, True)
-    state.go_to_a_whole_step()
+    state.skip_to_costliest_step()
     assert state.step == step
 
 
@@ -149,11 +149,11 @@ def test_draws_do_not_depend_on_torchs_global_state(build):
 def test_random_state_is_saved_and_restored(build):
     state = build()
     saved = state.state_dict()
-    wanted = state.sample_latents(2), torch.rand(3, generator=state.noise), torch.rand(3)
+    wanted = state.sample_latents(2), torch.rand(3, generator=state.device_rng), torch.rand(3)
     other = build("training.seed=9")
     other.load_state_dict(saved)
     for actual, expected in zip(
-        (other.sample_latents(2), torch.rand(3, generator=other.noise), torch.rand(3)), wanted, strict=True
+        (other.sample_latents(2), torch.rand(3, generator=other.device_rng), torch.rand(3)), wanted, strict=True
     ):
         assert torch.equal(actual, expected)
 
@@ -169,7 +169,7 @@ def test_images_are_counted_as_they_are_seen_over_sessions_with_other_batch_size
     torch.save(content, tmp_path / "older.pt")
     for name in ("model.pt", "older.pt"):
         continued = build("training.batch_size=2", "training.max_steps=5")
-        restore(tmp_path / name, continued)
+        load_checkpoint(tmp_path / name, continued)
         assert (continued.step, continued.images_seen) == (3, 12)
         for _ in range(2):
             continued.advance()
