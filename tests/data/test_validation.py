@@ -166,7 +166,7 @@ def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog
     build_dataset(config(tmp_path))
     assert not caplog.text
     build_dataset(config(tmp_path, **{"data.radius": 3}))
-    assert "stand 3.5 to 3.7 from the origin" in caplog.text and "set data.radius: 3.6" in caplog.text
+    assert "are 3.5 to 3.7 from the origin" in caplog.text and "set data.radius: 3.6" in caplog.text
 
 
 def test_names_of_files_stay_on_one_line(tmp_path):
