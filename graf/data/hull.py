@@ -1,11 +1,11 @@
 """data.box: auto, the box around toy cars, or around the visual hull of objects whose silhouettes and cameras are known.
 
-Every photograph may be of another object, and none shows all that there can be. So a point belongs to the hull (Laurentini, The
-Visual Hull Concept for Silhouette-Based Image Understanding, 1994) where from every direction some photograph of those nearest
-to that direction covers it. Where few objects are large, those nearest may show none of them; the box around the hull is
-therefore enlarged until it holds the silhouette of every photograph.
+Images may be of different objects, and none shows every possible one. So a point belongs to the hull (Laurentini, The Visual
+Hull Concept for Silhouette-Based Image Understanding, 1994) where from every direction at least one of the nearest images
+covers it. Where few objects are large, the nearest images may show none of them; the box around the hull is therefore enlarged
+until it contains the silhouette of every image.
 
-Legend: P photographs, N points, side x side pixels of a silhouette.
+Legend: P images, N points, side x side pixels of a silhouette.
 """
 
 import dataclasses
@@ -27,33 +27,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PHOTOGRAPHS = 512  # for the hull, at most, evenly spread over the data set
-NEAREST = 32  # photographs from about one direction, one of which has to cover a point
+HULL_IMAGES = 512  # images for the hull, at most, evenly spread over the data set
+NEAREST = 32  # images from about one direction, one of which has to cover a point
 SIDE = 48  # pixels of a silhouette, at most
 CELLS = 48  # along each side of the cube that all cameras see
-MARGIN = 0.05  # of the box's sides, beside a cell
-CAR_MARGIN = 0.01  # the same, of cars whose size is known
+MARGIN = 0.05  # of the box's sides, in addition to a cell
+CAR_MARGIN = 0.01  # the same for cars, whose sizes are known
 
 log = logging.getLogger("graf")
 
 
+class NoHull(GrafError):
+    """Why the objects' visual hull is not known."""
+
+
 def data_box(dataset: Views, data: DataConfig) -> tuple[float, ...] | str:
-    """The low and the high corner (6 numbers, scene units) of the box around all objects, or none where nothing tells it, as
-    the log says."""
+    """The low and the high corner (6 numbers, scene units) of the box around all objects, or "none" where the data do not
+    determine it; logged either way."""
     try:
         if isinstance(dataset, ToyCars) and dataset.posed:
-            box, within = car_box(data), f"all {len(dataset)} toy cars"
+            box, contents = car_box(data), f"all {len(dataset)} toy cars"
         else:
-            box, within = hull_box(dataset, data), f"all {len(dataset)} photographs' silhouettes"
+            box, contents = hull_box(dataset, data), f"the silhouettes of all {len(dataset)} images"
     except NoHull as reason:
         log.info("data.box: none, for %s", reason)
         return "none"
-    log.info("data.box: %s, around %s", list(box), within)
+    log.info("data.box: %s, around %s", list(box), contents)
     return box
-
-
-class NoHull(GrafError):
-    """Why the objects' visual hull is not known."""
 
 
 def car_box(data: DataConfig) -> tuple[float, ...]:
@@ -64,21 +64,21 @@ def car_box(data: DataConfig) -> tuple[float, ...]:
 
 
 def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
-    """The low and the high corner (6 numbers, scene units) of the box around the visual hull, enlarged until it holds every
-    photograph's silhouette, with a margin. Raises NoHull."""
+    """The low and the high corner (6 numbers, scene units) of the box around the visual hull, enlarged until it contains every
+    image's silhouette, with a margin. Raises NoHull."""
     if dataset.labels is None:
-        raise NoHull("the photographs have no known cameras")
+        raise NoHull("the images have no known cameras")
     try:
         radius = visible_radius(data)
     except GrafError as error:
         raise NoHull(str(error)) from error
-    index = torch.linspace(0, len(dataset) - 1, min(len(dataset), PHOTOGRAPHS)).round().long()
+    index = torch.linspace(0, len(dataset) - 1, min(len(dataset), HULL_IMAGES)).round().long()
     masks = torch.stack(list(silhouettes(dataset, index, data, "visual hull")))
     cell = 2 * radius / CELLS
     axis = cell * (torch.arange(CELLS) + 0.5) - radius
     points = visual_hull(torch.cartesian_prod(axis, axis, axis), masks, dataset.labels.pose_c2w[index], data)
     if not len(points):
-        raise NoHull("the photographs' silhouettes have no point in common")
+        raise NoHull("the images' silhouettes have no point in common")
     box = torch.stack([points.amin(0) - cell, points.amax(0) + cell])
     centre, half_size = box.mean(0), (box[1] - box[0]) / 2
     half_size = half_size * enlargement(dataset, box, data) * (1 + MARGIN)
@@ -86,23 +86,23 @@ def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
 
 
 def silhouettes(dataset: Views, index: Tensor, data: DataConfig, desc: str) -> Iterator[Tensor]:
-    """Whether most of a pixel is the object's (side, side) bool, of each photograph. Raises NoHull where one is opaque."""
+    """Masks (side, side) bool of the pixels that are mostly the object's, per image. Raises NoHull where one is not known."""
     small = dataclasses.replace(data, imsize=min(SIDE, data.imsize))
 
     def silhouette(i: int) -> Tensor:
-        alpha = dataset.opacity(i, small, supersampling=1)
-        if alpha is None:
-            raise NoHull(f"{dataset.files[i]} has no transparency that would tell its silhouette")
-        return alpha > 0.5
+        opacity = dataset.opacity(i, small, supersampling=1)
+        if opacity is None:
+            raise NoHull(f"{dataset.files[i]} has no transparency, so its silhouette is not known")
+        return opacity > 0.5
 
     masks = map_in_threads(silhouette, index.tolist(), available_cores())
     yield from progress(masks, desc=desc, total=len(index), unit="image")
 
 
 def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
-    """How many times as large, about its centre, a box (2, 3) must be to hold the silhouettes of all photographs, at least 1.
+    """The factor, at least 1, by which a box (2, 3) is scaled about its centre to contain all silhouettes.
 
-    The log says how many leave it, and how many are cut off by the frame, beyond which nobody sees them.
+    Logs how many silhouettes leave the box, and how many the frame cuts off, so that the rest of the object is not seen.
     """
     n, scales, cut_off = len(dataset), [], 0
     masks = silhouettes(dataset, torch.arange(n), data, "silhouettes")
@@ -123,49 +123,47 @@ def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
 
 
 def outline(mask: Tensor) -> Tensor:
-    """The corners (n, 2) of pixels, as (x, y) in pixels, at which a mask (side, side) bool ends, by the frame's edge too."""
+    """The corners (n, 2) of pixels, as (x, y) in pixels, where a mask (side, side) bool ends, also at the frame's edge."""
     covered = F.pad(mask.float(), (1, 1, 1, 1))[None]
     some, not_all = (F.max_pool2d(values, 2, 1)[0] > 0 for values in (covered, 1 - covered))  # of the four pixels of a corner
     return (some & not_all).nonzero().flip(1) - 0.5
 
 
 def scale_to_meet(box: Tensor, rays_o: Tensor, rays_d: Tensor) -> Tensor:
-    """How many times as large, about its centre, a box (2, 3) must be for lines (R, 3) to touch it: (R,), below 1 where they
-    cross it.
+    """The scale (R,) about its centre at which a box (2, 3) touches each line (R, 3); below 1 where the line crosses it.
 
-    In units of half the box's sides a line is a + t b, and its point at t lies on a box that is max_i |a_i + t b_i| times as
-    large. That is convex in t, and least where two of the three are equal.
+    In units of half the box's sides a line is a + t b, and its point at t lies on a box scaled by max_i |a_i + t b_i|. That is
+    convex in t, and least where two of the three terms are equal.
     """
     half_size = (box[1] - box[0]) / 2
     a, b = (rays_o - box.mean(0)) / half_size, rays_d / half_size
     i, j = [0, 0, 1], [1, 2, 2]
     t = torch.cat([(a[:, j] - a[:, i]) / (b[:, i] - b[:, j]), -(a[:, j] + a[:, i]) / (b[:, i] + b[:, j])], dim=1)  # (R, 6)
     scales = (a[:, None] + t[..., None] * b[:, None]).abs().amax(-1)
-    return scales.nan_to_num(torch.inf, torch.inf).amin(1)  # two that never are equal give no t
+    return scales.nan_to_num(torch.inf, torch.inf).amin(1)  # terms that are never equal give no t
 
 
 def visual_hull(points: Tensor, masks: Tensor, pose_c2w: Tensor, data: DataConfig) -> Tensor:
-    """Of points (N, 3), those that from every camera (P, 3, 4) are covered by a mask (P, side, side) of the nearest cameras."""
+    """The points, of (N, 3), that one of the nearest masks (P, side, side) covers around each camera (P, 3, 4)."""
     direction = F.normalize(pose_c2w[..., 3], dim=-1)
     nearest = (direction @ direction.T).topk(min(NEAREST, len(masks))).indices  # (P, n)
-    for some in nearest[::NEAREST]:  # a few directions leave few points to be looked at from all
-        points = points[covers(masks[some], pose_c2w[some], points, data).any(0)]
+    for rows in nearest[::NEAREST]:  # a few directions first, which leave few points for all others
+        points = points[covers(masks[rows], pose_c2w[rows], points, data).any(0)]
     covered = covers(masks, pose_c2w, points, data)
     kept = torch.arange(len(points))
-    for some in nearest:
-        kept = kept[covered[some][:, kept].any(0)]
+    for rows in nearest:
+        kept = kept[covered[rows][:, kept].any(0)]
     return points[kept]
 
 
 def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) -> Tensor:
     """Whether masks (P, side, side) cover points (N, 3), seen from pose_c2w (P, 3, 4): (P, N) bool.
 
-    Beyond the frame a mask goes on as at its edge: an object that leaves the frame is not cut off there.
+    A mask continues beyond the frame as at its edge: an object that leaves the frame is not cut off there.
     """
     side = masks.shape[-1]
     in_camera = (points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]  # (P, N, 3); it looks along -z
     x, y, z = in_camera.unbind(-1)
     scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)
     column, row = ((side / 2 + offset * scale).round().long().clamp(0, side - 1) for offset in (x, -y))
-    found = masks[torch.arange(len(masks))[:, None], row, column]
-    return found | (z >= 0)  # nobody looks at a point behind the camera
+    return masks[torch.arange(len(masks))[:, None], row, column] | (z >= 0)  # a point behind the camera is not seen

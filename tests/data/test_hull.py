@@ -119,7 +119,7 @@ def test_the_box_holds_the_few_objects_that_are_larger(smoke, caplog):
 
 def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, monkeypatch, caplog):
     """Two of 16 make the hull. The disc of one that is not among them is twice as wide, and the box holds it too."""
-    monkeypatch.setattr(module, "PHOTOGRAPHS", 2)
+    monkeypatch.setattr(module, "HULL_IMAGES", 2)
     x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
     discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
     data, poses = smoke("data.imsize=48").data, around(16)
@@ -172,7 +172,7 @@ def test_photographs_with_transparency_and_cameras_have_the_box_of_their_hull(sm
     with caplog.at_level(logging.INFO, "graf"):
         box = resolve(config, dataset).data.box
     assert box == hull_box(dataset, config.data) == resolve(config, dataset).data.box  # the same again
-    assert f"data.box: {list(box)}, around all 16 photographs' silhouettes" in caplog.text
+    assert f"data.box: {list(box)}, around the silhouettes of all 16 images" in caplog.text
 
 
 @pytest.mark.parametrize(
