@@ -1,4 +1,4 @@
-"""A run's metrics.jsonl, read in bounded memory and drawn: curves of what training logged and of what evaluations measured.
+"""Reads and draws a run's metrics.jsonl: curves of what training logged and of what evaluations measured.
 
 Distances under different protocols are never comparable: each protocol has a figure of its own, whose title states it.
 """
@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import textwrap
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,14 +18,14 @@ from graf.errors import GrafError
 from graf.metrics.results import COMPARABLE, protocol_title, title
 from graf.runtime.files import json_rows, whole_file
 
-import torch
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-MAX_POINTS = 2000  # default for a curve: more than a figure has pixels
-LARGEST = torch.finfo(torch.float32).max  # what is more than a tensor can hold is not finite either
-NAMED_LINES = 5  # damaged ones that a warning counts out
+MAX_POINTS = 2000  # per curve, by default: more than a figure has pixels
+LARGEST = float(np.finfo(np.float32).max)  # what is more than a tensor can hold is not finite either
+NAMED_LINES = 5  # damaged lines whose numbers a warning names
 COLUMNS = 2
 FEW = 50  # points up to which each is marked, so that one between two gaps is seen
 LEARNING_IN = (5, 3.2)  # width and height of a figure that a telephone shows whole
@@ -36,12 +37,12 @@ PANELS = {  # of what training logs: title, what the axis counts, and the curves
         {"loss_label_d": "labels of real images", "loss_label_g": "labels of generated ones", "loss_ccsr": "CCSR"},
     ),
     "scores of the discriminator": ("logit", {"logit_real": "real images", "logit_fake": "generated"}),
-    "images told apart": ("share", {"accuracy_d": "by the discriminator"}),
+    "correctly classified images": ("share", {"accuracy_d": "by the discriminator"}),
     "gradient penalty": ("squared norm", {"penalty": "R1"}),
     "contrast": ("standard deviation", {"sample_std": "generated", "real_std": "real images"}),
     "gradients": ("norm", {"grad_norm_d": "discriminator", "grad_norm_g": "generator"}),
     "opacity": ("share of the frame", {"opacity": "in training", "mean_opacity": "of samples"}),
-    "photographs that CCSR restores": ("mean absolute difference", {"loss_restore": "from the photograph"}),
+    "real images that CCSR restores": ("mean absolute difference", {"loss_restore": "from the real image"}),
     "CCSR away from what it refines": ("mean squared difference", {"ccsr_drift": "drift"}),
     "depth within a sample": ("scene units", {"depth_spread": "spread", "depth_range": "far - near"}),
     "degenerate samples": ("share of samples", {"empty_share": "empty", "full_share": "opaque everywhere"}),
@@ -51,64 +52,49 @@ PANELS = {  # of what training logs: title, what the axis counts, and the curves
 log = logging.getLogger("graf")
 
 
-class Point(NamedTuple):
-    """Neighbouring rows merged: sum of their steps, number of rows, and count, sum and range of their finite values."""
+class Points(NamedTuple):
+    """What is drawn of a curve, each (P,): means and ranges of groups of neighbouring rows; nan is a gap."""
 
-    steps: float
-    rows: int
-    finite: int
-    total: float
-    low: float
-    high: float
-
-    def join(self, other: "Point") -> "Point":
-        sums = (a + b for a, b in zip(self[:4], other[:4], strict=True))
-        return Point(*sums, min(self.low, other.low), max(self.high, other.high))
+    steps: np.ndarray
+    means: np.ndarray
+    lows: np.ndarray
+    highs: np.ndarray
 
 
 class Curve:
-    """One value over the steps, in at most max_points points: as more rows arrive, neighbours become one point."""
+    """One value over the steps, 16 bytes per row, of which at most max_points points are drawn."""
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
         self.max_points = max_points
-        self.points: list[Point] = []
-        self.rows_a_point = 1
+        self._steps, self._values = array("d"), array("d")  # nan is a value that was not finite
 
     def add(self, step: float, value: float | None) -> None:
-        """A row's value, None where it was not finite."""
-        point = Point(step, 1, 0, 0.0, math.inf, -math.inf) if value is None else Point(step, 1, 1, value, value, value)
-        if self.points and self.points[-1].rows < self.rows_a_point:
-            self.points[-1] = self.points[-1].join(point)
-        else:
-            self.points.append(point)
-        if len(self.points) > self.max_points:
-            pairs = (self.points[i : i + 2] for i in range(0, len(self.points), 2))
-            self.points = [pair[0].join(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-            self.rows_a_point *= 2
+        """Add a row's value, None where it was not finite."""
+        self._steps.append(step)
+        self._values.append(math.nan if value is None else value)
+
+    @property
+    def rows_per_point(self) -> int:
+        return max(1, -(-len(self._values) // self.max_points))
 
     @property
     def not_finite(self) -> int:
         """How many rows had no finite value."""
-        return sum(point.rows - point.finite for point in self.points)
+        return int(np.isnan(self._values).sum())
 
     @property
     def constant(self) -> float | None:
         """The value of all rows where they have the same finite one."""
-        low, high = min(point.low for point in self.points), max(point.high for point in self.points)
+        low, high = min(self._values), max(self._values)
         return low if low == high and not self.not_finite else None
 
-    def steps(self) -> list[float]:
-        """Mean step of each point's rows."""
-        return [point.steps / point.rows for point in self.points]
-
-    def means(self) -> list[float]:
-        """Mean of each point's finite rows, nan (a gap) where it has none."""
-        return [point.total / point.finite if point.finite else math.nan for point in self.points]
-
-    def ranges(self) -> tuple[list[float], list[float]]:
-        """Smallest and largest finite value of each point's rows, nan where it has none."""
-        lows, highs = ([getattr(p, name) if p.finite else math.nan for p in self.points] for name in ("low", "high"))
-        return lows, highs
+    def points(self) -> Points:
+        """The rows in groups of rows_per_point, the last of which may be smaller."""
+        gap = np.full(-len(self._values) % self.rows_per_point, math.nan)
+        steps, values = (np.append(column, gap).reshape(-1, self.rows_per_point) for column in (self._steps, self._values))
+        with np.errstate(invalid="ignore"):  # 0 / 0, where no value is finite
+            means = np.nansum(values, 1) / np.isfinite(values).sum(1)
+        return Points(np.nanmean(steps, 1), means, np.fmin.reduce(values, 1), np.fmax.reduce(values, 1))
 
 
 @dataclass
@@ -132,7 +118,7 @@ class History:
 
 
 def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
-    """The curves of a metrics.jsonl, read line by line, in at most max_points points each.
+    """The curves of a metrics.jsonl, to be drawn in at most max_points points each.
 
     Damaged lines are left out, with a warning that counts them. Raises GrafError where there is no such file.
     """
@@ -141,7 +127,7 @@ def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
     history, named = History(max_points), []
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
-            if not _take(line, history):
+            if not _add_line(line, history):
                 history.damaged += 1
                 named += [str(number)] if len(named) < NAMED_LINES else []
     if history.damaged:
@@ -150,13 +136,14 @@ def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
     return history
 
 
-def _take(line: str, history: History) -> bool:
-    """Add a line to the history; False, and nothing is added, where it cannot be read."""
+def _add_line(line: str, history: History) -> bool:
+    """Add a line to the history. Returns False, and adds nothing, if it cannot be read."""
     try:
         match next(json_rows([line]), None):
             case {"step": int(step), "evaluation": {"values": dict(values)} as result} if values:
-                numbers = _numbers(values)
-                curves = _evaluations_like(result, step, history).curves
+                numbers, protocol = _numbers(values), {name: result.get(name) for name in COMPARABLE}
+                evaluations = history.evaluations.setdefault(json.dumps(protocol), Evaluations(protocol))
+                evaluations.newest, evaluations.newest_step, curves = result, step, evaluations.curves
             case {"step": int(step), **scalars} if "evaluation" not in scalars:
                 numbers, curves = _numbers(scalars), history.training
             case _:
@@ -167,13 +154,6 @@ def _take(line: str, history: History) -> bool:
     for name, value in numbers.items():
         curves.setdefault(name, Curve(history.max_points)).add(step, value)
     return True
-
-
-def _evaluations_like(result: dict, step: int, history: History) -> Evaluations:
-    protocol = {name: result.get(name) for name in COMPARABLE}
-    evaluations = history.evaluations.setdefault(json.dumps(protocol), Evaluations(protocol))
-    evaluations.newest, evaluations.newest_step = result, step
-    return evaluations
 
 
 def _numbers(values: dict) -> dict[str, float | None]:
@@ -205,8 +185,8 @@ def save_figure(figure: Figure, file: Path) -> None:
 
 
 def figures(history: History) -> dict[str, Figure]:
-    """The figures by name: losses, then KID of the newest protocol, small enough for a telephone; all else of training; one per
-    protocol. Curves that never change have no panel, but stand in words below the others."""
+    """The figures by name: losses and KID of the newest protocol, small enough for a telephone, all else of training, and one
+    per protocol. Curves that never change have no panel, but are named below the others."""
     drawn = {}
     losses = {name: history.training[name] for name in LOSSES if name in history.training}
     if any(_moves(curve) for curve in losses.values()):
@@ -228,14 +208,14 @@ def figures(history: History) -> dict[str, Figure]:
     return drawn
 
 
-def still(curves: dict[str, Curve]) -> str:
-    """The curves that never change, in words; empty where all do."""
+def constants(curves: dict[str, Curve]) -> str:
+    """Names and values of the curves that never change; "" if there are none."""
     found = {name: curve.constant for name, curve in curves.items() if not _moves(curve)}
     return "always the same: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items()) if found else ""
 
 
 def time_axis(seconds: float) -> tuple[float, str]:
-    """Seconds of the unit in which so long a time reads well, and its name."""
+    """Seconds per unit and name of the unit in which such a time reads well."""
     units = ((172_800, 86_400, "days"), (7200, 3600, "hours"), (120, 60, "minutes"))
     return next(((size, name) for least, size, name in units if seconds >= least), (1, "seconds"))
 
@@ -245,7 +225,7 @@ def _moves(curve: Curve) -> bool:
 
 
 def _panel(name: str) -> tuple[str, str, str]:
-    """Title and axis of a curve's panel, and the curve in words. Where PANELS has none, the same prefix is the same panel."""
+    """Title and axis of a curve's panel, and the curve's label. Curves outside PANELS share a panel by their prefix."""
     for heading, (axis, words) in PANELS.items():
         if name in words:
             return heading, axis, f"{words[name]} ({name})"
@@ -254,7 +234,7 @@ def _panel(name: str) -> tuple[str, str, str]:
 
 
 def _figure(heading: str, curves: dict[str, Curve], size_in: tuple[float, float] | None = None) -> Figure:
-    """One panel per group of curves, in COLUMNS, or all in the first one of a figure of size_in."""
+    """A figure with one panel per group of curves; size_in: of a figure with a single panel."""
     groups: dict[tuple[str, str], dict[str, Curve]] = {}
     for name, curve in curves.items():
         panel, axis, label = _panel(name)
@@ -265,7 +245,7 @@ def _figure(heading: str, curves: dict[str, Curve], size_in: tuple[float, float]
     size = 10 if size_in else 8
     figure = Figure(figsize=size_in or (5.5 * columns, 0.8 + 2.6 * rows), layout="constrained")
     figure.suptitle(_plain("\n".join(textwrap.wrap(heading, 65 * columns))), fontsize=10)
-    figure.supxlabel(_plain("\n".join(textwrap.wrap(still(curves), 80 * columns))), fontsize=8)
+    figure.supxlabel(_plain("\n".join(textwrap.wrap(constants(curves), 80 * columns))), fontsize=8)
     for index, ((panel, axis), group) in enumerate(groups.items(), 1):
         axes = figure.add_subplot(rows, columns, index)
         for label, curve in group.items():
@@ -282,12 +262,13 @@ def _figure(heading: str, curves: dict[str, Curve], size_in: tuple[float, float]
 
 
 def plot(axes: Axes, name: str, curve: Curve) -> None:
-    """The points' means, over the range of the rows that each of them stands for."""
+    """Draw a curve's means, and as a band the range of the rows of each point."""
     label = f"{name}, {curve.not_finite} not finite" if curve.not_finite else name
-    style = ".-" if len(curve.points) <= FEW else "-"
-    (line,) = axes.plot(curve.steps(), curve.means(), style, linewidth=1, label=_plain(label))
-    if curve.rows_a_point > 1:
-        axes.fill_between(curve.steps(), *curve.ranges(), color=line.get_color(), alpha=0.25, linewidth=0)
+    points = curve.points()
+    style = ".-" if len(points.steps) <= FEW else "-"
+    (line,) = axes.plot(points.steps, points.means, style, linewidth=1, label=_plain(label))
+    if curve.rows_per_point > 1:
+        axes.fill_between(points.steps, points.lows, points.highs, color=line.get_color(), alpha=0.25, linewidth=0)
 
 
 def _plain(text: str) -> str:

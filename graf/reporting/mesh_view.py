@@ -1,6 +1,6 @@
 """A mesh inside a page: its vertices as text, which mesh.js draws with WebGL. Nothing is fetched.
 
-trimesh's own viewer is not used: it adds 0.7 MB of three.js to each page, in a frame, and has no keys.
+trimesh's own viewer is not used: it adds 0.7 MB of three.js to each page, and shows one mesh in a frame of its own.
 """
 
 import base64

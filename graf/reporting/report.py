@@ -276,7 +276,7 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
         for name, curve in curves.items():
             if isinstance(value := row.get(name), int | float):
                 curve.add((row["time"] - start) / unit, value / GB)
-    used = {name: curve for name, curve in curves.items() if any(mean > 0 for mean in curve.means())}
+    used = {name: curve for name, curve in curves.items() if (curve.points().means > 0).any()}
     if not used:
         return []
     figure = Figure(figsize=(11, 3.4), layout="constrained")

@@ -38,7 +38,8 @@ def progress_sentence(history: History) -> str:
         return ""
     newest = max(history.evaluations.values(), key=lambda evaluations: evaluations.newest_step)
     curve = newest.curves.get(f"kid_{newest.protocol['extractor']}")
-    points = [(step, mean) for step, mean in zip(curve.steps(), curve.means(), strict=True) if mean == mean] if curve else []
+    found = zip(*curve.points()[:2], strict=True) if curve else ()
+    points = [(step, mean) for step, mean in found if mean == mean]
     if len(points) < 2:
         return ""
     (first_step, first), (last_step, last) = points[0], points[-1]

@@ -8,6 +8,7 @@ from graf.errors import GrafError
 from graf.metrics.results import protocol_title
 from graf.reporting.curves import Curve, draw_curves, figures, read_history, time_axis
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -132,7 +133,7 @@ def test_what_does_not_matter_to_a_number_does_not_part_its_curve(tmp_path):
     other = result(versions={"torch": "3"}, warnings=["few"], sample_seed=3, step=2)
     history = read_history(write_rows(tmp_path, {"step": 1, "evaluation": result()}, {"step": 2, "evaluation": other}))
     (evaluations,) = history.evaluations.values()
-    assert evaluations.curves[f"kid_{LITE}"].steps() == [1, 2]
+    assert evaluations.curves[f"kid_{LITE}"].points().steps.tolist() == [1, 2]
     assert (evaluations.newest, evaluations.newest_step) == (other, 2)
 
 
@@ -167,7 +168,7 @@ def test_damaged_lines_are_left_out_and_said(tmp_path, caplog):
     path = write_rows(tmp_path, whole[0], *damaged, *whole[1:])
     with caplog.at_level(logging.WARNING, logger="graf"):
         history = read_history(path)
-    assert history.training["loss_d"].steps() == [1, 9]
+    assert history.training["loss_d"].points().steps.tolist() == [1, 9]
     assert len(history.evaluations) == 1
     assert history.damaged == len(damaged)
     assert caplog.messages == [f"{path}: left out what cannot be read, 15 lines (2, 3, 4, 5, 6, ...)"]
@@ -180,28 +181,27 @@ def test_a_long_curve_keeps_its_mean_its_range_and_its_ends():
     curve, sizes = Curve(20), []
     for step, value in enumerate(values):
         curve.add(step, value)
-        sizes.append(len(curve.points))
+        sizes.append(len(curve.points().steps))
     assert max(sizes) == 20
     assert min(sizes[20:]) > 10
-    assert sum(point.rows for point in curve.points) == 1003
-    assert sum(point.total for point in curve.points) == pytest.approx(sum(values))
-    lows, highs = curve.ranges()
+    assert curve.rows_per_point == 51  # 1003 = 19 * 51 + 34
+    steps, means, lows, highs = curve.points()
+    assert 51 * means[:-1].sum() + 34 * means[-1] == pytest.approx(sum(values))
     assert (min(lows), max(highs)) == (min(values), 77.0)
-    assert all(point.rows == curve.rows_a_point for point in curve.points[:-1])
-    first = curve.rows_a_point
-    assert curve.steps()[0] == (first - 1) / 2
-    assert curve.means()[0] == pytest.approx(sum(values[:first]) / first)
-    assert curve.steps() == sorted(curve.steps())
+    assert steps[0] == 25 and steps[-1] == 969 + 33 / 2
+    assert means[0] == pytest.approx(sum(values[:51]) / 51)
+    assert steps.tolist() == sorted(steps)
 
 
 def test_a_point_of_many_rows_is_a_gap_only_where_none_is_finite():
     curve = Curve(2)
     for step, value in enumerate([1.0, None, 3.0, None, None, None]):
         curve.add(step, value)
-    assert curve.rows_a_point == 4
-    assert [point.rows for point in curve.points] == [4, 2]
-    assert curve.means()[0] == 2.0
-    assert math.isnan(curve.means()[1])
+    assert curve.rows_per_point == 3
+    steps, means, lows, highs = curve.points()
+    assert steps.tolist() == [1, 4]
+    assert (means[0], lows[0], highs[0]) == (2, 1, 3)
+    assert np.isnan([means[1], lows[1], highs[1]]).all()
     assert curve.not_finite == 4
 
 

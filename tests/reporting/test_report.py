@@ -394,7 +394,7 @@ def test_curves_have_no_more_points_than_asked_for(run, monkeypatch):
     drawn = []
     monkeypatch.setattr(report, "draw_history", lambda history, _: drawn.append(history) or [])
     write_report(run, run / "report.html", max_points=100)
-    assert len(drawn[0].training["loss_d"].points) <= 100
+    assert len(drawn[0].training["loss_d"].points().steps) <= 100
 
 
 def test_json_that_cannot_be_read_and_json_of_all_sorts(run):
