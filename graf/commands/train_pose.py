@@ -5,7 +5,7 @@ import logging
 import shlex
 from collections.abc import Callable
 
-from graf.commands.train import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
+from graf.commands.run import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
 from graf.config import PoseConfig
 from graf.data import build_loader
 from graf.errors import DataError
@@ -43,14 +43,14 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
         finally:
             if setup.processes.first:
                 draw_validation(state)
-        return end(state, setup.interruption, began, lambda: rows_of_estimator(state, measured))
+        return end(state, setup.interruption, began, lambda: estimator_lines(state, measured))
 
 
 def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]:
-    """The state of a pose estimator's run, with the checkpoint's in it, and posed images, cut by objects."""
+    """The state of a pose estimator's run, with the checkpoint in it, and its posed images, split by objects."""
     config, checkpoint, device, processes, _ = setup
     splits = processes.in_turn(lambda: posed_splits(config, None if args.dry_run else config.run_dir / "cache"))
-    processes.require_same(tuple(map(len, splits[:3])), "the photographs")
+    processes.require_same(tuple(map(len, splits[:3])), "the real images")
     training = splits.training
     if len(training) < config.training.batch_size:
         raise DataError(
@@ -70,8 +70,8 @@ def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]
     return state, splits
 
 
-def rows_of_estimator(state: PoseState, measured: dict[str, float]) -> dict[str, str]:
-    """What the closing table tells of a pose estimator, and the command to go on with."""
+def estimator_lines(state: PoseState, measured: dict[str, float]) -> dict[str, str]:
+    """The closing table's lines for a pose estimator, with the command to go on with."""
     error, run_dir = measured.get("test_azimuth_deg"), state.config.run_dir
     return {
         "quality": f"median azimuth error {error:.2f} degrees on the test set" if error is not None else "",
@@ -81,7 +81,7 @@ def rows_of_estimator(state: PoseState, measured: dict[str, float]) -> dict[str,
 
 
 def draw_validation(state: PoseState) -> None:
-    """Plots and CSV of the newest validation, in plots/ of the run's folder."""
+    """Write plots and CSV of the newest validation into the run's folder."""
     if not state.validation:
         log.info("no validation was made yet, so there are no plots; training.validate_every says when it is")
         return
@@ -90,7 +90,7 @@ def draw_validation(state: PoseState) -> None:
 
 
 def dry_run(state: PoseState, splits: Splits) -> None:
-    """One training step, and what the run would be; nothing is written but toy cars that are missing."""
+    """Take one training step, and log what the run would be. Nothing is written but missing toy cars."""
     processes, training = state.processes, state.config.training
     batches = build_loader(splits.training, state.config, state.device, 0, processes.rank, processes.world_size)
     images, labels = next(batches)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from graf.commands.train import note_data
+from graf.commands.run import note_data
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.runtime.interruption import Interruption

@@ -437,7 +437,7 @@ def train(tmp_path, cars, monkeypatch, capsys):
         arguments = ["--config", str(ROOT / "configs" / "smoke.yaml"), "--device", "cpu", "--max_steps", str(max_steps)]
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments, "--set", *quiet, *overrides])
         script = importlib.import_module("train")
-        monkeypatch.setattr("graf.commands.train.draw_curves", lambda *_: None)
+        monkeypatch.setattr("graf.commands.run.draw_curves", lambda *_: None)
         with pytest.raises(SystemExit) as ended:
             run_script(script.main)
         captured = capsys.readouterr()

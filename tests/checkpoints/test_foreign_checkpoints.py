@@ -8,7 +8,7 @@ from graf.checkpoints.architecture import differences, told_by_shapes
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
-from graf.commands import train
+from graf.commands.run_files import find_checkpoint
 from graf.config import config_to_dict, flat, load_config
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step, recognise
@@ -428,18 +428,18 @@ def test_a_new_run_may_start_from_a_generator_alone(smoke, tmp_path, caplog):
 @pytest.mark.parametrize("resume", ["auto", "none"])
 def test_partial_needs_a_file(tmp_path, resume):
     with pytest.raises(CheckpointError, match="name it with --resume FILE"):
-        train.find_checkpoint(resume, tmp_path / "run", partial=True)
+        find_checkpoint(resume, tmp_path / "run", partial=True)
 
 
 def test_partial_writes_over_no_run(tmp_path):
     source, run = saved(tmp_path, {}), tmp_path / "run"
-    assert train.find_checkpoint(str(source), run, partial=True) == source
+    assert find_checkpoint(str(source), run, partial=True) == source
     run.mkdir()
     own = saved(run, {}, "model.pt")
     for path in (source, own):
         with pytest.raises(CheckpointError, match="holds a run already, and --partial starts a new one"):
-            train.find_checkpoint(str(path), run, partial=True)
-    assert train.find_checkpoint(str(own), run) == own
+            find_checkpoint(str(path), run, partial=True)
+    assert find_checkpoint(str(own), run) == own
 
 
 class Intruder:

@@ -2,7 +2,7 @@
 
 import json
 
-from graf.commands.train import closing_table
+from graf.commands.run import closing_table
 from graf.runtime.limits import GB
 
 
@@ -21,7 +21,7 @@ def test_a_run_that_is_done_tells_images_time_peaks_and_paths(smoke, tmp_path):
         "done": f"{config.expname} at step 3,000",
         "images": "12,000 seen, 4 in each step",
         "time": "5 min for 1,000 steps",
-        "memory": "2.00 GB of the host at most, 3.00 GB of the card at most",
+        "memory": "2.00 GB of the host at most, 3.00 GB of the GPU at most",
         "checkpoint": str(config.run_dir / "model.pt"),
         "next": "python eval.py",
     }

@@ -4,7 +4,9 @@ import json
 import math
 
 from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
-from graf.commands.train import announce, config_of, dry_run, is_done, keep_earlier_files, require_free_folder, write_config
+from graf.commands.run import announce, is_done
+from graf.commands.run_files import keep_earlier_files, require_free_folder, write_config
+from graf.commands.train import config_of, dry_run
 from graf.data import build_dataset
 from graf.errors import CheckpointError
 from graf.training.health import Derailed

@@ -192,7 +192,7 @@ def test_local_rank_of_the_older_launcher(monkeypatch, spelled, variable, expect
     def stop(device: str) -> None:
         raise GrafError(os.environ["LOCAL_RANK"])
 
-    monkeypatch.setattr("graf.commands.train.processes_of_run", stop)
+    monkeypatch.setattr("graf.commands.run.processes_of_run", stop)
     monkeypatch.setattr(sys, "argv", ["train.py", spelled])
     with pytest.raises(GrafError, match=f"^{expected}$"):
         train.main()

@@ -108,7 +108,7 @@ def test_for_snapshots_of_a_card_its_history_is_asked_for_before_anything_is_bui
         calls.append(f"history of {given['device']}")
 
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", history)
-    monkeypatch.setattr("graf.commands.train.record_history", lambda _cpu: record_history(torch.device("cuda")))
+    monkeypatch.setattr("graf.commands.run.record_history", lambda _cpu: record_history(torch.device("cuda")))
     monkeypatch.setattr("graf.commands.train.build_dataset", build)
     monkeypatch.setattr(sys, "argv", ["train.py", "--set", f"training.outdir={tmp_path}", "--device", "cpu", *flags])
     with pytest.raises(GrafError, match="that suffices"):
