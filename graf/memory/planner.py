@@ -13,17 +13,18 @@ Legend: B images of a part of the step, R rays per image, S samples per ray, K s
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from graf.config import Config
-from graf.config.checks import FEWEST_RAYS, check_config
+from graf.config import Config, override
+from graf.config.checks import FEWEST_RAYS
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
 from graf.models.generator import Generator
-from graf.models.projected import STAGES, ProjectedDiscriminator, build_discriminator
+from graf.models.projected import STAGES, build_discriminator
 from graf.models.radiance_field import encoding_width
 from graf.models.rrdb import RRDBNet
 from graf.models.triplane import START
@@ -82,33 +83,31 @@ class Estimate:
 
 
 def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1) -> Estimate:
-    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the card's)."""
+    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's)."""
     with torch.device("meta"):  # shapes alone
         generator = Generator(config, n_classes)
         discriminator = build_discriminator(config, n_classes, n_elevations)
-    held = _persistent(config, generator, discriminator)
-    amp = AmpSettings.choose(config.training, torch.device(device_type))
-    size = amp.dtype.itemsize  # bytes of a number that a network keeps
-    batch = config.images_at_once
-    drawn = {"images": _images(config, batch), "noise of rays": _noise(config)}
-    field_kept, field_backward = _field(config, batch, size)
+    batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
-    scores = _scores(config, discriminator, batch, size, n_threads)
-    part_g, part_d = (_gradients_of_parts(config, network, n_threads) for network in (generator, discriminator))
+    step = _Step(config, generator, discriminator, batch, amp.dtype.itemsize, n_threads)
+    field_kept, field_backward = step.field()
     moments = {
         "discriminator step": {
-            "gradients of parts": part_d,
-            "discriminator": _discriminator_step(config, discriminator, batch, size, n_threads),
+            "gradients of parts": step.gradients_of_parts(discriminator),
+            "discriminator": step.discriminator_step(),
         },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
-            "ccsr": _refinement(config, generator, batch, size),
-            "discriminator": scores,
+            "ccsr": step.refinement(),
+            "discriminator": step.scores(),
         },
-        "generator step, backward pass in the field": {"gradients of parts": part_g, "rays and field": field_backward},
+        "generator step, backward pass in the field": {
+            "gradients of parts": step.gradients_of_parts(generator),
+            "rays and field": field_backward,
+        },
     }
     moment = max(moments, key=lambda name: sum(moments[name].values()))
-    parts = held | drawn | moments[moment]
+    parts = step.persistent() | {"images": step.images(), "noise of rays": step.noise()} | moments[moment]
     return Estimate(moment, parts, int(GAPS[device_type] * sum(parts.values())), PROCESS_BYTES[device_type])
 
 
@@ -116,118 +115,178 @@ def _weights(network: nn.Module, learning: bool = False) -> int:
     return FLOAT * sum(p.numel() for p in network.parameters() if p.requires_grad or not learning)
 
 
-def _persistent(config: Config, generator: nn.Module, discriminator: nn.Module) -> dict[str, int]:
-    """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
-    learning = _weights(generator, learning=True) + _weights(discriminator, learning=True)
-    perception = PERCEPTION_WEIGHTS * ((config.ccsr.perceptual_weight > 0) + _is_projected(config))
-    return {
-        "weights": _weights(generator) + _weights(discriminator) + perception,
-        "gradients": learning,
-        "optimizers": learning * (2 if config.training.optimizer == "adam" else 1),
-        "moving average": _weights(generator),
-    }
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A training step, and what decides how much it holds; its methods return bytes, or numbers where they say so."""
+
+    config: Config
+    generator: Generator
+    discriminator: nn.Module
+    batch: int  # images at a time
+    size: int  # bytes of a number that a network keeps
+    n_threads: int
+
+    @functools.cached_property
+    def field_networks(self) -> list[tuple[int, int, int]]:
+        """Depth, width and samples per ray of the field, and of the fine one where there is one."""
+        nerf = self.config.nerf
+        networks = [(nerf.netdepth, nerf.netwidth, nerf.samples_per_ray)]
+        if nerf.importance_samples_per_ray > 0:
+            networks.append((nerf.netdepth_fine, nerf.netwidth_fine, nerf.samples_per_ray + nerf.importance_samples_per_ray))
+        return networks
+
+    @property
+    def renderings(self) -> int:
+        """Renderings per image: two where the coarse one is scored beside the fine one."""
+        return len(self.field_networks)
+
+    @property
+    def is_projected(self) -> bool:
+        return self.config.discriminator.architecture == "projected"
+
+    def persistent(self) -> dict[str, int]:
+        """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
+        weights = _weights(self.generator) + _weights(self.discriminator)
+        learning = _weights(self.generator, learning=True) + _weights(self.discriminator, learning=True)
+        return {
+            "weights": weights + PERCEPTION_WEIGHTS * ((self.config.ccsr.perceptual_weight > 0) + self.is_projected),
+            "gradients": learning,
+            "optimizers": learning * (2 if self.config.training.optimizer == "adam" else 1),
+            "moving average": _weights(self.generator),
+        }
+
+    def gradients_of_parts(self, network: nn.Module) -> int:
+        """Per-thread gradients awaiting summation."""
+        at_once = self.batch == self.config.training.batch_size and self.n_threads == 1
+        return 0 if at_once else self.n_threads * _weights(network, learning=True)
+
+    def images(self) -> int:
+        """The real images of a step, and patches: their grids (2 channels, twice), real and generated ones and both joined."""
+        channels = self.config.data.channels
+        real = channels * self.config.training.batch_size * self.config.data.imsize**2
+        return FLOAT * (real + (4 + 3 * channels) * self.batch * self.config.patch_size**2)
+
+    def noise(self) -> int:
+        """Jitter of samples and noise of densities, sampled for all images of a step at once."""
+        nerf, rays = self.config.nerf, self.config.training.batch_size * self.config.ray_sampler.rays_per_patch
+        samples = [n_samples for _, _, n_samples in self.field_networks]
+        return FLOAT * rays * (samples[-1] * nerf.perturb + sum(samples) * (nerf.raw_noise_std > 0))
+
+    def field(self) -> tuple[int, int]:
+        """What rendering holds for the backward pass, and the most while that pass is in the field.
+
+        It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
+        Where density is a ReLU's, samples without it keep nothing; as their number is not known, all are taken to have some.
+        """
+        nerf, rays = self.config.nerf, self.batch * self.config.ray_sampler.rays_per_patch
+        others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
+        at_once = min(rays, rays_of_a_piece(nerf)) if others_wait else nerf.checkpoint_rays
+        kept = peak = 0  # per ray
+        for depth, width, n_samples in self.field_networks:
+            sample_kept, sample_peak = self._field_sample(depth, width)
+            kept, peak = kept + n_samples * sample_kept, max(peak, kept + n_samples * sample_peak)
+        weights, planes = self._modulated_weights(), self._planes()
+        if not others_wait:
+            return planes, peak * at_once + weights + planes
+        weights = weights * math.ceil(rays / at_once) + planes  # a copy per piece
+        return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
+
+    def _field_sample(self, depth: int, width: int) -> tuple[int, int]:
+        """As `field`, of one sample. A layer keeps its activated output, where that is not computed again; some more are in
+        flight where the density's and the colour's gradients meet."""
+        nerf, size = self.config.nerf, self.size
+        inputs, layers, in_flight = 0, max(1, depth - 1), 4
+        if nerf.conditioning == "triplane":  # what the planes have at the sample, and where it was looked up
+            layers, in_flight = 2, 2
+            inputs = 3 * nerf.plane_channels * size + 3 * 2 * FLOAT
+        if nerf.conditioning == "film":
+            layers, in_flight = depth + 1, 2
+            inputs = encoding_width(nerf.multires) * size
+            if nerf.use_viewdirs:  # joined to each sample's features
+                inputs += (width + encoding_width(nerf.multires_views)) * size
+        kept = inputs + layers * width * size
+        return kept + COMPOSITING * FLOAT, kept + in_flight * width * size + COMPOSITING_LEFT * FLOAT
+
+    def _modulated_weights(self) -> int:
+        """Copies of the field's weights that each image has: of all layers of a film, of one of a triplane."""
+        conditioning = self.config.nerf.conditioning
+        if conditioning == "concat":
+            return 0
+        layers = [(1 if conditioning == "triplane" else depth + 1, width) for depth, width, _ in self.field_networks]
+        return self.batch * self.size * sum(n_layers * width**2 for n_layers, width in layers)
+
+    def _planes(self) -> int:
+        """What the synthesis of each image's planes keeps, and the planes and their gradients."""
+        nerf = self.config.nerf
+        if nerf.conditioning != "triplane":
+            return 0
+        pixels = sum((START * 2**i) ** 2 for i in range((nerf.plane_size // START).bit_length()))
+        planes = 2 * 3 * nerf.plane_channels * nerf.plane_size**2 * FLOAT
+        return self.renderings * self.batch * (MAPS_OF_SYNTHESIS * nerf.synthesis_width * pixels * self.size + planes)
+
+    def refinement(self) -> int:
+        """What CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
+        config, refinement = self.config, self.generator.refinement
+        if refinement is None:
+            return 0
+        side = config.patch_size // config.ccsr.scale_factor
+        is_light = isinstance(refinement.backbone, LightBackbone)
+        numbers = _light(refinement.backbone, side) if is_light else _rrdb(refinement.backbone.network, side)
+        kept = numbers * self.batch * self.size
+        if config.ccsr.mode == "refine":  # the coarse rendering is refined too, and real images are restored
+            kept *= self.renderings + config.restores_photographs
+        if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
+            kept *= self.renderings + (config.ccsr.detach == "nerf")
+        if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:
+            kept += 2 * self.batch * PERCEPTION_BYTES * self.size // FLOAT
+        return kept
+
+    def features(self) -> int:
+        """Numbers that scoring a batch of images keeps: what convolutions put out, twice where a normalisation or an activation
+        keeps its input; of a projected discriminator also what its heads judge."""
+        total = 0
+        if self.is_projected:
+            for stage, head in zip(STAGES, self.discriminator.heads, strict=True):
+                total += head.main[0].in_channels * stage.side**2 + 2 * _outputs(head.main, stage.side)
+            return self.batch * total
+        twice = self.config.discriminator.norm == "instance"
+        return self.batch * _outputs(self.discriminator.main[:-1], self.config.patch_size) * (2 if twice else 1)
+
+    def scores(self) -> int:
+        """What scoring one batch keeps, and its coarse rendering where there is one."""
+        has_spectral_norms = self.config.discriminator.spectral_norm or self.is_projected
+        weights = self.n_threads * _weights(self.discriminator) if has_spectral_norms else 0  # normalised copies
+        frozen = self.batch * PROJECTED_BYTES * self.size // FLOAT if self.is_projected else 0
+        return self.renderings * (self.features() * self.size + frozen) + weights
+
+    def discriminator_step(self) -> int:
+        """What is held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.
+
+        Layers' weights have copies meanwhile, per thread: second gradients to be added, and normalised ones for each scoring.
+        """
+        training, features = self.config.training, self.features()
+        has_penalty = training.reg_type != "none"
+        scored = (self.renderings + 1) * features * self.size
+        penalty = 2 * features * FLOAT if has_penalty else features * self.size // 2
+        if training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
+            penalty *= self.renderings + 1
+        if self.is_projected:
+            copies = 3.0 if has_penalty else 1.5  # of heads, of which one ends before the next begins
+            penalty = max(penalty, self.batch * PROJECTED_AT_ONCE)
+        else:
+            copies = (1.0 if has_penalty else 0.5) + (0.5 if self.size < FLOAT else 0)
+            copies += 3 * self.config.discriminator.spectral_norm
+        return int(scored + penalty + copies * self.n_threads * _weights(self.discriminator))
 
 
-def _gradients_of_parts(config: Config, network: nn.Module, n_threads: int) -> int:
-    """Bytes of per-thread gradients awaiting summation."""
-    at_once = config.images_at_once == config.training.batch_size and n_threads == 1
-    return 0 if at_once else n_threads * _weights(network, learning=True)
-
-
-def _images(config: Config, batch: int) -> int:
-    """The photographs of a step, and patches: their grids (2 channels, twice), real and generated ones and both joined."""
-    channels = config.data.channels
-    photographs = channels * config.training.batch_size * config.data.imsize**2
-    return FLOAT * (photographs + (4 + 3 * channels) * batch * config.patch_size**2)
-
-
-def _noise(config: Config) -> int:
-    """What chance decides of samples, drawn for all images of a step at once (jitter, and noise of densities)."""
-    nerf, rays = config.nerf, config.training.batch_size * config.ray_sampler.rays_per_patch
-    coarse, fine = nerf.samples_per_ray, nerf.importance_samples_per_ray
-    jittered = coarse + fine if nerf.perturb else 0
-    disturbed = (coarse + (coarse + fine if fine else 0)) if nerf.raw_noise_std > 0 else 0
-    return FLOAT * rays * (jittered + disturbed)
-
-
-def _field(config: Config, batch: int, size: int) -> tuple[int, int]:
-    """Bytes that rendering holds for the backward pass, and the most while that pass is in the field.
-
-    It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
-    Where density is a ReLU's, samples without it keep nothing; as their number is not known, all are taken to have some.
-    """
-    nerf, rays = config.nerf, batch * config.ray_sampler.rays_per_patch
-    others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
-    at_once = min(rays, rays_of_a_piece(nerf)) if others_wait else nerf.checkpoint_rays
-    coarse = _field_a_sample(config, nerf.netdepth, nerf.netwidth, size)
-    kept, peak = (nerf.samples_per_ray * bytes_a_sample for bytes_a_sample in coarse)
-    if nerf.importance_samples_per_ray > 0:
-        fine = _field_a_sample(config, nerf.netdepth_fine, nerf.netwidth_fine, size)
-        n_samples = nerf.samples_per_ray + nerf.importance_samples_per_ray
-        kept, peak = kept + n_samples * fine[0], max(peak, kept + n_samples * fine[1])
-    weights, planes = _modulated_weights(config, batch, size), _planes(config, batch, size)
-    if not others_wait:
-        return planes, peak * at_once + weights + planes
-    weights = weights * math.ceil(rays / at_once) + planes  # a copy per piece
-    return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
-
-
-def _modulated_weights(config: Config, batch: int, size: int) -> int:
-    """Bytes of the copies of the field's weights that each image has: of all layers of a film, of one of a triplane."""
-    nerf = config.nerf
-    depths = (0, 0) if nerf.conditioning == "triplane" else (nerf.netdepth, nerf.netdepth_fine)
-    numbers = (depths[0] + 1) * nerf.netwidth**2
-    if nerf.importance_samples_per_ray > 0:
-        numbers += (depths[1] + 1) * nerf.netwidth_fine**2
-    return 0 if nerf.conditioning == "concat" else batch * numbers * size
-
-
-def _planes(config: Config, batch: int, size: int) -> int:
-    """Bytes that the synthesis of each image's planes keeps, and that the planes and their gradients take."""
-    nerf = config.nerf
-    if nerf.conditioning != "triplane":
-        return 0
-    pixels = sum((START * 2**i) ** 2 for i in range((nerf.plane_size // START).bit_length()))
-    planes = 2 * 3 * nerf.plane_channels * nerf.plane_size**2 * FLOAT
-    fields = 2 if nerf.importance_samples_per_ray > 0 else 1
-    return fields * batch * (MAPS_OF_SYNTHESIS * nerf.synthesis_width * pixels * size + planes)
-
-
-def _field_a_sample(config: Config, depth: int, width: int, size: int) -> tuple[int, int]:
-    """As `_field`, of one sample. A layer keeps its activated output, where that is not computed again; some more are in flight
-    where the density's and the colour's gradients meet."""
-    nerf = config.nerf
-    inputs, layers, in_flight = 0, max(1, depth - 1), 4
-    if nerf.conditioning == "triplane":
-        layers, in_flight = 2, 2
-        inputs = (
-            3 * nerf.plane_channels * size + 3 * 2 * FLOAT
-        )  # what the planes have at the sample, and where it was looked up
-    if nerf.conditioning == "film":
-        layers, in_flight = depth + 1, 2
-        inputs = encoding_width(nerf.multires) * size
-        if nerf.use_viewdirs:  # joined to each sample's features
-            inputs += (width + encoding_width(nerf.multires_views)) * size
-    kept = inputs + layers * width * size
-    return int(kept + COMPOSITING * FLOAT), int(kept + in_flight * width * size + COMPOSITING_LEFT * FLOAT)
-
-
-def _refinement(config: Config, generator: Generator, batch: int, size: int) -> int:
-    """Bytes that CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
-    if generator.refinement is None:
-        return 0
-    side = config.patch_size // config.ccsr.scale_factor
-    backbone = generator.refinement.backbone
-    of_backbone = _light if isinstance(backbone, LightBackbone) else _rrdb
-    network = backbone if isinstance(backbone, LightBackbone) else backbone.network
-    kept = of_backbone(network, side) * batch * size
-    if config.ccsr.mode == "refine":  # the coarse rendering is refined too, and photographs are restored
-        kept *= 1 + (config.nerf.importance_samples_per_ray > 0) + config.restores_photographs
-    if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
-        kept *= 1 + (config.nerf.importance_samples_per_ray > 0) + (config.ccsr.detach == "nerf")
-    if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:
-        kept += 2 * batch * PERCEPTION_BYTES * size // FLOAT
-    return kept
+def _outputs(layers: nn.Sequential, side: int) -> int:
+    """Numbers per image that the convolutions among the layers put out, from maps of this side."""
+    total = 0
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            side //= layer.stride[0]
+            total += layer.out_channels * side**2
+    return total
 
 
 def _light(backbone: LightBackbone, side: int) -> int:
@@ -242,89 +301,12 @@ def _light(backbone: LightBackbone, side: int) -> int:
 
 
 def _rrdb(network: RRDBNet, side: int) -> int:
-    """Numbers an image that RRDBNet keeps: the growing inputs of its dense blocks, and the maps of its two upsamplings."""
+    """Numbers per image that RRDBNet keeps: the growing inputs of its dense blocks, and the maps of its two upsamplings."""
     nf, gc = network.conv_first.out_channels, network.body[0].rdb1.conv1.out_channels
     side = math.ceil(side / network.unshuffle)
     a_block = 5 * nf + 14 * gc
     trunk = (3 * len(network.body) * a_block + 4 * nf) * side**2
     return trunk + nf * (2 * (2 * side) ** 2 + 5 * (4 * side) ** 2)
-
-
-def _is_projected(config: Config) -> bool:
-    return config.discriminator.architecture == "projected"
-
-
-def _features_of_heads(discriminator: ProjectedDiscriminator, batch: int) -> int:
-    """Numbers that scoring a batch of images keeps: what the heads judge, and what their convolutions put out, which the
-    activations keep too."""
-    total = 0
-    for stage, head in zip(STAGES, discriminator.heads, strict=True):
-        side = stage.side
-        total += head.main[0].in_channels * side**2
-        for conv in head.main[::2]:
-            side //= conv.stride[0]
-            total += 2 * conv.out_channels * side**2
-    return batch * total
-
-
-def _features(config: Config, discriminator: nn.Module, batch: int) -> int:
-    """Numbers that scoring a batch of images keeps: what convolutions put out, twice where a normalisation keeps its input."""
-    if _is_projected(config):
-        return _features_of_heads(discriminator, batch)
-    total, side = 0, config.patch_size
-    for layer in discriminator.main[:-1]:
-        if isinstance(layer, nn.Conv2d):
-            side //= layer.stride[0]
-            total += layer.out_channels * side**2
-    return batch * total * (2 if config.discriminator.norm == "instance" else 1)
-
-
-def _scores(config: Config, discriminator: nn.Module, batch: int, size: int, n_threads: int) -> int:
-    """Bytes that scoring one batch keeps, and its coarse rendering where there is one."""
-    judged = 2 if config.nerf.importance_samples_per_ray > 0 else 1
-    weights = n_threads * _weights(discriminator) if _has_spectral_norms(config) else 0  # normalised copies
-    frozen = batch * PROJECTED_BYTES * size // FLOAT if _is_projected(config) else 0
-    return judged * (_features(config, discriminator, batch) * size + frozen) + weights
-
-
-def _has_spectral_norms(config: Config) -> bool:
-    return config.discriminator.spectral_norm or _is_projected(config)
-
-
-def _discriminator_step(config: Config, discriminator: nn.Module, batch: int, size: int, n_threads: int) -> int:
-    """Bytes beside the gradients: real and fake scored, and the penalty's forward, gradient and gradient of the gradient.
-
-    Layers' weights have copies meanwhile, of each thread: second gradients to be added, and normalised ones for each scoring.
-    """
-    weights = n_threads * _weights(discriminator)
-    features, has_penalty = _features(config, discriminator, batch), config.training.reg_type != "none"
-    scored = (3 if config.nerf.importance_samples_per_ray > 0 else 2) * features * size
-    penalty = 2 * features * FLOAT if has_penalty else features * size // 2
-    if config.training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
-        penalty *= 3 if config.nerf.importance_samples_per_ray > 0 else 2
-    if _is_projected(config):
-        copies = 3.0 if has_penalty else 1.5  # of heads, of which one ends before the next begins
-        penalty = max(penalty, batch * PROJECTED_AT_ONCE)
-    else:
-        copies = (1.0 if has_penalty else 0.5) + (0.5 if size < FLOAT else 0)
-        copies += 3 * config.discriminator.spectral_norm
-    return int(scored + penalty + copies * weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class Edit:
-    """Another value of one key."""
-
-    section: str
-    key: str
-    value: Any
-
-    def applied(self, config: Config) -> Config:
-        section = dataclasses.replace(getattr(config, self.section), **{self.key: self.value})
-        return dataclasses.replace(config, **{self.section: section})
-
-    def __str__(self) -> str:
-        return f"{self.section}.{self.key}={as_yaml(self.value)}"
 
 
 def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") -> tuple[str, ...] | None:
@@ -335,63 +317,50 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
     nothing suffices.
     """
 
-    def enough(edits: tuple[Edit, ...]) -> bool:
-        edited = config
-        for edit in edits:
-            edited = edit.applied(edited)
-        if edits:
-            check_config(edited, ", ".join(map(str, edits)))
-        return estimate_step(edited, device_type).total_bytes <= budget_bytes
+    def fits(edits: tuple[str, ...]) -> bool:
+        return estimate_step(override(config, edits), device_type).total_bytes <= budget_bytes
 
-    # Take edits until a step fits
-    taken: tuple[Edit, ...] = ()
-    if enough(taken):
-        return ()
-    for steps in _ladders(config):
+    taken: tuple[str, ...] = ()
+    if fits(taken):
+        return taken
+    for key, values in _ladder(config):
         before = taken
-        for edit in steps:
+        for value in values:
+            edits = (*before, f"{key}={as_yaml(value)}")
             try:
-                ends = enough((*before, edit))
+                enough = fits(edits)
             except ConfigError:  # such as a patch of a size that the discriminator does not have
                 continue
-            taken = (*before, edit)
-            if ends:
+            taken = edits
+            if enough:
                 # Leave out earlier ones that are not needed any more
                 for earlier in before:
-                    fewer = tuple(other for other in taken if other != earlier)
-                    taken = fewer if enough(fewer) else taken
-                return tuple(map(str, taken))
+                    fewer = tuple(edit for edit in taken if edit != earlier)
+                    taken = fewer if fits(fewer) else taken
+                return taken
     return None
 
 
-def _ladders(config: Config) -> Iterator[list[Edit]]:
-    """For each setting its edits, milder ones first."""
+def _ladder(config: Config) -> Iterator[tuple[str, list[Any]]]:
+    """The settings to change, in the order of their cost, each with its values, milder ones first."""
     training, nerf, rays = config.training, config.nerf, config.ray_sampler.rays_per_patch
-
     if not training.use_amp:
-        yield _edits("training.use_amp", [True])
+        yield "training.use_amp", [True]
     if training.micro_batch == "auto":  # the same gradient, in the end one image at a time
-        yield _edits("training.accumulation_steps", _doublings(2 * training.accumulation_steps, training.batch_size))
+        doubled = (training.accumulation_steps * 2**i for i in range(1, training.batch_size.bit_length() + 1))
+        yield "training.accumulation_steps", [n for n in doubled if n <= training.batch_size]
     else:
-        yield _edits("training.micro_batch", _halvings(training.micro_batch, 1))
+        yield "training.micro_batch", _halvings(training.micro_batch, 1)
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
-    yield _edits("nerf.checkpoint_rays", (n for n in RAYS_AT_ONCE if n < held))
-    yield _edits("nerf.samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES))
+    yield "nerf.checkpoint_rays", [n for n in RAYS_AT_ONCE if n < held]
+    yield "nerf.samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES)
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
-        yield _edits("ccsr.backbone", ["light"])
-    yield _edits("nerf.netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH))
+        yield "ccsr.backbone", ["light"]
+    yield "nerf.netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH)
     if nerf.importance_samples_per_ray > 0:
-        yield _edits("nerf.importance_samples_per_ray", [0])
+        yield "nerf.importance_samples_per_ray", [0]
     if rays // 4 >= FEWEST_RAYS:
-        yield _edits("ray_sampler.rays_per_patch", [rays // 4])
-
-
-def _edits(key: str, values: Iterable[Any]) -> list[Edit]:
-    return [Edit(*key.split("."), value) for value in values]
-
-
-def _doublings(first: int, last: int) -> list[int]:
-    return [first * 2**i for i in range(last.bit_length()) if first * 2**i <= last]
+        yield "ray_sampler.rays_per_patch", [rays // 4]
 
 
 def _halvings(value: int, last: int) -> list[int]:
