@@ -19,8 +19,9 @@ train: .venv/ready  ## install into .venv, train the default run on the embedded
 	$(BIN)/python eval.py
 
 weights: train  ## the same, and write its generator and its measurements to weights/
+	rm -f weights/toy_cars.md weights/toy_cars.png weights/metrics.json
 	$(BIN)/python eval.py --export weights/toy_cars.safetensors
-	rm -f weights/metrics.json
+	rm -f weights/toy_cars.md weights/toy_cars.png
 	$(BIN)/python eval.py --checkpoint weights/toy_cars.safetensors --out weights --consistency \
 	    --metrics fid,kid,kid_independent,variety,coverage,haze --export weights/toy_cars.safetensors
 

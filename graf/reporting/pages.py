@@ -213,4 +213,8 @@ TEMPLATES.tests |= {
     "result": _is_result,
     "nested": lambda value: isinstance(value, dict | list),
 }
-TEMPLATES.filters |= {"wrapping": _wrapping, "colours_first": lambda paths: sorted(paths, key=colours_first)}
+TEMPLATES.filters |= {
+    "wrapping": _wrapping,
+    "colours_first": lambda paths: sorted(paths, key=colours_first),
+    "number": lambda value: "nothing to compare" if value is None else f"{value:.4g}" if isinstance(value, float) else value,
+}
