@@ -29,12 +29,12 @@ def advice(config: Config) -> list[str]:
     found = [warning] if (warning := _patch_advice(config)) else []
     if config.ccsr.mode == "consistency" and config.ccsr.detach == "ccsr" and not config.judges_restored:
         found.append(
-            "ccsr.detach: ccsr leaves CCSR nothing to learn from, for the discriminator judges renderings; "
+            "ccsr.detach: ccsr leaves CCSR nothing to learn from, since the discriminator sees renderings; "
             "set ccsr.judge=restored, or ccsr.detach=none"
         )
     if config.ccsr.mode == "refine" and config.ccsr.learns_from == "discriminator" and config.ccsr.lr_multiplier > 1:
         found.append(
-            f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from photographs; one that learns "
+            f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from real images; one that learns "
             "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
         )
     low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
@@ -47,7 +47,7 @@ def advice(config: Config) -> list[str]:
 
 
 def _patch_advice(config: Config) -> str | None:
-    """A warning where the discriminator always sees the whole image, but with fewer or more pixels than it has."""
+    """A warning if the discriminator always sees the whole image but at another resolution."""
     rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
     if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
         return None
@@ -93,9 +93,9 @@ def _ccsr_faults(config: Config) -> Iterator[str]:
     if rrdb.freeze and ccsr.backbone != "rrdb":
         yield "ccsr.rrdb.freeze: only the rrdb backbone can be frozen"
     elif rrdb.freeze and ccsr.mode != "none" and not rrdb.pretrained_path:
-        yield "ccsr.rrdb.freeze: would freeze a network drawn at random; name its weights in ccsr.rrdb.pretrained_path"
+        yield "ccsr.rrdb.freeze: would freeze a randomly initialised network; name its weights in ccsr.rrdb.pretrained_path"
     if ccsr.perceptual_weight > 0 and ccsr.mode != "consistency":
-        yield "ccsr.perceptual_weight: compares what CCSR restores with what it was made of, which is ccsr.mode: consistency"
+        yield "ccsr.perceptual_weight: compares restored images with rendered ones, which needs ccsr.mode: consistency"
     if config.discriminator.dual and ccsr.mode != "refine":
         yield "discriminator.dual: needs the renderings of ccsr.mode: refine"
 
@@ -184,7 +184,7 @@ def _projected_faults(config: Config) -> Iterator[str]:
     if training.gan_type in ("wgan", "relativistic"):
         yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}"
     if training.reg_type in ("r1_r2", "wgan_gp"):
-        yield f"training.reg_type: {projected} takes r1, of photographs' features, or none, found {training.reg_type}"
+        yield f"training.reg_type: {projected} takes r1, at real images' features, or none, found {training.reg_type}"
     if discriminator.dual:
         yield f"discriminator.dual: {projected} judges three colours and opacity; set it to false"
     if discriminator.label_loss == "MCE":
@@ -207,7 +207,7 @@ def _run_faults(config: RunConfig) -> Iterator[str]:
     if len(name.encode()) > LONGEST_NAME:
         yield f"expname: must be at most {LONGEST_NAME} bytes, found {len(name.encode())}"
     if config.data.type == "images" and not config.data.datadir:
-        yield "data.datadir: name at least one folder of photographs"
+        yield "data.datadir: name at least one folder of images"
     parts, at_most, batch_size = training.accumulation_steps, training.micro_batch, training.batch_size
     if parts > batch_size:
         yield f"training.accumulation_steps: at most batch_size {batch_size}, found {parts}"

@@ -65,7 +65,7 @@ def find_config(name: str | Path, beside: Path = Path()) -> Path:
 
 
 class FlagOverride(str):
-    """An override that another flag than --set stands for. typed: that flag as faults name it."""
+    """An override from a flag other than --set. typed: that flag, as faults name it."""
 
     typed: str
 
@@ -87,14 +87,16 @@ def override(config: C, overrides: typing.Sequence[str]) -> C:
 
 
 def _typed(overrides: typing.Sequence[str]) -> str:
-    """The overrides as they stand on a command line."""
+    """The overrides as they were typed on the command line."""
     groups = itertools.groupby(overrides, lambda text: text.typed if isinstance(text, FlagOverride) else "--set")
     return " ".join(" ".join([flag, *texts]) if flag == "--set" else flag for flag, texts in groups)
 
 
 def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), heir: str = "") -> list[tuple[dict, str]]:
-    """The file's own keys behind those of the files that it names in `inherit_from` (beside it, or in configs/), each with its
-    name. heir: the file that inherits from this one, and the key, as a fault names them."""
+    """The keys of the files that `inherit_from` names (beside it, or in configs/), then the file's own, each with its name.
+
+    heir: the file that inherits from this one and the key, as a fault names them.
+    """
     raw = read_yaml(path, heir)
     if not raw and path.stat().st_size == 0:
         log.warning("%s: is empty, so every key keeps its default", one_line(str(path)))
@@ -115,7 +117,7 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), he
 
 
 def read_yaml(path: Path, named_in: str = "") -> dict:
-    """The mapping in a YAML file. Raises ConfigError where there is none, which begins with where a missing one is named."""
+    """The mapping in a YAML file. Raises ConfigError; named_in: what the message on a missing file begins with."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(LARGEST_FILE + 1)
@@ -146,8 +148,7 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, of which a few lines can stand for more than any memory holds (configs have inherit_from), and
-    without a key that is there twice, of which the last would count."""
+    """YAML without aliases, a few lines of which can expand beyond any memory, and without duplicate keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):

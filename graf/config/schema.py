@@ -19,12 +19,12 @@ PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and gene
 
 
 def _azimuth(degrees: float) -> str:
-    """What data.umin is, for somebody who has typed degrees."""
+    """The meaning of data.umin, for a user who typed degrees."""
     return f"azimuth / 360 degrees; {degrees:g} degrees are {degrees / 360:.4g}"
 
 
 def _polar(degrees: float) -> str:
-    """What data.v is, for somebody who has typed degrees: of the polar angle, or above the horizon."""
+    """The meaning of data.v, for a user who typed degrees of the polar angle or above the horizon."""
     polar_deg = {"from straight above": degrees, "above the horizon": 90 - degrees}
     v = {where: (1 - math.cos(math.radians(polar))) / 2 for where, polar in polar_deg.items() if 0 <= polar <= 180}
     return "(1 - cos polar) / 2" + "".join(f"; {degrees:g} degrees {where} are {value:.4g}" for where, value in v.items())
@@ -64,14 +64,14 @@ class DataConfig:
     orthographic: bool = key(False, "parallel rays over a square of side far - near")
     umin: float = key(
         0.0,
-        "azimuth / 360 degrees of drawn cameras, from; below 0 for a range across azimuth 0, as -0.1 to 0.1",
+        "azimuth / 360 degrees of sampled cameras, from; below 0 for a range across azimuth 0, as -0.1 to 0.1",
         -1,
         2,
         explained=_azimuth,
     )
     umax: float = key(1.0, "... to", -1, 2, explained=_azimuth)
     vmin: float = key(  # 54 degrees
-        0.21, "polar position of drawn cameras, (1 - cos polar) / 2, from", 0, 1, explained=_polar
+        0.21, "polar position of sampled cameras, (1 - cos polar) / 2, from", 0, 1, explained=_polar
     )
     vmax: float = key(0.47, "... to", 0, 1, explained=_polar)  # 87 degrees
     v: tuple[float, ...] = key(
@@ -93,8 +93,7 @@ class DataConfig:
     )
     cache_gb: float = key(
         1.0,
-        "GB of memory in which a training run keeps its photographs decoded, each of its processes its own; more are kept in a "
-        "file of the run's folder, and 0 keeps none",
+        "GB of RAM for decoded images, per process; a larger set is kept in a file of the run's folder, and 0 keeps none",
         0,
         1e6,
     )
@@ -102,14 +101,14 @@ class DataConfig:
 
     @property
     def channels(self) -> int:
-        """Of a photograph in training: three colours, and its opacity where that is judged; `auto` has to be decided before."""
+        """Channels of a real image in training: RGB or, with alpha: rgba, RGBA. `auto` has to be resolved before."""
         return 4 if self.alpha == "rgba" else 3
 
 
 @dataclass(frozen=True)
 class NerfConfig:
     conditioning: Literal["concat", "film", "triplane"] = key(
-        "film", "how latents enter: beside the points (GRAF), as scale and shift, or drawn into three planes (EG3D)"
+        "film", "how latents enter: beside the points (GRAF), as scale and shift, or as features in three planes (EG3D)"
     )
     netdepth: int = key(4, "layers of the radiance field; a triplane has two", 1, 64)
     netwidth: int = key(64, "channels of each layer", 2, 4096)
@@ -117,7 +116,7 @@ class NerfConfig:
     netwidth_fine: int = key(64, "channels of the fine network", 2, 4096)
     plane_size: int = key(32, "triplane: side of a plane, pixels: 4, 8, 16, ...", 4, 512)
     plane_channels: int = key(16, "triplane: channels of a plane", 1, 256)
-    synthesis_width: int = key(64, "triplane: channels of the network that draws the planes, a multiple of 8", 8, 1024)
+    synthesis_width: int = key(64, "triplane: channels of the network that makes the planes, a multiple of 8", 8, 1024)
     mapping_depth: int = key(3, "film, triplane: layers of the mapping network behind the latents", 1, 16)
     multires: int = key(6, "frequencies of the position encoding", 0, 20)
     multires_views: int = key(2, "frequencies of the view direction encoding", 0, 20)
@@ -139,7 +138,7 @@ class NerfConfig:
         "as many as fit into memory",
         0,
     )
-    chunk: int = key(16384, "most rays rendered at a time outside training; a core takes fewer, which stay in its cache", 1)
+    chunk: int = key(16384, "most rays rendered at a time outside training; a CPU core takes fewer, which stay in its cache", 1)
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class CcsrConfig:
     )
     learns_from: Literal["photographs", "discriminator"] = key(
         "photographs",
-        "refine: CCSR learns to restore photographs from their own downsampling, or from the discriminator, as the field does",
+        "refine: CCSR learns to restore real images from their own downsampling, or from the discriminator, as the field does",
     )
     num_views: int = key(16, "azimuth bins of the view codes", 1, 3600)
     elevation_bins: int = key(1, "elevation bins of the view codes, over vmin..vmax", 1, 360)
@@ -195,7 +194,7 @@ class CcsrConfig:
         0.0, "consistency: weight, within that loss, of the distance of EfficientNet-Lite0's features; 0 for pixels alone", 0
     )
     judge: Literal["rendered", "restored"] = key(
-        "rendered", "consistency: the discriminator sees renderings and photographs as they are, or both as CCSR restores them"
+        "rendered", "consistency: the discriminator sees renderings and real images as they are, or both as CCSR restores them"
     )
     detach: Literal["none", "nerf", "ccsr"] = key(
         "none", "consistency: what that loss passes no gradient to: the field, or CCSR"
@@ -217,8 +216,8 @@ class RaySamplerConfig:
     scale_anneal: float = key(
         0.0, "a: smallest patch max_scale * exp(-3 a floor(step / 1000)), not under min_scale; 0 for min_scale", 0
     )
-    random_scale: bool = key(False, "draw the patch's scale; off keeps max_scale")
-    random_shift: bool = key(False, "draw the patch's place; off keeps it centred")
+    random_scale: bool = key(False, "sample the patch's scale; off keeps max_scale")
+    random_shift: bool = key(False, "sample the patch's place; off keeps it centred")
 
 
 @dataclass(frozen=True)
@@ -280,7 +279,7 @@ class RunTrainingConfig:
     monitoring: Literal["tensorboard", "wandb", "none"] = key(
         "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
     )
-    print_every: int = key(10, "steps between lines in metrics.jsonl; 0 = off, as for all *_every keys", 0)
+    print_every: int = key(10, "steps between rows of metrics.jsonl; 0 = off, as for all *_every keys", 0)
     save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
@@ -303,22 +302,22 @@ class TrainingConfig(RunTrainingConfig):
     )
     gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
         "standard",
-        "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a photograph of its "
+        "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a real image of its "
         "class and camera (R3GAN)",
     )
     reg_type: Literal["r1", "r1_r2", "wgan_gp", "none"] = key(
         "r1",
-        "gradient penalty of the discriminator: r1 at photographs (projected: at their features), r1_r2 at photographs and "
+        "gradient penalty of the discriminator: r1 at real images (projected: at their features), r1_r2 at real images and "
         "fakes, wgan_gp between them",
     )
     reg_param: float = key(0.5, "its weight, per image", 0)
     reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)
-    model_average_beta: float = key(0.998, "decay of the generator's moving average, which samples and evaluation use", 0, 1)
+    model_average_beta: float = key(0.998, "decay of the generator's EMA, which samples and evaluation use", 0, 1)
     compile: bool = key(
         False,
         "compile the radiance field for training (torch.compile); needs a C++ compiler, and slows CPUs down",
     )
-    sample_every: int = key(500, "steps between sample sheets (four times as often in the first 500)", 0)
+    sample_every: int = key(500, "steps between image grids (four times as often in the first 500)", 0)
     fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
@@ -339,10 +338,8 @@ class PoseTrainingConfig(RunTrainingConfig):
     lr: float = key(0.001, "highest learning rate, of AdamW with betas (0.9, 0.99), from which it falls along a cosine to 0", 0)
     warm_up_steps: int = key(100, "first steps, over which the learning rate rises to lr", 0)
     weight_decay: float = key(0.05, "of AdamW", 0)
-    recolour: bool = key(True, "show photographs in other colours each time: the pose has to come from shapes")
-    mirror: bool = key(
-        False, "show them mirrored half of the time: for objects that are the same on both sides of the plane y = 0"
-    )
+    recolour: bool = key(True, "recolour real images at random each time: the pose has to come from shapes")
+    mirror: bool = key(False, "mirror them half of the time: for objects that are the same on both sides of the plane y = 0")
     validate_every: int = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
     validation_share: float = key(
         0.1, "share of the objects, or of the images of a single one, held out to validate on", 0.001, 0.9
@@ -396,10 +393,10 @@ class MemoryConfig:
     )
     interval_s: float = key(5.0, "seconds between rows of memory.jsonl; 0 for none", 0, 86400)
     max_validation_outputs: int = key(
-        512, "images held for a sample sheet or video while training; of train_pose.py, predictions of a validation", 4
+        512, "images held for an image grid or video while training; of train_pose.py, predictions of a validation", 4
     )
     max_test_outputs: int = key(
-        4096, "images held for a sheet or video in eval.py; of train_pose.py, predictions of the test", 4
+        4096, "images held for an image grid or video in eval.py; of train_pose.py, predictions of the test", 4
     )
 
 
@@ -409,7 +406,7 @@ class ReportingConfig:
 
 
 class RunConfig:
-    """What the configs of all kinds of runs have: the interface of whatever is not about their method."""
+    """The keys that every kind of training run has."""
 
     expname: str
     data: DataConfig
@@ -423,7 +420,7 @@ class RunConfig:
 
     @property
     def images_at_once(self) -> int:
-        """Images of a step whose graph is held at a time, where memory suffices for them."""
+        """Images per step whose graph is held at a time, if memory suffices."""
         training = self.training
         if training.micro_batch != "auto":
             return training.micro_batch
@@ -435,7 +432,7 @@ class Config(RunConfig):
     hints: ClassVar[Mapping[str, str]] = OTHER_SUITES | {"model": "a section of configs/pose.yaml, which is for train_pose.py"}
 
     expname: str = key("default", "name of the run's folder in training.outdir")
-    data: DataConfig = key(DataConfig(), "the photographs and their cameras")
+    data: DataConfig = key(DataConfig(), "the real images and their cameras")
     nerf: NerfConfig = key(NerfConfig(), "the radiance field")
     ccsr: CcsrConfig = key(CcsrConfig(), "super-resolution of the renderings")
     z_dist: LatentConfig = key(LatentConfig(), "the latents")
@@ -443,12 +440,12 @@ class Config(RunConfig):
     discriminator: DiscriminatorConfig = key(DiscriminatorConfig(), "the discriminator")
     training: TrainingConfig = key(TrainingConfig(), "the run")
     metrics: MetricsConfig = key(MetricsConfig(), "FID and KID")
-    memory: MemoryConfig = key(MemoryConfig(), "what the run may take, and how it is watched")
+    memory: MemoryConfig = key(MemoryConfig(), "how much memory the run may use, and how it is monitored")
     reporting: ReportingConfig = key(ReportingConfig(), "the report of a run")
 
     @property
     def metrics_in_training(self) -> MetricsConfig:
-        """How FID and KID are measured during training: as eval.py does, on at most training.fid_images of each kind."""
+        """The metrics of a measurement during training: eval.py's, on at most training.fid_images of each kind."""
         (n_real, n_fake), most = self.metrics.counts, self.training.fid_images
         if most == 0 or (0 < n_real <= most and n_fake <= most):
             return self.metrics
@@ -461,7 +458,7 @@ class Config(RunConfig):
 
     @property
     def restores_photographs(self) -> bool:
-        """Whether CCSR learns from photographs, not from the discriminator."""
+        """Whether CCSR learns from real images, not from the discriminator."""
         return self.ccsr.mode == "refine" and self.ccsr.learns_from == "photographs"
 
     @property
@@ -490,8 +487,8 @@ class PoseConfig(RunConfig):
     }
 
     expname: str = key("pose", "name of the run's folder in training.outdir")
-    data: DataConfig = key(DataConfig(), "the photographs and their cameras")
+    data: DataConfig = key(DataConfig(), "the real images and their cameras")
     model: PoseModelConfig = key(PoseModelConfig(), "the estimator")
     training: PoseTrainingConfig = key(PoseTrainingConfig(), "the run")
-    memory: MemoryConfig = key(MemoryConfig(), "what the run may take, and how it is watched")
+    memory: MemoryConfig = key(MemoryConfig(), "how much memory the run may use, and how it is monitored")
     reporting: ReportingConfig = key(ReportingConfig(), "the report of a run")

@@ -40,7 +40,7 @@ def key(
 
 
 class _Shown(reprlib.Repr):
-    """repr that stays short, whatever a file holds: nested a million deep, or a number of thousands of digits."""
+    """A repr that stays short for any content of a file: deeply nested, or a number of thousands of digits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class _Shown(reprlib.Repr):
 
 
 def shown(value: Any) -> str:
-    """A value out of a file, as a message has it: on one line and short."""
+    """A value from a file, on one line and short, for a message."""
     return _Shown().repr(value)
 
 
 def one_line(text: str) -> str:
-    """A name out of a file or of a file, as a message has it: without line breaks and control characters, and not too long."""
+    """A name, for a message: without line breaks and control characters, and not too long."""
     if len(text) > LONGEST_NAME:
         text = text[: LONGEST_NAME // 2] + "..." + text[-LONGEST_NAME // 2 :]
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -75,7 +75,7 @@ def build(cls: type, raw: Any, where: str) -> Any:
 
 
 def faults_as_error(where: str, faults: typing.Sequence[str]) -> ConfigError:
-    """One fault on one line behind `where`; of several, each on its own."""
+    """A ConfigError that lists the faults behind `where`."""
     if len(faults) == 1:
         return ConfigError(f"{where}: {faults[0]}")
     more = [f"... and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
@@ -83,14 +83,14 @@ def faults_as_error(where: str, faults: typing.Sequence[str]) -> ConfigError:
 
 
 class _Hints(typing.NamedTuple):
-    """For keys that are not known: full names by their last words, and what stands for those of other suites."""
+    """Hints for unknown keys: full names by their last words, and replacements for keys of other suites."""
 
     names: Mapping[str, list[str]]
     other_suites: Mapping[str, str]
 
 
 def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -> Any:
-    """The dataclass, or None where `faults` has grown; prefix: of the names of its keys, such as `training.`"""
+    """The dataclass, or None if faults were added; prefix: of its keys' names, such as `training.`"""
     section = prefix.rstrip(".")
     if not isinstance(raw, dict):
         faults.append(f"'{section}' is a section with keys of its own, found {shown(raw)}")
@@ -114,7 +114,7 @@ def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -
 
 
 def _unknown_keys(raw: dict, known: list[str], hints: _Hints) -> typing.Iterator[str]:
-    """What to say of each key that a section does not know."""
+    """A fault for each key that a section does not have."""
     for name in itertools.filterfalse(known.__contains__, raw):
         told = one_line(name) if isinstance(name, str) else shown(name)
         meant = hints.names.get(told) or difflib.get_close_matches(told, known, n=1)
@@ -144,7 +144,7 @@ def full_names(cls: type) -> dict[str, list[str]]:
 
 
 def _value(raw: Any, f: dataclasses.Field) -> Any:
-    """A key's value, as its field wants it. Raises ValueError with what is wrong."""
+    """A key's value in its field's type and range. Raises ValueError with what is wrong."""
     try:
         words = f.metadata["words"]
         value = _typed(words.get(raw, raw) if isinstance(raw, str) else raw, f.type)
@@ -157,12 +157,12 @@ def _value(raw: Any, f: dataclasses.Field) -> Any:
 
 
 def expanded(path: str) -> str:
-    """The path with ~ and variables such as $HOME filled in, which a shell leaves in --config=~/a.yaml, and YAML everywhere."""
+    """The path with ~ and variables such as $HOME filled in, which neither YAML nor a shell in --config=~/a.yaml does."""
     return os.path.expandvars(os.path.expanduser(path))
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """The value as the type that the dataclass declares; ValueError with what was expected where it is none."""
+    """The value in the type that the dataclass declares. Raises ValueError with what was expected."""
     origin = typing.get_origin(kind)
     if origin is typing.Union:  # a word or a number, or a word or several numbers
         words, numbers = typing.get_args(kind)

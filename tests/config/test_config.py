@@ -505,7 +505,7 @@ def test_ccsr_keys_that_do_not_fit(overrides, message):
             "architecture: projected takes standard or hinge, found wgan",
         ),
         ("training.gan_type=relativistic", "takes standard or hinge, found relativistic"),
-        ("training.reg_type=r1_r2", "takes r1, of photographs' features, or none, found r1_r2"),
+        ("training.reg_type=r1_r2", "takes r1, at real images' features, or none, found r1_r2"),
         ("training.reg_type=wgan_gp", "training.reg_type: discriminator.architecture: projected takes r1"),
         ("discriminator.dual=true", "judges three colours and opacity; set it to false"),
         ("discriminator.label_loss=MCE", "has no label heads; set it to none, or architecture to graf"),
