@@ -488,7 +488,7 @@ def test_refined_patches_are_scale_factor_times_their_rays():
             "339,738,624,000 numbers; at most 268,435,456",
         ),
         (["ccsr.rrdb.freeze=true"], "only the rrdb backbone can be frozen"),
-        (["ccsr.rrdb.freeze=true", "ccsr.backbone=rrdb"], "would freeze a network drawn at random"),
+        (["ccsr.rrdb.freeze=true", "ccsr.backbone=rrdb"], "would freeze a randomly initialised network"),
         (["discriminator.dual=true", "ccsr.mode=none"], "discriminator.dual: needs"),
     ],
 )
