@@ -1,3 +1,3 @@
-"""Saving, verified loading, the folder of a run, and exports; other people's files are in foreign/."""
+"""Saving, verified loading, the folder of a run, and exports; graf.foreign reads other people's files."""
 
 SUFFIX = ".safetensors"  # of an exported generator

@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, and read without executing anything in them, ours and those of other projects."""
+"""Checkpoints: written atomically, and read, ours and those of other projects, without executing anything in them."""
 
 import dataclasses
 import logging
@@ -12,7 +12,7 @@ from graf.checkpoints.export import broken, missing, read_export
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
-    is_not_the_files,
+    is_machine_fault,
     make_record,
     read_record,
     record_path,
@@ -32,11 +32,11 @@ log = logging.getLogger("graf")
 
 FORMAT = "graf_ccsr 1"
 POSE_FORMAT = "graf_ccsr pose 1"  # of train_pose.py
-NEWEST = "model.pt"  # of a run's folder
+NEWEST = "model.pt"  # in a run's folder
 BEST = "model_best.pt"  # by training.save_best
-NETWORKS = ("generator", "generator_ema", "discriminator")  # of a state
-ARCHIVE = b"PK\x03\x04"  # how zip files begin, which torch.save writes
-NUMPY_NUMBERS = [  # of the official GRAF's scores, as older and newer versions of NumPy name them
+NETWORKS = ("generator", "generator_ema", "discriminator")  # in a state
+ARCHIVE = b"PK\x03\x04"  # the first bytes of zip files, which torch.save writes
+NUMPY_NUMBERS = [  # scores in the official GRAF's checkpoints, under the names of older and newer versions of NumPy
     np._core.multiarray.scalar,
     (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
     np.dtype,
@@ -51,7 +51,7 @@ def backup_name(step: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of a run: the `state_dict()` of its state, its config, and the conditions that it was trained under."""
+    """A checkpoint of a run: the `state_dict()` of its state, its config, and the conditions that it is trained under."""
 
     config: RunConfig
     n_classes: int
@@ -78,10 +78,10 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, float] | None = None, after: str = "") -> None:
-    """Write a checkpoint atomically, and its record beside it, with `scalars` as the last ones.
+    """Write a checkpoint atomically, and its record with the latest `scalars` beside it.
 
     after: the time in the record of the newest earlier checkpoint; this one's time will be later, whatever the clock says.
-    Raises CheckpointWriteError where it cannot be written; an earlier file at the path is then untouched.
+    Raises CheckpointWriteError where it cannot be written; an earlier file at the path then stays intact.
     """
     content = checkpoint.content()
     try:
@@ -90,7 +90,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
             record = make_record(temporary, sha256, content, scalars or {}, after)
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
-        raise CheckpointWriteError(f"{path}: cannot be written ({error}); the checkpoint before it is as it was") from error
+        raise CheckpointWriteError(f"{path}: cannot be written ({error}); the previous checkpoint is intact") from error
     with not_worth_a_run("records of checkpoints"):
         write_record(path, record)
 
@@ -98,8 +98,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
 def read_checkpoint(path: Path | str) -> dict:
     """The content of a checkpoint file, on the CPU.
 
-    Raises CheckpointError for a file that is missing or not permitted, DamagedCheckpointError for one that is damaged or
-    unsafe: its bytes must match the record beside it, or without a record, its own checksums. Raises OSError, MemoryError and
+    Raises CheckpointError for a file that is missing or may not be read, DamagedCheckpointError for one that is damaged or
+    unsafe: its bytes must match the record beside it or, without a record, its own checksums. Raises OSError, MemoryError and
     the like where the disk or memory fails, which says nothing about the file.
     """
     path = Path(path)
@@ -118,20 +118,21 @@ def read_checkpoint(path: Path | str) -> dict:
     except PermissionError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     except pickle.UnpicklingError as error:
-        wanted = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
+        reason = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
         raise DamagedCheckpointError(
-            f"{path}: no checkpoint, a damaged one, or one that wants more than tensors and plain values ({wanted}); not loaded"
+            f"{path}: not a checkpoint, damaged, or refused because it contains pickled Python objects ({reason})"
         ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
-        if is_not_the_files(error):
+        if is_machine_fault(error):
             if isinstance(error, OSError):
                 error.filename = str(path)
                 raise
-            if has_right_checksums(path) if record is None else sha256 in (None, record.sha256):  # None: it had no memory
+            if has_right_checksums(path) if record is None else sha256 in (None, record.sha256):  # None: no memory to hash it
                 raise
-        if _begins_as_archive(path):
-            raise broken(path) from None
-        raise DamagedCheckpointError(f"{path}: no checkpoint, or a damaged one ({type(error).__name__}: {error})") from None
+        with open(path, "rb") as file:
+            if ARCHIVE.startswith(file.read(len(ARCHIVE))):  # or is empty, or cut off within these bytes
+                raise broken(path) from None
+        raise DamagedCheckpointError(f"{path}: not a checkpoint, or damaged ({type(error).__name__}: {error})") from None
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
     state = content.get("state")
@@ -142,19 +143,14 @@ def read_checkpoint(path: Path | str) -> dict:
     return content
 
 
-def _begins_as_archive(path: Path) -> bool:
-    """Whether the file, or as much as there is of it, begins as those that torch.save writes."""
-    with open(path, "rb") as file:
-        return ARCHIVE.startswith(file.read(len(ARCHIVE)))
-
-
 def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str | None) -> None:
+    """Raise DamagedCheckpointError unless the file matches its record, or without one of this step its own checksums."""
     if record is not None and record.sha256 == sha256:
         return
     if record is not None and record.step == checkpoint_step(content):
-        raise DamagedCheckpointError(f"{path}: damaged; its bytes are not those whose sha256 is in {record_path(path).name}")
+        raise DamagedCheckpointError(f"{path}: damaged; its sha256 is not the one in {record_path(path).name}")
     if not has_right_checksums(path):
-        raise DamagedCheckpointError(f"{path}: damaged; the check sums inside it are not those of its tensors")
+        raise DamagedCheckpointError(f"{path}: damaged; the checksums inside it are not those of its tensors")
     if content.get("format") in (FORMAT, POSE_FORMAT):
         missing = "no record beside it" if record is None else f"the record beside it is of step {record.step}, another file"
-        log.info("%s: %s; checked by the check sums inside it, which are right", path, missing)
+        log.info("%s: %s; verified by the checksums inside it", path, missing)

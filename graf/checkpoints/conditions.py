@@ -1,6 +1,6 @@
-"""Versions, number format, threads and instructions, on which a run's numbers depend bit for bit beside its config and data.
+"""Conditions on which a run's numbers depend bit for bit beside its config and data: versions, number format, threads, CPU.
 
-A checkpoint records the conditions that it was made under, so that a run that continues under others can warn.
+A checkpoint records its conditions, so that a run that continues under others can warn.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """The conditions of a run in this process; results of a card depend on neither threads nor the CPU's instructions."""
+    """The conditions of a run in this process; threads and CPU instructions are None on a GPU, where they do not matter."""
 
     torch: str  # its version
     source: str  # digest of graf/ and configs/
-    threads: int | None  # that share an operation on the CPU, and split its sums
-    cpu_capability: str | None  # the widest instructions that PyTorch uses, such as AVX512
+    threads: int | None  # of an operation on the CPU, which split its sums
+    cpu_capability: str | None  # the instructions that PyTorch uses, such as AVX512
     number_format: str  # of products under autocast, such as bfloat16
 
     @classmethod
@@ -74,7 +74,7 @@ def report_config_changes(saved: dict, config: Config) -> None:
 
 
 def report_changed_conditions(path: Path, saved: Mapping[str, object], now: Conditions, step: int) -> None:
-    """Warn of what differs from the conditions that a checkpoint of this step was saved under."""
+    """Warn of differences from the conditions that a checkpoint of this step was saved under."""
     changes = now.changes_since(saved)
     if changes:
         log.warning(

@@ -1,4 +1,4 @@
-"""Exported generators: the moving average's weights and the config in one safetensors file, and nothing else."""
+"""Exported generators: the EMA weights and the config in one safetensors file, and nothing else."""
 
 import difflib
 import json
@@ -21,12 +21,11 @@ FORMAT = "graf_ccsr generator 1"
 
 
 def write_export(path: Path | str, generator: Generator, step: int, fingerprint: str = "") -> Path:
-    """Write a generator's weights, and as metadata its config, step, number of classes and, where it is known, the fingerprint
-    of the data that it was trained on. Returns the path. A file that holds the same already is left as it is; another export
-    is replaced, which the log tells.
+    """Write a generator's weights, and as metadata its config, step, number of classes and, if known, the fingerprint of the
+    data that it was trained on. Returns the path.
 
-    Raises CheckpointError as `require_replaceable` does, and CheckpointWriteError where the file cannot be written; what the
-    path held before is then as it was.
+    A file with the same content is left as it is; another export is replaced, and logged. Raises CheckpointError as
+    `require_replaceable` does, and CheckpointWriteError where the file cannot be written; an earlier file then stays intact.
     """
     require_replaceable(path)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
@@ -39,7 +38,7 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
     }
     if fingerprint:
         metadata["data_fingerprint"] = fingerprint
-    if _holds(path, weights, metadata):
+    if _has_content(path, weights, metadata):
         return Path(path)
     if Path(path).exists():
         log.info("%s: replaces an export of other weights or settings, of step %s", path, _metadata(path).get("step"))
@@ -53,38 +52,38 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
 
 
 def require_replaceable(path: Path | str) -> None:
-    """Raises CheckpointError where something is at the path that no export wrote."""
+    """Raises CheckpointError where the path exists and is not an export."""
     if Path(path).exists() and _metadata(path).get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: the generator would be written here, but this is no whole file of an earlier export; move it away, or "
+            f"{path}: the generator would be written here, but this is not a complete earlier export; move it away, or "
             "export under another name"
         )
 
 
 def missing(path: Path) -> CheckpointError:
-    """That there is no such checkpoint, and what in its folder has nearly its name."""
-    names = [file.name for file in path.parent.glob("*")]  # none where there is no folder, or none that may be read
+    """The error for a missing checkpoint, which names a file of nearly its name."""
+    names = [file.name for file in path.parent.glob("*")]  # empty for a folder that is missing or may not be read
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.9)
     return CheckpointError(f"{path}: no such checkpoint" + "".join(f"; did you mean {path.parent / name}?" for name in near))
 
 
 def broken(path: Path) -> DamagedCheckpointError:
-    """That the content of a checkpoint's file is not all there, or not what was written."""
+    """The error for a checkpoint that is empty, cut off or damaged."""
     size = path.stat().st_size
-    what = f"is cut off or damaged ({size:,} bytes)" if size else "is empty"
-    return DamagedCheckpointError(f"{path}: {what}; another copy of it is needed")
+    problem = f"is cut off or damaged ({size:,} bytes)" if size else "is empty"
+    return DamagedCheckpointError(f"{path}: {problem}; another copy of it is needed")
 
 
 def read_export(path: Path | str) -> dict:
-    """The content of an exported file, as of a checkpoint: format, config, n_classes, step, data_fingerprint,
-    generator_ema; on the CPU.
+    """The content of an exported file, on the CPU, in a checkpoint's form: format, config, n_classes, step, data_fingerprint,
+    generator_ema.
 
-    Raises CheckpointError for what is missing or no generator of ours, DamagedCheckpointError for what is damaged.
+    Raises CheckpointError for a file that is missing or not an export, DamagedCheckpointError for one that is damaged.
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dictionary
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
     except FileNotFoundError:
         raise missing(Path(path)) from None
     except (OSError, SafetensorError, ValueError, KeyError) as error:
@@ -93,7 +92,7 @@ def read_export(path: Path | str) -> dict:
         raise DamagedCheckpointError(f"{path}: not a safetensors file that can be read ({error})") from None
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: no generator that eval.py --export wrote; its format is {metadata.get('format')!r}, not {FORMAT!r}"
+            f"{path}: not a generator written by eval.py --export; its format is {metadata.get('format')!r}, not {FORMAT!r}"
         )
     try:
         config = json.loads(metadata["config"])
@@ -107,14 +106,14 @@ def read_export(path: Path | str) -> dict:
 
 
 def data_fingerprint(content: dict) -> str:
-    """Of the data that a checkpoint's content, ours or other people's, was trained on; empty where it does not say."""
+    """The fingerprint of the data that a checkpoint was trained on, ours or other people's; empty where it is not known."""
     state = content.get("state")
     found = (state if isinstance(state, dict) else content).get("data_fingerprint")
     return found if isinstance(found, str) else ""
 
 
 def _metadata(path: Path | str) -> dict[str, str]:
-    """Of a safetensors file; {} for any other file."""
+    """A safetensors file's metadata; {} for any other file."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return file.metadata() or {}
@@ -122,8 +121,8 @@ def _metadata(path: Path | str) -> dict[str, str]:
         return {}
 
 
-def _holds(path: Path | str, weights: dict[str, Tensor], metadata: dict[str, str]) -> bool:
-    """Whether the file is an export of just these: another one of the same would have other bytes, as their order varies."""
+def _has_content(path: Path | str, weights: dict[str, Tensor], metadata: dict[str, str]) -> bool:
+    """Whether the file is an export of exactly these; the order of tensors varies, so its bytes cannot be compared."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             same = file.metadata() == metadata and set(file.keys()) == weights.keys()

@@ -53,7 +53,7 @@ def generator_from_content(
     found.report_left_out(path)
     generator, weights = Generator(config, found.n_classes), found.part("generator_ema", path)
     if partial:
-        load_partially(generator, weights, path).tell(f"{path}: generator")
+        load_partially(generator, weights, path).log(f"{path}: generator")
     else:
         require_fit({"generator_ema": generator}, found.parts, config, path)
         generator.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""Loading weights into networks: strictly, with a table of what differs, or partially, with a report of what is left out."""
+"""Loading weights into networks: strictly, with a table of differences, or partially, with a report of what is left out."""
 
 import logging
 from collections import defaultdict
@@ -14,15 +14,15 @@ from torch import nn
 
 log = logging.getLogger("graf")
 
-ROWS = 12  # of a table of differences
-ENOUGH = 0.5  # of a network's parameters, to start from
+ROWS = 12  # of a table of differences, at most
+ENOUGH = 0.5  # fraction of a network's parameters
 
 Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class PartialReport:
-    """Which tensors of a file and of a network were loaded or left, by name; share: of the network's parameters loaded."""
+    """Names of tensors in a file and a network, by what became of them; share: the fraction of parameters loaded."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
@@ -31,11 +31,11 @@ class PartialReport:
     share: float
 
     def lines(self) -> list[str]:
-        """One line for each kind of leftover, by module: how many tensors, and the first few names."""
+        """One line per kind of leftover: the number of tensors by module, and the first few names."""
         kinds = {"missing": self.missing, "unexpected": self.unexpected, "reshaped": self.reshaped}
         return [f"{kind}: {_by_module(names)}" for kind, names in kinds.items() if names]
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         """Log the report; `what` names the network."""
         log.info("%s: %d tensors loaded, %.1f%% of the parameters", what, len(self.loaded), 100 * self.share)
         for line in self.lines():
@@ -43,11 +43,11 @@ class PartialReport:
 
 
 def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], config: Config, path: Path | str) -> None:
-    """Raises CheckpointError, with a table of what differs, where a part is not exactly its network's weights."""
+    """Raises CheckpointError, with a table of differences, where a part does not match its network's names and shapes."""
     rows: list[Row] = []
     for name, network in networks.items():
         if name not in parts:
-            raise CheckpointError(f"{path}: holds no {name}, only {', '.join(parts)}; --partial starts from what there is")
+            raise CheckpointError(f"{path}: holds no {name}, only {', '.join(parts)}; use --partial to start from these")
         rows += [row for row in _tensor_rows(network, parts[name]) if row not in rows]
     if not rows:
         return
@@ -59,7 +59,7 @@ def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], confi
 
 
 def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> PartialReport:
-    """Load the weights whose name and shape match the network's. The report names the others.
+    """Load the weights whose names and shapes match the network's; the report names the others.
 
     Raises CheckpointError where they are less than half of the network's parameters; the network is then unchanged.
     """
@@ -77,7 +77,7 @@ def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> Pa
     if report.share < ENOUGH:
         raise CheckpointError(
             f"{path}: only {report.share:.0%} of the {kind}'s parameters would load, less than half; "
-            "name a config nearer to the file's\n  " + "\n  ".join(report.lines())
+            "use a config closer to the file's\n  " + "\n  ".join(report.lines())
         )
     network.load_state_dict(fitting, strict=False)
     return report
@@ -99,7 +99,7 @@ def _source(name: str, parts: dict[str, Weights]) -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    """The first rows in columns, and how many more there are."""
+    """The first rows in columns, and the number of further ones."""
     shown = [("", "in the config", "in the file", "seen by" if rows[0][3] else ""), *rows[:ROWS]]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]

@@ -1,7 +1,7 @@
-"""A JSON file beside each checkpoint with its SHA-256, step, time and versions, by which damage is found.
+"""A JSON file beside each checkpoint with its SHA-256, step, time and versions, to detect damage.
 
-It is removed before its checkpoint is replaced and written afterwards: whenever a run is killed, the record is of the file
-beside it or missing. A file without a record is checked by the checksums inside it.
+It is removed before its checkpoint is replaced and written afterwards: whenever a run is killed, the record either belongs to
+the file beside it or is missing. A file without a record is checked by the checksums inside it.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """saved: time in ISO 8601, UTC, later than those before it even if the clock was set back; metrics: the best measurement,
-    the lowest losses so far, and the last scalars."""
+    """saved: time in ISO 8601, UTC, later than in earlier records even if the clock was set back; metrics: the best
+    measurement, the lowest losses so far, and the latest scalars."""
 
     sha256: str
     size: int  # bytes
@@ -47,7 +47,7 @@ def make_record(file: Path, sha256: str, content: dict, scalars: Mapping[str, fl
         sha256=sha256,
         size=file.stat().st_size,
         step=state["step"],
-        saved=max(iso_utc(time.time()), _next(after)),
+        saved=max(iso_utc(time.time()), _just_after(after)),
         metrics={"best": state["best"], "lowest_losses": state["lowest_losses"], "scalars": finite},
         config_sha256=hashlib.sha256(settings.encode()).hexdigest(),
         versions=content["versions"],
@@ -64,8 +64,8 @@ def iso_utc(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
 
 
-def _next(time_utc: str) -> str:
-    """The time a microsecond later; empty for what is no time."""
+def _just_after(time_utc: str) -> str:
+    """The time a microsecond later; empty for text that is not a time."""
     try:
         return iso_utc(datetime.datetime.fromisoformat(time_utc).timestamp() + 1e-6)
     except (ValueError, OverflowError, OSError):
@@ -82,7 +82,7 @@ def write_record(checkpoint: Path, record: Record) -> None:
 
 
 def read_record(checkpoint: Path) -> Record | None:
-    """The record beside a checkpoint, None where there is none that can be read."""
+    """The record beside a checkpoint; None where it is missing or cannot be read."""
     try:
         record = Record(**json.loads(record_path(checkpoint).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -91,9 +91,9 @@ def read_record(checkpoint: Path) -> Record | None:
 
 
 def save_verified(content: dict, file: Path) -> str:
-    """torch.save, flushed to the disk and read back. Returns the sha256.
+    """torch.save, flush to the disk, read back and compare. Returns the sha256.
 
-    Raises OSError where the disk does not take it, or gives back other bytes than it was given.
+    Raises OSError where the disk fails, or returns other bytes than were written.
     """
     with open(file, "wb") as stream:
         hashing = _HashingFile(stream)
@@ -110,30 +110,28 @@ def save_verified(content: dict, file: Path) -> str:
 
 
 def has_right_checksums(file: Path) -> bool:
-    """Whether every part of a checkpoint is as torch.save wrote it, which torch.load does not check.
-
-    True for files without checksums, which torch wrote until 2020.
-    """
+    """Whether every part of a checkpoint has its checksum, which torch.load does not verify; True for the files without
+    checksums that torch wrote until 2020."""
     try:
         if not zipfile.is_zipfile(file):
             return True
         with zipfile.ZipFile(file) as archive:
             return archive.testzip() is None
-    except Exception as error:  # a damaged one can make zipfile raise nearly anything
-        if is_not_the_files(error):
+    except Exception as error:  # a damaged file can make zipfile raise nearly anything
+        if is_machine_fault(error):
             raise
         return False
 
 
-def is_not_the_files(error: Exception) -> bool:
+def is_machine_fault(error: Exception) -> bool:
     """Whether reading failed because of memory or the disk, rather than because of the file's content."""
     if isinstance(error, OSError):
-        return error.errno not in (None, errno.EINVAL)  # as of an offset that a damaged file names
+        return error.errno not in (None, errno.EINVAL)  # EINVAL: a damaged file names a bad offset
     return is_out_of_memory(error)
 
 
 class _HashingFile:
-    """A file for torch.save that computes the sha256 of everything written to it."""
+    """A file for torch.save that hashes everything written to it."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream

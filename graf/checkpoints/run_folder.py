@@ -1,7 +1,7 @@
-"""The checkpoints in a run's folder: the newest, the earlier ones that are kept, and the one to continue from.
+"""The checkpoints in a run's folder: the newest, earlier ones that are kept, and the one to continue from.
 
-model.pt is the newest at all times; checkpoints/model_<step>.pt are those before it, training.keep_checkpoints in all. Those
-in backups/ and model_best.pt are kept for good.
+model.pt is always the newest; checkpoints/model_<step>.pt are the ones before it, training.keep_checkpoints in all. backups/
+and model_best.pt are never removed.
 """
 
 import itertools
@@ -38,13 +38,13 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
     try:
         _remove_surplus(newest.parent, checkpoint.config.training.keep_checkpoints)
     except OSError as error:
-        log.warning("older checkpoints cannot be removed (%s); they stay", error)
+        log.warning("older checkpoints cannot be removed (%s)", error)
 
 
 def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Write a checkpoint into the run's folder, with training.save_retries retries after 1, 2, 4, ... seconds.
 
-    Raises CheckpointWriteError, which names what went wrong and which checkpoint is left; at once where memory ran out.
+    Raises CheckpointWriteError, which names the cause and the checkpoint that is left; without retries where memory ran out.
     """
     run_dir, retries = checkpoint.config.run_dir, checkpoint.config.training.save_retries
     remove_run_leftovers(run_dir)
@@ -56,11 +56,11 @@ def save(path: Path, checkpoint: Checkpoint, scalars: Scalars = None, sleep: Cal
             return
         except (OSError, CheckpointWriteError) as error:
             if is_out_of_memory(error):
-                raise  # there is nothing to wait for: the caller makes room
+                raise  # waiting does not help; the caller frees memory
             reason = error.__cause__ or error
         if attempt > retries:
             raise CheckpointWriteError(
-                f"{path}: step {checkpoint.step} cannot be written ({reason}; tried {attempt} times); {_what_there_is(run_dir)}"
+                f"{path}: step {checkpoint.step} cannot be written ({reason}; tried {attempt} times); {_what_is_left(run_dir)}"
             ) from None
         wait_s = min(2.0 ** (attempt - 1), LONGEST_WAIT_S)
         log.warning("%s: cannot be written (%s); trying again in %g s (%d of %d)", path, reason, wait_s, attempt, retries)
@@ -76,7 +76,7 @@ def run_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def lost_checkpoints(run_dir: Path) -> list[str]:
-    """Names in a run's folder of damaged checkpoints that were set aside, and of records whose checkpoint is gone."""
+    """Names of damaged checkpoints that were set aside in a run's folder, and of records whose checkpoint is gone."""
     names = [path.relative_to(run_dir) for folder in ("", *FOLDERS) for path in (run_dir / folder).glob("model*.damaged")]
     records = [path for folder in ("", *FOLDERS) for path in (run_dir / folder).glob("model*.pt.json")]
     names += [path.relative_to(run_dir) for path in records if not path.with_suffix("").exists()]
@@ -84,10 +84,10 @@ def lost_checkpoints(run_dir: Path) -> list[str]:
 
 
 def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
-    """The newest complete checkpoint of a run, None where the run has none at all. Those passed over are logged.
+    """The newest undamaged checkpoint of a run, None where the run has none at all. Damaged ones are logged.
 
-    set_aside: rename damaged ones to *.damaged, so that they are not overwritten. Raises CheckpointError where there are
-    checkpoints but all are damaged: they are not renamed then, or the next start would take the folder for a new run's.
+    set_aside: rename damaged ones to *.damaged, so that they are not overwritten. Raises CheckpointError where all are damaged;
+    they are not renamed then, or the next start would take the folder for a new run's.
     """
     damaged: list[tuple[Path, DamagedCheckpointError]] = []
     for path in run_checkpoints(run_dir):
@@ -110,7 +110,7 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
 
 
 def run_of(checkpoint: Path, config: Config) -> Path:
-    """The checkpoint's run, relative where its path is; for a checkpoint from elsewhere, a folder of its own among the runs."""
+    """The folder of a checkpoint's run, relative where its path is; for a file outside a run, a new folder among the runs."""
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name in FOLDERS else folder
     if (run_dir / "metrics.jsonl").exists() or ((run_dir / "config.yaml").exists() and (run_dir / NEWEST).exists()):
@@ -119,7 +119,7 @@ def run_of(checkpoint: Path, config: Config) -> Path:
 
 
 def _keep_previous(newest: Path) -> None:
-    """Keep model.pt as checkpoints/model_<step>.pt: as a hard link, or a copy where the disk has no links."""
+    """Keep model.pt as checkpoints/model_<step>.pt: a hard link, or a copy where the disk has no links."""
     if not newest.exists():
         return
     record = read_record(newest)
@@ -150,9 +150,9 @@ def _remove_surplus(run_dir: Path, keep: int) -> None:
 
 
 def remove_run_leftovers(run_dir: Path) -> None:
-    """Remove files that a killed run left half written, which may be what fills a full disk."""
+    """Remove files that a killed run left half written, which may fill the disk."""
     for folder in (run_dir, *(run_dir / name for name in FOLDERS)):
-        remove_leftovers(folder, own=(".model*.pt", ".model*.json", ".config*.yaml"))  # the lock's holder writes these
+        remove_leftovers(folder, own=(".model*.pt", ".model*.json", ".config*.yaml"))  # written by the lock's holder only
 
 
 def _remove(checkpoint: Path) -> None:
@@ -171,15 +171,15 @@ def _set_aside(checkpoint: Path) -> Path:
 
 
 def _saved(checkpoint: Path) -> str:
-    """Time of writing: from the record, which survives copying the folder, else from the file; "" where that is gone."""
+    """Time of writing: from the record, which survives copying the folder, else from the file; "" where both are gone."""
     record = read_record(checkpoint)
     try:
         return iso_utc(checkpoint.stat().st_mtime) if record is None else record.saved
-    except FileNotFoundError:  # a run that goes on has taken it away meanwhile
+    except FileNotFoundError:  # a running training has removed it meanwhile
         return ""
 
 
-def _what_there_is(run_dir: Path) -> str:
+def _what_is_left(run_dir: Path) -> str:
     try:
         path = newest_checkpoint(run_dir)
     except (CheckpointError, OSError) as error:

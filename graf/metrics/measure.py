@@ -14,7 +14,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal
 
-from graf.checkpoints.record import is_not_the_files
+from graf.checkpoints.record import is_machine_fault
 from graf.config import MetricsConfig
 from graf.config.digest import rendering_sha256
 from graf.data import Views
@@ -286,7 +286,7 @@ def remove_damaged(cache_dir: Path, cache_name: str) -> None:
             with torch.serialization.safe_globals(NUMPY_ARRAYS):
                 torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file can make torch.load raise nearly anything
-            if is_not_the_files(error):
+            if is_machine_fault(error):
                 raise
             log.warning("%s: damaged (%s); removed, to be computed again from the photographs", file, first_line(error))
             file.unlink()

@@ -342,7 +342,7 @@ def start_from(path: Path, state: TrainState) -> None:
     reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
     for name, report in reports.items():
         if name != "generator_ema" or report != reports["generator"]:
-            report.tell(f"{path}: {name}")
+            report.log(f"{path}: {name}")
     for name in NETWORKS:
         if name not in reports:
             log.warning("%s: holds no %s, which starts from random weights", path, name)

@@ -111,7 +111,7 @@ def test_a_file_that_no_export_wrote_is_never_replaced(smoke, tmp_path, format):
     if format:
         save_file({"a": torch.ones(2)}, path, {"format": format})
     before = path.read_bytes()
-    with pytest.raises(CheckpointError, match="old.safetensors: .* no whole file of an earlier export; move it away"):
+    with pytest.raises(CheckpointError, match="old.safetensors: .* not a complete earlier export; move it away"):
         write_export(path, Generator(smoke()), step=1)
     assert path.read_bytes() == before
 
@@ -170,7 +170,7 @@ def test_a_folder_of_that_name_is_refused(tmp_path):
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
 def test_other_peoples_tensors_are_refused(tmp_path, metadata):
     save_file({"a": torch.ones(2)}, tmp_path / "x.safetensors", metadata)
-    assert "no generator that eval.py --export wrote" in refusal(tmp_path / "x.safetensors")
+    assert "not a generator written by eval.py --export" in refusal(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize(
