@@ -147,7 +147,7 @@ def speed_config(args: argparse.Namespace, *settings: str, default: Path | None 
 
 
 def speed_rows(args: argparse.Namespace) -> list[dict]:
-    """Of a config there is no plain step: that knows GRAF's network alone."""
+    """Rows of training speed; a config has no plain step, which knows GRAF's network alone."""
     names = [name for name in SPEED if name != "plain"] if args.config else list(SPEED)
     rows = in_turns(names, args.rounds)
     speed_verdicts(rows)

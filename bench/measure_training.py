@@ -132,7 +132,7 @@ def write_table(jobs: Sequence[tuple[str, list[str]]], table: Table, file: Path 
 
 
 def timed_jobs(variants: Iterable[str], minutes: list[float]) -> list[tuple[str, list[str]]]:
-    """Of each variant, one that measures at minute 0, if that is wanted, and one at the others."""
+    """Jobs of each variant: one that measures at minute 0, if that is wanted, and one at the others."""
     goals = [some for some in ([m for m in minutes if m <= 0], [m for m in minutes if m > 0]) if some]
     return [(variant, ["--minutes", *map(str, some)]) for variant in variants for some in goals]
 

@@ -99,7 +99,7 @@ def measure_memory(variant: str, rays: int, n_steps: int, device: torch.device) 
 
 
 def count_memory(variant: str, rays: int) -> dict:
-    """As measure_memory, of tensors' shapes alone: peak bytes without the allocator's share, and no seconds."""
+    """The row of measure_memory from tensors' shapes alone: peak bytes without the allocator's share, and no seconds."""
     peak = counted_peak(network(rays, VARIANTS[variant]), plain=variant == "plain")
     return described(variant, rays, torch.device("cpu")) | {"seconds_per_step": None, "peak_bytes": peak}
 

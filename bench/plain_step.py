@@ -39,13 +39,13 @@ class PlainGenerator(nn.Module):
     def forward(
         self, latents: Tensor, labels: Labels, grid: Tensor, noise: RayNoise | None = None, rays_at_once: int = 0
     ) -> Rendering:
-        """As Generator.forward; all rays are held, whatever rays_at_once is."""
+        """Generator.forward written plainly; all rays are held, whatever rays_at_once is."""
         config = self.learned.config
         return self._render_grid(latents, labels, grid, config.data.imsize, config.nerf.samples_per_ray, noise or RayNoise())
 
     @torch.inference_mode()
     def render(self, latents: Tensor, pose_c2w: Tensor, resolution: int) -> Rendering:
-        """As Generator.render, of the first class, with all rays at once."""
+        """Generator.render written plainly, for the first class, with all rays at once."""
         learned, nerf = self.learned, self.learned.config.nerf
         latents, pose_c2w = (x.to(learned.background.device) for x in (latents, pose_c2w))
         labels = Labels.of_poses(pose_c2w)
@@ -89,7 +89,7 @@ class PlainGenerator(nn.Module):
 
 
 def plain_concat(field: ConcatField, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-    """As ConcatField.forward, with view directions."""
+    """ConcatField.forward written plainly, with view directions."""
     b, r, s, _ = points.shape
     shape, appearance = latents[:, None, None].expand(b, r, s, -1).tensor_split([field.shape_width], dim=-1)
     directions = plain_encoding(view_directions, field.config.multires_views)[:, :, None].expand(b, r, s, -1)
@@ -107,7 +107,7 @@ def plain_concat(field: ConcatField, points: Tensor, view_directions: Tensor, la
 
 
 def plain_film(field: FilmField, points: Tensor, view_directions: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-    """As FilmField.forward."""
+    """FilmField.forward written plainly."""
     b, r, s, _ = points.shape
     of_layers, of_colour = field.styles(latents)
     h = plain_encoding(points, field.config.multires).flatten(1, 2)  # (B, R S, C)
@@ -124,6 +124,6 @@ def plain_film(field: FilmField, points: Tensor, view_directions: Tensor, latent
 
 
 def plain_encoding(x: Tensor, n_frequencies: int) -> Tensor:
-    """As graf.models.radiance_field.positional_encoding."""
+    """positional_encoding of graf.models.radiance_field written plainly."""
     waves = [wave(2.0**k * x) for k in range(n_frequencies) for wave in (torch.sin, torch.cos)]
     return torch.cat([x, *waves], dim=-1)

@@ -47,7 +47,7 @@ def what_runs() -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """As many processes as this one has cores (of a container, of taskset), at most 8 as each takes a gigabyte."""
+    """One process per core available (in a container, under taskset), at most 8, as each takes a gigabyte."""
     return min(available_cores(), 8)
 
 

@@ -87,7 +87,7 @@ def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
 
 
 def test_the_tests_begin_with_what_they_run_on():
-    """As make starts them, though none is run here."""
+    """make starts them so, though none is run here."""
     recipe = re.search(r"^test:.*\n\t\S+python (-m pytest .*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     command = [sys.executable, *recipe[1].split(), "--collect-only", "tests/test_rotations.py"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

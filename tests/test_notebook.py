@@ -65,7 +65,7 @@ def test_without_the_project_and_without_its_address_it_says_what_to_fill_in(mon
 
 
 def test_without_the_project_it_is_cloned_once_and_its_requirements_are_installed(tmp_path, monkeypatch):
-    """As on Colab."""
+    """Colab starts so."""
     called: list[list[str]] = []
 
     def run(command: list[str], check: bool) -> None:

@@ -101,7 +101,7 @@ def test_links_lead_to_files_and_headings(page):
 
 @pytest.mark.parametrize("page", [README, CHINESE], ids=["README.md", "README.zh-TW.md"])
 def test_its_python_saves_a_png(page, tmp_path, monkeypatch):
-    """With the shipped weights in place of a run's."""
+    """The shipped weights stand in for a run's."""
     code = "    import graf" + page.partition("\n    import graf")[2].partition("\n\n`load_generator`")[0]
     code = textwrap.dedent(code).replace("results/default/model.pt", str(ROOT / "weights" / "toy_cars.safetensors"))
     monkeypatch.chdir(tmp_path)

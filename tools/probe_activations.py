@@ -53,7 +53,7 @@ class ClassTarget:
 
 
 class AzimuthTarget:
-    """Where a sample's camera stands, as (cos, sin); the score is the mean angular error in degrees."""
+    """The azimuth of a sample's camera, as (cos, sin); the score is the mean angular error in degrees."""
 
     score = "mean_angular_error_deg"
     width = 2

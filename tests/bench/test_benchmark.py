@@ -43,7 +43,7 @@ def test_the_plain_step_renders_the_same_pictures_with_the_same_gradients(concat
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_what_tensors_hold_is_what_the_layers_need():
-    """Of a sample the plain step keeps the inputs, eight layers, the joined skip, the colour layer's input and output; the
+    """Per sample the plain step keeps the inputs, eight layers, the joined skip, the colour layer's input and output; the
     package's the point, seven layers and what composites it, and a piece of the rays' gradients."""
     inputs, views, n_samples = 63 + 128, 27 + 128, 2 * 1024 * 64
     plain = 4 * n_samples * (inputs + 8 * 256 + (inputs + 256) + (256 + views) + 128)
@@ -231,7 +231,7 @@ def test_a_step_by_part_is_of_the_row_it_names_and_compared_with_the_rates(monke
 
 
 def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
-    """Of fakes without gradient, of the field's fakes, whose gradient passes through it, and of photographs, which teach it."""
+    """Fakes without gradient, the field's fakes, whose gradient passes through it, and real images, which teach it."""
     state = TrainState(refine("ccsr.learns_from=photographs"), torch.device("cpu"))
     calls = speed_rows.calls_of_a_step(state)["CCSR"]
     learning = [any(p.requires_grad for p in call.args[0].parameters()) for call in calls]
@@ -391,7 +391,7 @@ def test_the_share_of_waiting_is_the_median_of_turns(monkeypatch):
 
 
 def test_waiting_that_is_uneven_counts_whole(monkeypatch, tmp_path):
-    """Of four steps of one second one waits for three: three of seven seconds, where the median waits for nothing."""
+    """One of four steps of one second waits for three: three of seven seconds; the median waits for nothing."""
     now, waits = [0.0], iter([0.0] * loader_rows.WARM_UP_STEPS + [0.0, 0.0, 3.0, 0.0])
 
     class Batches:

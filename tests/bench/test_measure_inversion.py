@@ -45,7 +45,7 @@ def test_the_measure_passes_at_its_bars_and_not_below():
 
 
 def test_a_measured_row_is_of_the_car_that_was_found(smoke, monkeypatch):
-    """With a generator that draws nothing, whatever is found is an empty picture: every number is known beforehand."""
+    """A generator that renders nothing finds an empty picture whatever happens, so every number is known beforehand."""
     generator = Generator(smoke(), 1)
     generator.field.forward = lambda points, directions, latents: (
         torch.full(points.shape[:3], -50.0),

@@ -213,7 +213,7 @@ def test_damaged_images_are_put_back_and_must_be_named(run, monkeypatch, said, s
 
 
 class Data(list):
-    """As many images as it has items, of a fingerprint."""
+    """A data set of n items with a fingerprint."""
 
     def __init__(self, n, fingerprint):
         super().__init__(range(n))

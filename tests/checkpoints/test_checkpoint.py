@@ -287,7 +287,7 @@ def test_one_wrong_bit_is_damage_with_a_record_and_without(smoke, tmp_path, reco
 
 
 def test_a_wrong_bit_in_the_table_of_contents_is_no_traceback(smoke, tmp_path):
-    """Of zipfile's, which has errors of many kinds for it."""
+    """zipfile raises errors of many kinds for it."""
     path = tmp_path / NEWEST
     save_checkpoint(path, new_state(smoke()).checkpoint())
     record_path(path).unlink()

@@ -97,7 +97,7 @@ def test_backups_and_the_best_are_kept_for_good(state, run_dir):
 
 
 def test_after_going_back_in_steps_the_last_saved_are_the_newest(state, run_dir):
-    """As --resume backups/model_00000002.pt does: the steps beyond it are another future's."""
+    """--resume backups/model_00000002.pt does so: the steps beyond it belong to another run."""
     save_steps(state, 8, 9, 3, 4)
     assert [step_of(path) for path in run_checkpoints(run_dir)] == [4, 3, 9]
 

@@ -68,7 +68,7 @@ def test_every_layout_gives_the_same_network(layout, tmp_path, caplog):
 
 
 def test_names_of_published_files():
-    """As in ESRGAN's own script that turns the old names into the new: these tests' renaming must be the world's."""
+    """The names that ESRGAN's own conversion script gives: the renaming of these tests must match it."""
     old, new = old_architecture(network(0).state_dict()), new_architecture(network(0).state_dict())
     assert old.keys().isdisjoint(new) and len(old) == len(new) == 72
     assert {"model.0.weight", "model.1.sub.1.RDB3.conv5.0.bias", "model.1.sub.2.weight", "model.10.bias"} < old.keys()

@@ -133,7 +133,7 @@ def test_a_row_that_a_crash_cut_short_does_not_keep_a_run_from_beginning_again(n
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_run_from_a_checkpoint_of_elsewhere_keeps_what_is_in_its_folder(new_run, tmp_path, inside):
-    """Where the checkpoint was put into the folder, its rows are the run's own."""
+    """A checkpoint put into the folder makes its rows the run's own."""
     state = TrainState(new_run, torch.device("cpu"))
     state.step, rows = 500, rows_to(3)
     (new_run.run_dir / "metrics.jsonl").write_text(rows)

@@ -199,7 +199,7 @@ ccsr:
 
 
 def test_a_config_of_the_older_graf_ccsr_loads_as_it_was_published(tmp_path, caplog):
-    """With its commas, which YAML takes into the values, its name for the data, and keys that nobody reads."""
+    """Its commas, which YAML takes into the values, its name for the data, and keys that nobody reads are accepted."""
     (tmp_path / "older.yaml").write_text(OLDER)
     config = load_config(tmp_path / "older.yaml")
     ccsr = config.ccsr

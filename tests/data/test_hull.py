@@ -99,7 +99,7 @@ def scaled(car, scale):
 
 
 def test_the_box_holds_the_few_objects_that_are_larger(smoke, caplog):
-    """Of 512 cars every 25th (4 %) is 1.3 times as large: from many directions none of the 32 nearest photographs shows one,
+    """Every 25th of 512 cars (4 %) is 1.3 times as large: from many directions none of the 32 nearest photographs shows one,
     and the hull has none of them inside. The box has all cars inside, and every ray that sees a car meets it."""
     n, data = 512, smoke("data.vmin=0.21", "data.vmax=0.47", "data.imsize=48").data
     cars = [scaled(make_car(0, i), 0.975 if i % 25 == 0 else 0.75) for i in range(n)]

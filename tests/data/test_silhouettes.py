@@ -60,7 +60,7 @@ def test_a_palette_with_a_clear_entry_has_a_silhouette_and_an_opaque_photograph_
 
 
 def test_an_opacity_that_is_decoded_is_not_read_again(tmp_path, monkeypatch):
-    """With data.alpha: rgba it comes with its image: of 8 pixels as the file has it, of 4 their means."""
+    """data.alpha: rgba brings it with the image: at 8 pixels the file's own, at 4 their means."""
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 4), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "0.png")
     base = load_config()

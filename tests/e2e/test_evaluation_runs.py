@@ -28,7 +28,7 @@ FEW = ["metrics.n_fake=10", f"metrics.extractor={LITE}"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where a run of two steps is."""
+    """The folder of a run of two steps."""
     folder = tmp_path_factory.mktemp("runs")
     call("train.py", *SMOKE, "--max_steps", "2", "--set", "training.sample_every=2", *FEW, cwd=folder)
     return folder

@@ -22,7 +22,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where a run of four steps was made."""
+    """The folder of a run of four steps."""
     folder = tmp_path_factory.mktemp("pose")
     (folder / "said.txt").write_text(call("train_pose.py", *SMALL, "--max_steps", "4", cwd=folder))
     return folder

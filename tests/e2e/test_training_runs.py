@@ -36,7 +36,7 @@ def read_rows(run_dir: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where a run of four steps was made in one go; source.txt: the digest of graf/ and configs/ before it."""
+    """The folder of a run of four steps made in one go; source.txt: the digest of graf/ and configs/ before it."""
     folder = tmp_path_factory.mktemp("straight")
     (folder / "source.txt").write_text(source_digest())
     steps = ["--max_steps", "4", "--set", "training.sample_every=2"]

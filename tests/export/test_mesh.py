@@ -171,7 +171,7 @@ def test_what_leaves_the_box_is_closed_at_its_sides(show):
 
 
 def test_the_field_is_never_asked_for_more_points_than_memory_has_room_for(show, monkeypatch):
-    """Of a slab there are 12 * 12 points, of silhouettes 8 * 32 * 32 rays with 48 each, of a vertex's colour 48."""
+    """A slab has 12 * 12 points, the silhouettes 8 * 32 * 32 rays with 48 each, a vertex's colour 48."""
     monkeypatch.setattr(meshes, "POINTS_AT_ONCE", 100)
     generator, asked = show(Radial(lambda distance: 50 * (0.6 - distance))), []
     generator.field.register_forward_hook(lambda field, given, result: asked.append(given[0][..., 0].numel()))

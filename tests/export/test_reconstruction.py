@@ -21,7 +21,7 @@ NO_CLASS = torch.zeros(1, dtype=torch.long)
 
 
 def read_colmap(folder):
-    """Of a text model with one camera: its numbers, and (rotation, translation) by the names of the images."""
+    """A text model with one camera: its numbers, and (rotation, translation) by image name."""
     (camera,) = data_lines(folder / "cameras.txt")
     assert camera.split()[:2] == ["1", "PINHOLE"]
     lines = data_lines(folder / "images.txt")

@@ -14,7 +14,7 @@ SEEDS = range(5)
 
 
 def first_report(megabytes: np.ndarray, limit_bytes: int = 24 * GB) -> LeakReport | None:
-    """Of a run whose resident set after step t + 1 is megabytes[t]."""
+    """The first report on a run whose resident set after step t + 1 is megabytes[t]."""
     detector = LeakDetector("host", limit_bytes)
     for t, value in enumerate(megabytes):
         report = detector.add(t + 1, t * SECONDS_A_STEP, int(value * MB), "train")

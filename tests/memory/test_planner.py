@@ -162,7 +162,7 @@ def test_a_frozen_backbone_has_neither_gradients_nor_optimizer(refine):
 
 
 def test_each_thread_has_gradients_and_copies_of_the_discriminators_weights(refine):
-    """Of copies one for second gradients, and three that are normalised."""
+    """There is one copy for second gradients, and three are normalised."""
     config = refine("discriminator.ndf=64", "discriminator.spectral_norm=true", "discriminator.norm=instance")
     discriminator = TrainState(config, torch.device("cpu")).discriminator
     size = 4 * sum(p.numel() for p in discriminator.parameters())

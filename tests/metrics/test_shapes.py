@@ -180,7 +180,7 @@ def test_the_cameras_variety_is_taken_out_in_squares():
 
 
 def test_exact_cars_from_near_cameras_have_the_variety_that_one_camera_sees(smoke):
-    """Of 12 cars: less than half of it if the cameras' variety were subtracted, a quarter more if it were left in."""
+    """12 cars: less than half of it if the cameras' variety were subtracted, a quarter more if it were left in."""
     config, n = smoke(), 12
     offsets = torch.rand(2, n, generator=torch.Generator().manual_seed(1)) - 0.5
     poses = poses_at(210 + 16 * offsets[0], 0.34 + 0.12 * offsets[1], 3.6)

@@ -405,7 +405,7 @@ def test_one_image_of_a_batch_in_a_box_is_what_it_is_alone(smoke, build, labels,
 
 
 def test_indices_of_come_in_few_sizes():
-    """Those of the image with the most hits, up to the next multiple of 64, or all; misses fill the others up."""
+    """The count is the most hits of an image, up to the next multiple of 64, or all; misses fill the others up."""
     hit = torch.zeros(2, 200, dtype=torch.bool)
     hit[0, 5:8], hit[1, 100:170] = True, True
     index = indices_of(hit)

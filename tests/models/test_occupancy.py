@@ -93,7 +93,7 @@ def test_images_are_within_2_of_255_steps(smoke, where, box, activation):
 @pytest.mark.parametrize("kind", ["film", "concat", "smoke"])
 @pytest.mark.parametrize("importance", [0, 8])
 def test_every_field_of_drawn_weights(kind, box, importance, multires, request):
-    """With CCSR behind it, and view directions, which each sample takes from its ray (concat)."""
+    """CCSR follows, and view directions, which each sample takes from its ray (concat)."""
     config = request.getfixturevalue(kind)(
         *(box, f"nerf.importance_samples_per_ray={importance}", "ccsr.mode=refine", "ray_sampler.rays_per_patch=64"),
         f"nerf.multires={multires}",
@@ -246,7 +246,7 @@ def test_the_exact_renderer_is_the_generators_own_in_float32(film):
 
 
 def test_a_grid_is_as_fine_as_samples_and_waves_are():
-    """Of a box 1.6 x 1.2 x 1.0, by hand: 32 steps of a ray, or halves of waves, pi / 32 = 0.0982 and pi / 512 = 0.00614."""
+    """A box 1.6 x 1.2 x 1.0, by hand: 32 steps of a ray, or halves of waves, pi / 32 = 0.0982 and pi / 512 = 0.00614."""
     box = torch.tensor([[-0.8, -0.6, -0.5], [0.8, 0.6, 0.5]])
 
     def size(*overrides):

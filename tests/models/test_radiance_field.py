@@ -46,7 +46,7 @@ def encoded(x, n):
 
 
 def reference_concat(field, points, directions, latents, config):
-    """As GRAF's code does it: shape code and appearance code repeated for every sample, layers on the concatenation.
+    """GRAF's way: shape code and appearance code repeated for every sample, layers on the concatenation.
 
     The appearance code stands in the colour branch with and without view directions (run_nerf_mod.create_nerf).
     """

@@ -31,7 +31,7 @@ def test_stages_name_the_pictures_of_their_names():
 
 @pytest.mark.parametrize("values", [(0, 90, 200), (90, 90, 90), (90,)], ids=("three", "equal", "one"))
 def test_a_gif_of_files_shows_the_last_picture_longest(tmp_path, values):
-    """Of equal pictures, too, such as those of a model that renders nothing, and where all but one had another size."""
+    """Equal pictures, such as those of a model that renders nothing, and all but one of another size are included."""
     write_image(tmp_path / "0.png", torch.zeros(3, 8, 8, dtype=torch.uint8))
     for i, value in enumerate(values, start=1):
         write_image(tmp_path / f"{i}.png", torch.full((3, 16, 16), value, dtype=torch.uint8))

@@ -59,7 +59,7 @@ def test_images_of_any_size_are_brought_to_the_estimators(run_dir):
 
 
 def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, smoke, monkeypatch, tmp_path):
-    """With an estimator that reads the cameras off the order of images."""
+    """The estimator reads the cameras off the order of images."""
     config = smoke(f"data.datadir={tmp_path}")
     subject = Subject(Generator(config).eval(), build_dataset(config), 0, 1.0, tmp_path, n=12)
     asked, draw = [], reading.labels_of
@@ -150,7 +150,7 @@ def test_whoever_takes_cameras_of_a_bad_estimator_is_told(run_dir, tmp_path, smo
 
 
 def test_label_poses_names_the_settings_of_the_check(run_dir):
-    """Those by which the estimator's cameras differ from the default, and the batch that fewer photographs make."""
+    """It names the settings by which the estimator's cameras differ from the default, and the batch for fewer images."""
     data = dataclasses.replace(load_config(None).data, fov=38.0, radius=(2.0, 3.0), near=1.0, background=(0.0, 0.0, 0.0))
     assert label_poses.settings(data, 8) == [
         "data.background=black",

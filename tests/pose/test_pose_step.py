@@ -90,7 +90,7 @@ def test_a_mirrored_photograph_is_what_the_mirrored_camera_sees(monkeypatch):
 
 
 def test_epochs_are_of_the_images_seen(build):
-    """Of 4 steps with 8 images each, in a run that goes on with 4."""
+    """4 steps saw 8 images each; the run goes on with 4."""
     state = build()
     state.step, state.images_seen, splits = 4, 32, splits_of(state)
     validate(state, splits)

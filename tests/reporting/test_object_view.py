@@ -38,7 +38,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def view(refine, tmp_path) -> ObjectView:
-    """Of a network that has learned nothing, 16 x 16 pixels of 8 x 8 rays, after step 7."""
+    """A view of an untrained network, 16 x 16 pixels of 8 x 8 rays, after step 7."""
     torch.manual_seed(0)
     return ObjectView(Model(tmp_path / "model.pt", Generator(refine()).eval(), 7, tmp_path / "viewer"))
 

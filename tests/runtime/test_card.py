@@ -98,7 +98,7 @@ def test_the_driver_and_the_allocator_answer():
 
 @pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])
 def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
-    """Of networks whose backward passes add up in a fixed order on a card; look-ups in planes and code maps do not."""
+    """The networks' backward passes add in a fixed order on a GPU; look-ups in planes and code maps would not."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     images, labels = photographs.to(CARD), labels.to(CARD)

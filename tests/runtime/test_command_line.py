@@ -242,7 +242,7 @@ def test_a_faulty_config_is_told_before_processes_are_started(monkeypatch):
 
 
 def test_whole_numbers_may_be_written_with_an_exponent():
-    """As configs read them, and exactly."""
+    """Configs read them so, and exactly."""
     p = Parser("a program")
     add_run_flags(p)
     args = p.parse_args(["--max_steps", "1e4", "--seed", "4294967295"])

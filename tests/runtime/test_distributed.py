@@ -212,7 +212,7 @@ def ended_by_a_photograph(rank, processes, folder):
 
 
 def first_after_memory_ran_out(processes):
-    """Where the second process cannot do its share of a map, work is taken again by all, here on fewer items."""
+    """If the second process cannot do its share of a map, all repeat the work, here on fewer items."""
     counts = [4]
 
     def share(i):
@@ -258,7 +258,7 @@ def fail_alone(processes, folder):
 
 
 def names_of_threads():
-    """Those of this process, as far as the system tells."""
+    """The names of this process's threads, as far as the system tells."""
     return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
 
 
@@ -388,7 +388,7 @@ def test_out_of_memory_in_one_process_makes_the_parts_of_all_smaller_and_changes
 
 
 def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
-    """Where memory runs out in one process alone, the others must not be in an all-reduce of another kind."""
+    """If one process alone runs out of memory, the others must not be in an all-reduce of another kind."""
     cat, order = torch.cat, []
     monkeypatch.setattr(torch, "cat", lambda *given, **options: order.append("cat") or cat(*given, **options))
     monkeypatch.setattr(Processes, "any", lambda self, flag: order.append("any") or flag)

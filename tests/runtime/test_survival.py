@@ -214,7 +214,7 @@ def test_what_it_does_not_look_like_is_raised(error):
 
 
 def test_processes_agree_even_where_only_another_one_failed():
-    """Where some process failed, this one repeats its work too, in smaller pieces."""
+    """This process repeats its work in smaller pieces if any other failed."""
     done, shrunk = [], []
     result = retry_smaller(
         work=lambda: done.append(1) or len(done),
@@ -260,7 +260,7 @@ def test_rendering_takes_fewer_rays_where_memory_runs_out(refine, labels, monkey
 
 
 def test_what_fails_in_its_smallest_pieces_is_tried_in_a_smaller_whole():
-    """As rendering does, whose batch of latents is halved where a chunk of rays cannot be."""
+    """Rendering does so: its batch of latents is halved when a chunk of rays cannot be."""
     tried = []
 
     def work():

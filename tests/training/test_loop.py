@@ -141,7 +141,7 @@ def test_a_checkpoint_that_names_a_failed_allocation_is_one(build, monkeypatch, 
 
 
 def test_a_checkpoint_that_falls_on_a_bad_step_is_saved_at_the_next_good_one(build, monkeypatch):
-    """As a single overflow in float16 is."""
+    """A single overflow in float16 is such a step."""
     state = build("training.max_steps=7", "training.save_every=3")
     calls = failing(monkeypatch, "save_newest", 0)
 
@@ -230,7 +230,7 @@ def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(
 
 
 def test_processes_that_measure_together_end_with_a_checkpoint(build, monkeypatch):
-    """Where another one ran out of memory amid the metrics, the first one may see anything."""
+    """If another process runs out of memory amid the metrics, the first one may see any error."""
     state = build("training.save_every=0")
     monkeypatch.setattr(type(state.processes), "alone", False)
     monkeypatch.setattr(type(state.processes), "all_reduce_status", lambda _, status: status)
@@ -300,7 +300,7 @@ def test_an_error_at_a_step_that_is_saved_writes_nothing(build, monkeypatch, cap
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)
 def test_what_is_to_end_a_run_at_once_saves_nothing(build, monkeypatch, error):
-    """As the second Ctrl-C is."""
+    """The second Ctrl-C is such an error."""
     state, calls = build("training.save_every=0", "training.sample_every=0"), failing(monkeypatch, "save_newest", 0)
     with pytest.raises(type(error)):
         train(state, grey_until(2, state, error), Interruption())

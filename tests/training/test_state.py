@@ -114,7 +114,7 @@ def test_only_a_ccsr_that_restores_photographs_has_momentum(build, source):
 
 
 def test_a_state_whose_optimizers_have_one_group_is_loaded(build):
-    """As older versions have it: the moments go to the parameters in their order."""
+    """Older versions have it so: the moments go to the parameters in their order."""
     saved, state = build(), build()
     for p in saved.generator.parameters():
         p.grad = torch.randn_like(p)

@@ -125,7 +125,7 @@ def three_threads():
     ids=("default", "spectral norm", "concat", "projected"),
 )
 def test_threads_add_up_the_gradients_of_their_rows(build, photographs, labels, three_threads, overrides, use_amp):
-    """Of four images two threads of three take two each: to the last bit as two parts, one after another, of half the rays."""
+    """Two threads of three take two of four images each: equal to the last bit to two parts in turn with half the rays."""
 
     def gradients_of_a_step(parts):
         state = build(*overrides, f"training.use_amp={use_amp}")
@@ -300,7 +300,7 @@ def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels,
 
 @pytest.mark.parametrize("fine", ["nerf.importance_samples_per_ray=0", "nerf.importance_samples_per_ray=4"])
 def test_opacity_alone_teaches_the_fields(refine, labels, fine):
-    """With a discriminator that is blind to colour, density learns, of the coarse network too, and colour does not."""
+    """A discriminator blind to colour teaches density, the coarse network's too, and not colour."""
     state = TrainState(refine("data.alpha=rgba", "ccsr.drift_weight=0", fine), torch.device("cpu"), 2, 3)
     with torch.no_grad():
         state.discriminator.main[0].weight[:, :3] = 0
@@ -380,7 +380,7 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
 @pytest.mark.parametrize("gan_type", ["standard", "relativistic"])
 @pytest.mark.parametrize("posed", [True, False])
 def test_the_discriminator_compares_pairs_of_one_class_and_camera(smoke, photographs, labels, monkeypatch, gan_type, posed):
-    """As R3GAN does. Other losses judge each image by itself, and fakes have the labels that were drawn for them."""
+    """R3GAN does so. Other losses judge each image by itself, and fakes have the labels that were sampled for them."""
     condition = "class_and_pose" if posed else "class"
     config, judged = smoke(f"training.gan_type={gan_type}", f"discriminator.condition={condition}"), []
     state = TrainState(config, torch.device("cpu"), 2, 3)
