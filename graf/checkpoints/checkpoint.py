@@ -23,7 +23,7 @@ from graf.checkpoints.record import (
 from graf.config import RunConfig, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.foreign.checkpoints import checkpoint_step
-from graf.runtime.files import not_worth_a_run, stream_sha256, whole_file
+from graf.runtime.files import optional_file, stream_sha256, whole_file
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
             record_path(path).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         raise CheckpointWriteError(f"{path}: cannot be written ({error}); the previous checkpoint is intact") from error
-    with not_worth_a_run("records of checkpoints"):
+    with optional_file("records of checkpoints"):
         write_record(path, record)
 
 

@@ -20,7 +20,7 @@ from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
 from graf.runtime.console import duration
 from graf.runtime.device import keep_freed_memory
-from graf.runtime.files import not_worth_a_run
+from graf.runtime.files import optional_file
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.processes import Processes, processes_of_run
@@ -131,7 +131,7 @@ def end(state: RunState, interruption: Interruption, began: tuple[float, int], m
     if not state.processes.first:
         return 0
     if (config.run_dir / ROWS_FILE).is_file():  # else no row could be written
-        with not_worth_a_run("curves"):
+        with optional_file("curves"):
             draw_curves(config.run_dir, config.run_dir / "curves", config.reporting.max_metric_rows)
     seconds, steps = time.monotonic() - began[0], state.step - began[1]
     log.info("%s", closing_table(config, state.images_seen, steps, seconds, more_lines()))

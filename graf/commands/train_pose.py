@@ -15,7 +15,7 @@ from graf.pose.splits import Splits, posed_splits
 from graf.pose.state import PoseState
 from graf.pose.step import pose_step
 from graf.pose.validation import Validation
-from graf.runtime.files import not_worth_a_run
+from graf.runtime.files import optional_file
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
 from graf.training.state import load_checkpoint
@@ -85,7 +85,7 @@ def draw_validation(state: PoseState) -> None:
     if not state.validation:
         log.info("no validation was made yet, so there are no plots; training.validate_every says when it is")
         return
-    with not_worth_a_run("plots"):
+    with optional_file("plots"):
         write_pose_plots(state.config.run_dir / "plots", Validation(**state.validation))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.errors import GrafError
-from graf.runtime.files import encodable, not_worth_a_run
+from graf.runtime.files import encodable, warn_of_lost
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 from tqdm import tqdm
@@ -18,11 +18,11 @@ from tqdm.utils import ObjectWrapper
 
 log = logging.getLogger("graf")
 
-UNKNOWN_SIZE = {"ncols": 160, "nrows": 24}  # of a terminal that does not tell its own
+UNKNOWN_SIZE = {"ncols": 160, "nrows": 24}  # of a terminal that does not report its own
 
 
 class _TqdmHandler(logging.Handler):
-    """Log lines above a running progress bar instead of through it."""
+    """Writes log lines above a running progress bar instead of through it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -42,8 +42,7 @@ class _Lines:
 
 
 class _Lossy(ObjectWrapper):
-    """A terminal stream that drops what cannot be written, for example to a full disk or a closed pipe, and writes `encodable`
-    text."""
+    """A terminal stream that drops what cannot be written, as to a full disk or a closed pipe, and writes `encodable` text."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -60,7 +59,7 @@ class _Lossy(ObjectWrapper):
 
 @contextlib.contextmanager
 def _lossy_terminal() -> Iterator[None]:
-    """Output that cannot be written does not end a run: log lines, progress bars, prints of libraries."""
+    """Keep output that cannot be written from ending a run: log lines, progress bars, prints of libraries."""
     streams = sys.stdout, sys.stderr
     with contextlib.redirect_stdout(_Lossy(sys.stdout)), contextlib.redirect_stderr(_Lossy(sys.stderr)):
         yield
@@ -81,18 +80,17 @@ def progress(items: Iterable | None = None, **options: Any) -> tqdm:
 
 @contextlib.contextmanager
 def _lost_files_as_warnings() -> Iterator[None]:
-    """No traceback where a thread or a destructor, such as TensorBoard's or imageio's, finds the disk full."""
+    """Print no traceback where a thread or a destructor, such as TensorBoard's or imageio's, finds the disk full."""
     before = threading.excepthook, sys.unraisablehook
 
-    def hook(told: Any, otherwise: Callable[[Any], object]) -> None:
-        if not isinstance(told.exc_value, OSError):
-            otherwise(told)
-            return
-        with not_worth_a_run("files in the background"):
-            raise told.exc_value
+    def warning_of_lost_files(hook: Callable[[Any], object]) -> Callable[[Any], object]:
+        return lambda unraised: (
+            warn_of_lost("files in the background", unraised.exc_value)
+            if isinstance(unraised.exc_value, OSError)
+            else hook(unraised)
+        )
 
-    threading.excepthook = lambda told: hook(told, before[0])
-    sys.unraisablehook = lambda told: hook(told, before[1])
+    threading.excepthook, sys.unraisablehook = map(warning_of_lost_files, before)
     try:
         yield
     finally:
@@ -113,11 +111,11 @@ def run_script(main: Callable[[], int | None]) -> None:
     A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A closed terminal does not end it.
     """
     with _lossy_terminal():
-        status = _status_of(main)
+        status = _exit_status(main)
     sys.exit(status)
 
 
-def _status_of(main: Callable[[], int | None]) -> int | None:
+def _exit_status(main: Callable[[], int | None]) -> int | None:
     handler, level = _TqdmHandler(), log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -129,13 +127,13 @@ def _status_of(main: Callable[[], int | None]) -> int | None:
         status = error.exit_status
     except (OSError, MemoryError, RuntimeError) as error:
         if is_out_of_memory(error):
-            cure = "a smaller result takes less, and tools/check_system.py names edits of a config that fit"
-            said, status = f"out of memory ({first_line(error)}); {cure}", 2
+            advice = "a smaller result takes less, and tools/check_system.py names edits of a config that fit"
+            message, status = f"out of memory ({first_line(error)}); {advice}", 2
         elif isinstance(error, OSError):
-            said, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
+            message, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
         else:
             raise
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {said}\n")
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {message}\n")
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         status = 130

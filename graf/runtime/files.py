@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, warnings about those that cannot be written, and rows of JSON lines."""
+"""Writes files completely or not at all, warns of files that cannot be written, and reads JSON."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ import psutil
 log = logging.getLogger("graf")
 
 ABANDONED_S = 3600  # a temporary file without a write for so long is abandoned
-_given_up: set[str] = set()  # kinds of files whose loss was logged
+_lost: set[str] = set()  # kinds of files whose loss was logged
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed to it when the block ends well, removed when it does not.
 
     The temporary name keeps the suffix, by which image and video writers choose their format. Content and name are on the
-    disk, not in a cache of the system's, when this returns. A folder that is missing is made. An OSError names `path`.
+    disk, not in a cache of the system, when this returns. A missing folder is made. An OSError names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,13 @@ def first_free(paths: Iterable[Path]) -> Path:
 
 
 def make_writable_folder(folder: Path) -> None:
-    """Make the folder, and a file in it that is gone at once. Raises OSError where either fails."""
+    """Make the folder, and check that a file can be written in it. Raises OSError where either fails."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """The `encodable` text, in UTF-8, as a whole file."""
+    """Write the `encodable` text, in UTF-8, as a whole file."""
     with whole_file(path) as temporary:
         temporary.write_text(encodable(text), encoding="utf-8")
 
@@ -73,7 +73,7 @@ def encodable(text: str, encoding: str = "utf-8") -> str:
 
 
 def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
-    """The content of a file of JSON; where there is none, or it is damaged, what `compute` returns, which is written there."""
+    """The content of a JSON file; where it is missing or damaged, what `compute` returns, which is written there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -83,8 +83,7 @@ def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
 
 
 def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:
-    """The rows of a file of JSON lines, such as metrics.jsonl. A line that a crash cut short, or a disk damaged, is left
-    out."""
+    """The rows of JSON lines, such as metrics.jsonl, without damaged lines, such as one that a crash cut short."""
     for line in lines:
         try:
             row = json.loads(line)
@@ -92,13 +91,6 @@ def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:
             continue
         if isinstance(row, dict):
             yield row
-
-
-def check_writable(file: Path | str) -> None:
-    """Make the file's folder, and the file if need be. Raises OSError where it cannot be written."""
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a"):
-        pass
 
 
 def read_object(path: Path) -> dict:
@@ -152,14 +144,19 @@ def stream_sha256(file: BinaryIO) -> str:
 
 
 @contextlib.contextmanager
-def not_worth_a_run(kind: str) -> Iterator[None]:
-    """A file written in this block may be lost, for example on a full disk, without ending the run; logged once per kind.
+def optional_file(kind: str) -> Iterator[None]:
+    """A block whose file may be lost, as on a full disk, without ending the run.
 
-    kind: what is lost, such as "sample sheets".
+    kind: what is lost, such as "sample grids"; its loss is logged once.
     """
     try:
         yield
     except OSError as error:
-        if kind not in _given_up:
-            _given_up.add(kind)
-            log.warning("%s cannot be written (%s); training continues, and this is said once", kind, error)
+        warn_of_lost(kind, error)
+
+
+def warn_of_lost(kind: str, error: OSError) -> None:
+    """Log, once per kind of file, that files are not written."""
+    if kind not in _lost:
+        _lost.add(kind)
+        log.warning("%s cannot be written (%s); training continues, and this is logged once", kind, error)

@@ -15,7 +15,7 @@ from typing import Any
 from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError
 from graf.metrics.results import series_name
-from graf.runtime.files import json_rows, not_worth_a_run, read_object, set_aside, write_text
+from graf.runtime.files import json_rows, optional_file, read_object, set_aside, write_text
 from graf.training.state import RunState
 
 import imageio.v2 as imageio
@@ -52,10 +52,10 @@ class RunLog:
         self.close()
         if not self.writes:
             return
-        with not_worth_a_run("rows of metrics.jsonl"):
+        with optional_file("rows of metrics.jsonl"):
             _drop_rows_after(step, self.path)
         if self.config.training.monitoring == "tensorboard":
-            with not_worth_a_run("TensorBoard's events"):
+            with optional_file("TensorBoard's events"):
                 self.tensorboard = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=step + 1)
                 config = yaml.safe_dump(config_to_dict(self.config), sort_keys=False)
                 self.tensorboard.add_text("config", f"```\n{config}```", step)
@@ -86,12 +86,12 @@ class RunLog:
     def picture(self, name: str, path: Path, step: int) -> None:
         """Show a picture that lies in a file, where it does."""
         if self.tensorboard is not None and path.is_file():
-            with not_worth_a_run("TensorBoard's events"):
+            with optional_file("TensorBoard's events"):
                 self.tensorboard.add_image(name, imageio.imread(path), step, dataformats="HWC")
 
     def close(self) -> None:
         if self.tensorboard is not None:
-            with not_worth_a_run("TensorBoard's events"):
+            with optional_file("TensorBoard's events"):
                 self.tensorboard.close()
         if self.wandb is not None:
             self.wandb.finish()
@@ -100,12 +100,12 @@ class RunLog:
     def _append(self, row: dict) -> None:
         if not self.writes:
             return
-        with not_worth_a_run("rows of metrics.jsonl"), self.path.open("a", encoding="utf-8") as file:
+        with optional_file("rows of metrics.jsonl"), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def _plot(self, numbers: dict[str, float], step: int) -> None:
         if self.tensorboard is not None:
-            with not_worth_a_run("TensorBoard's events"):
+            with optional_file("TensorBoard's events"):
                 for name, value in numbers.items():
                     self.tensorboard.add_scalar(name, value, step)
         if self.wandb is not None:
@@ -124,7 +124,7 @@ class StatusFile:
         self._moments = deque([(time.monotonic(), state.step)])  # of the last WINDOW_S: a time, and the step at that time
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per step between two writes
         self._seconds, self._steps = 0.0, 0  # since the last write
-        with not_worth_a_run("status.json"):
+        with optional_file("status.json"):
             if state.processes.first and self.path.is_file() and "max_steps" not in read_object(self.path):
                 log.warning("%s: not written by a run; renamed to %s", self.path, set_aside(self.path).name)
         self._write("running")
@@ -162,7 +162,7 @@ class StatusFile:
             "late_seconds_per_step": statistics.median(paces[-LATE_PACES:]) if len(paces) >= 3 * LATE_PACES else None,
             "scalars": {name: value if math.isfinite(value) else None for name, value in self._scalars.items()},
         }
-        with not_worth_a_run("status.json"):
+        with optional_file("status.json"):
             write_text(self.path, json.dumps(content, indent=1))
 
 
@@ -204,6 +204,6 @@ def _start_wandb(run_dir: Path, config: RunConfig) -> Any:
         run_id = path.read_text(encoding="utf-8").strip()
     if not run_id:
         run_id = uuid.uuid4().hex
-        with not_worth_a_run("wandb_id.txt"):
+        with optional_file("wandb_id.txt"):
             write_text(path, run_id)
     return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")

@@ -8,7 +8,7 @@ from graf.metrics.consistency import sanity
 from graf.pictures.outputs import KINDS, picture, side_by_side, write_gif, write_grid, write_video
 from graf.pictures.sampling import fast_renderers, render_each, render_views, sample_objects
 from graf.pictures.sweep import sheet_captions
-from graf.runtime.files import not_worth_a_run
+from graf.runtime.files import optional_file
 from graf.training.collapse import collapse_warning
 from graf.training.state import TrainState
 
@@ -30,7 +30,7 @@ def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
     footer = ", ".join(filter(None, (state.config.expname, f"step {state.step:,}", quality)))
-    with not_worth_a_run("sample sheets"):
+    with optional_file("sample sheets"):
         for kind in KINDS:
             captions = sheet_captions(poses, SHEET_OBJECTS, n_views, kind, data, footer)
             write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views, captions)
@@ -52,7 +52,7 @@ def write_rotation(state: TrainState) -> None:
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_each(fast_renderers(state.generator_ema, objects, n_frames), rotation_poses(n_frames, data))
     frames = side_by_side(picture(rendering, "rgb", data.near, data.far), SHEET_OBJECTS)
-    with not_worth_a_run("videos"):
+    with optional_file("videos"):
         write_video(state.config.run_dir / "videos" / f"{state.step:08d}_rotation.mp4", frames)
 
 
@@ -67,6 +67,6 @@ def write_progress(run_dir: Path, step: int) -> Path | None:
         return None
     n = min(len(sheets), MOST_FRAMES)
     shown = [sheets[i * (len(sheets) - 1) // (n - 1)] for i in range(n)]
-    with not_worth_a_run("progress.gif"):
+    with optional_file("progress.gif"):
         return write_gif(last.with_name("progress.gif"), shown)
     return None

@@ -20,7 +20,7 @@ from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
 from graf.runtime.console import progress
 from graf.runtime.device import clean_up, clean_up_on_signal
-from graf.runtime.files import not_worth_a_run
+from graf.runtime.files import optional_file
 from graf.runtime.guard import Guard
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
@@ -160,7 +160,7 @@ class Session:
         with self.monitor.phase("checkpoint"):
             save_newest(self.state.checkpoint(), self.numbers)
             if self.memory_snapshot:
-                with not_worth_a_run("memory snapshots"):
+                with optional_file("memory snapshots"):
                     log.info("memory snapshot: %s", write_snapshot(self.config.run_dir / "memory", self.state.step))
 
     def _save_backup(self) -> None:

@@ -526,7 +526,7 @@ def test_a_checkpoint_that_another_process_takes_away_is_passed_over(train, tmp_
     assert run_checkpoints(run_dir)[0] == newest_checkpoint(run_dir) == run_dir / NEWEST
 
 
-def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, monkeypatch):
+def test_metrics_that_cannot_be_measured_are_optional_file(train, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise OSError(errno.EIO, "Input/output error", "photo.png")
 
@@ -552,12 +552,12 @@ def test_all_processes_must_have_the_same_photographs(train, monkeypatch):
     compared = {}
     monkeypatch.setattr(Processes, "require_same", lambda _, value, what: compared.update({what: value}))
     train(1)
-    assert compared["the photographs"][0] == 8
+    assert compared["the real images"][0] == 8
 
 
 def test_a_run_outlives_the_removal_of_its_folder(train, tmp_path, monkeypatch):
     run_dir, step, said_once = tmp_path / "results" / "smoke", loop.train_step, "rows of metrics.jsonl cannot be written"
-    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+    monkeypatch.setattr(graf.runtime.files, "_lost", set())
 
     def removed(state, *arguments):
         if state.step == 1:

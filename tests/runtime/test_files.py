@@ -10,11 +10,11 @@ import time
 
 import graf.runtime.files
 from graf.runtime.files import (
-    check_writable,
     file_sha256,
     json_rows,
     kept_json,
-    not_worth_a_run,
+    make_writable_folder,
+    optional_file,
     remove_leftovers,
     whole_file,
     write_text,
@@ -139,28 +139,27 @@ def test_sha256_is_that_of_the_bytes(tmp_path):
 
 
 def test_a_lost_file_is_told_once_a_kind(monkeypatch, caplog):
-    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+    monkeypatch.setattr(graf.runtime.files, "_lost", set())
     with caplog.at_level(logging.WARNING, "graf"):
         for kind in ("videos", "videos", "sample sheets"):
-            with not_worth_a_run(kind):
+            with optional_file(kind):
                 raise OSError(errno.ENOSPC, "No space left on device")
     assert [record.getMessage().split(" cannot")[0] for record in caplog.records] == ["videos", "sample sheets"]
     assert "No space left on device" in caplog.text
 
 
 def test_other_errors_end_a_run():
-    with pytest.raises(ZeroDivisionError), not_worth_a_run("videos"):
+    with pytest.raises(ZeroDivisionError), optional_file("videos"):
         raise ZeroDivisionError
 
 
-def test_a_file_that_will_be_written_can_be_asked_for_before(tmp_path):
-    check_writable(tmp_path / "new" / "rows.json")
-    assert (tmp_path / "new").is_dir()
+def test_a_folder_that_will_be_written_can_be_asked_for_before(tmp_path):
+    make_writable_folder(tmp_path / "new" / "results")
+    assert list((tmp_path / "new" / "results").iterdir()) == []
     (tmp_path / "rows.json").write_text("[1]")
-    check_writable(str(tmp_path / "rows.json"))
-    assert (tmp_path / "rows.json").read_text() == "[1]"
     with pytest.raises(OSError):
-        check_writable(tmp_path / "new")
+        make_writable_folder(tmp_path / "rows.json")
+    assert (tmp_path / "rows.json").read_text() == "[1]"
 
 
 def test_lines_that_hold_no_row_are_left_out():

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 @pytest.fixture(autouse=True)
 def nothing_given_up(monkeypatch):
-    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+    monkeypatch.setattr(graf.runtime.files, "_lost", set())
 
 
 def test_rows_after_the_step_and_lines_that_are_none_are_dropped(smoke, tmp_path):

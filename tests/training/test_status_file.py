@@ -14,7 +14,7 @@ import pytest
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(logging, "time", SimpleNamespace(time=lambda: 1e6 + clock.now, monotonic=lambda: clock.now))
-    monkeypatch.setattr(graf.runtime.files, "_given_up", set())
+    monkeypatch.setattr(graf.runtime.files, "_lost", set())
     return clock
 
 
