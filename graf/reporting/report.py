@@ -16,10 +16,9 @@ from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
 from graf.reporting.pages import CURVES, FILE_MB, MB, TABLE_KB, TEMPLATES, Embedder, content_policy, is_page, is_shown
-from graf.reporting.run_status import MEMORY, colours_first, read_status
+from graf.reporting.run_status import MEMORY, colours_first, distances, read_status
 from graf.reporting.story import (
     agreement,
-    distances,
     field_sentence,
     fit_sentence,
     memorised,
@@ -175,7 +174,7 @@ def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Emb
 def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
     """What a reader asks first: how good, after how many steps, in what time."""
     result, _ = run.newest_result
-    found, status = dict(distances(result)), read_status(run.folder)
+    found, status = {name: f"{value:.3g}" for name, value in distances(result).items()}, read_status(run.folder)
     taken = status.step or run.measured.get("step")  # of weights from elsewhere, their results alone have a step
     if isinstance(taken, int):
         found["steps"] = f"{taken:,}" + (f" of {status.max_steps:,}" if status.max_steps else "")

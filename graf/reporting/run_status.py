@@ -4,6 +4,7 @@ status.json, which training writes, has the step and the speed; the ends of metr
 most warnings. A run of before status.json has its step from the last rows, and no speed. Times are seconds since 1970.
 """
 
+import contextlib
 import os
 import re
 import statistics
@@ -102,44 +103,45 @@ class RunStatus:
 
 
 def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
-    """The status of a run now; of a folder where nothing is of a run, that of one that has not begun."""
+    """The status of a run now; of a folder without a run's files, that of a run that has not begun."""
     try:
         status = read_object(run_dir / "status.json")
     except (OSError, RecursionError):
         status = {}
+    numbers = {name: finite_number(value) for name, value in status.items()}
     metrics, damage = _last_rows(run_dir / "metrics.jsonl")
     readings, damaged_readings = _last_rows(run_dir / "memory.jsonl")
     losses = [row for row in metrics if any(name.startswith("loss") for name in row)][-LOSS_ROWS:]
-    memory = [row for row in readings if "phase" in row and _number(row.get("time")) is not None]
-    # The newest of what the run wrote
-    now, newest, told = time.time(), memory[-1] if memory else {}, _number(status.get("time"))
-    rows_step = max((rows[-1]["step"] for rows in (losses, memory) if rows), default=0)
-    step, max_steps = _number(status.get("step")), _number(status.get("max_steps")) or _max_steps(run_dir / "config.yaml")
-    is_newer = told is not None and newest.get("step") and newest["time"] > told  # as with a large training.print_every
-    step = int(newest["step"] if is_newer else rows_step if step is None else step)
-    written = max(told or 0.0, newest.get("time", 0.0)) or changed(run_dir / "metrics.jsonl") or None
-    patience_s = max(PATIENCE_S, PATIENCE_INTERVALS * (_number(status.get("interval_s")) or 0.0))
+    memory = [row for row in readings if "phase" in row and finite_number(row.get("time")) is not None]
+    # The newest step: of status.json, of a newer row of memory.jsonl, or without either of the last rows
+    newest, max_steps, saved = memory[-1] if memory else {}, numbers.get("max_steps"), numbers.get("time")
+    is_newer = saved is not None and newest.get("step") and newest["time"] > saved  # as with a large training.print_every
+    step = newest["step"] if is_newer else numbers.get("step")
+    if step is None:
+        step = max((rows[-1]["step"] for rows in (losses, memory) if rows), default=0)
+    if max_steps is None:
+        max_steps = _max_steps(run_dir / "config.yaml")
     found = RunStatus(
         run_dir=run_dir,
-        time=now,
-        step=step,
+        time=time.time(),
+        step=int(step),
         max_steps=None if max_steps is None else int(max_steps),
-        steps_per_s=_number(status.get("steps_per_s")),
+        steps_per_s=numbers.get("steps_per_s"),
         stopped=status.get("state") == "stopped" and not is_newer,
         phase=newest.get("phase"),
-        written=written,
-        patience_s=patience_s,
+        written=max(saved or 0.0, newest.get("time", 0.0)) or changed(run_dir / "metrics.jsonl") or None,
+        patience_s=max(PATIENCE_S, PATIENCE_INTERVALS * (numbers.get("interval_s") or 0.0)),
         losses=_series(losses, {name: name for row in losses for name in row if name.startswith("loss")}),
         memory={name: values for name, values in _series(memory, MEMORY).items() if any(values)},
         memory_s=newest["time"] - memory[0]["time"] if memory else 0.0,
         gpu=_readings(newest, GPU),
         cpu=_readings(newest, (*CPU, HEAT)),
         samples=_newest_samples(run_dir / "samples", step),
-        measured=_measured([row for row in metrics if _distances(row.get("evaluation"))]),
+        measured=_measured([row for row in metrics if distances(row.get("evaluation"))]),
     )
-    warnings = [*damage, *damaged_readings, *_leak(readings, now), *_collapse(metrics), *_not_finite(losses)]
+    warnings = [*damage, *damaged_readings, *_leak(readings, found.time), *_collapse(metrics), *_not_finite(losses)]
     if found.state == "running":
-        warnings += [*_strained_gpu(newest, limits), *_hot_cpu(found.cpu, limits.hot_cpu_c), *_slower(status, limits.slowdown)]
+        warnings += [*_strained_gpu(newest, limits), *_hot_cpu(found.cpu, limits.hot_cpu_c), *_slower(numbers, limits.slowdown)]
     return replace(found, warnings=tuple(warnings))
 
 
@@ -192,6 +194,21 @@ def collapse_sentences(numbers: dict) -> list[str]:
     return [message] if message else []
 
 
+def finite_number(value: Any) -> float | None:
+    """The value as a float; None if it is not a finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e300 else None
+
+
+def distances(result: Any) -> dict[str, float]:
+    """KID and FID of a result of `metrics.measure`, as far as they are finite; empty for all else."""
+    match result:
+        case {"values": dict(values), "extractor": str(extractor)}:
+            found = {shown: finite_number(values.get(f"{name}_{extractor}")) for name, shown in DISTANCES.items()}
+            return {shown: value for shown, value in found.items() if value is not None}
+    return {}
+
+
 def _last_rows(path: Path) -> tuple[list[dict], list[str]]:
     """The rows with a step in the last TAIL_BYTES of a file of JSON lines, and a warning about lines that cannot be read.
 
@@ -214,17 +231,10 @@ def _last_rows(path: Path) -> tuple[list[dict], list[str]]:
 
 def _series(rows: list[dict], names: dict[str, str]) -> dict[str, tuple[float, ...]]:
     """Finite values of the rows, by the label of their name."""
-    found = {shown: tuple(v for row in rows if (v := _number(row.get(name))) is not None) for name, shown in names.items()}
+    found = {
+        shown: tuple(v for row in rows if (v := finite_number(row.get(name))) is not None) for name, shown in names.items()
+    }
     return {name: values for name, values in found.items() if values}
-
-
-def _distances(result: Any) -> dict[str, float]:
-    """KID and FID of a result of `metrics.measure`, as far as they are finite; empty for all else."""
-    match result:
-        case {"values": dict(values), "extractor": str(extractor)}:
-            found = {shown: _number(values.get(f"{name}_{extractor}")) for name, shown in DISTANCES.items()}
-            return {shown: value for shown, value in found.items() if value is not None}
-    return {}
 
 
 def _measured(rows: list[dict]) -> Measured | None:
@@ -236,18 +246,14 @@ def _measured(rows: list[dict]) -> Measured | None:
         like = [row["evaluation"] for row in rows if comparable(row["evaluation"]) == comparable(newest)]
     except KeyError:  # a row of another version
         like = [newest]
-    found = [_distances(result) for result in like]
+    found = [distances(result) for result in like]
     values = {name: tuple(each[name] for each in found if name in each) for name in found[-1]}
     counts = f"{newest.get('n_fake', '?')} generated and {newest.get('n_real', '?')} real images"
     return Measured(rows[-1]["step"], values, f"{counts}, {newest['extractor']}")
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else None
-
-
 def _readings(row: dict, names: Iterable[str]) -> dict[str, float]:
-    return {name: value for name in names if (value := _number(row.get(name))) is not None}
+    return {name: value for name in names if (value := finite_number(row.get(name))) is not None}
 
 
 def _strained_gpu(row: dict, limits: Limits) -> list[str]:
@@ -270,7 +276,7 @@ def _hot_cpu(readings: dict[str, float], hot_c: float) -> list[str]:
 
 
 def _slower(status: dict, slowdown: float) -> list[str]:
-    late, usual = (_number(status.get(name)) for name in ("late_seconds_per_step", "seconds_per_step"))
+    late, usual = status.get("late_seconds_per_step"), status.get("seconds_per_step")
     if not late or not usual or late < slowdown * usual:
         return []
     times = f"{late:.3g} s of late, {late / usual:.1f} times the run's median of {usual:.3g} s"
@@ -307,7 +313,5 @@ def _newest_samples(folder: Path, step: int) -> tuple[Path, ...]:
 
 def _max_steps(config: Path) -> float | None:
     """training.max_steps of a run's config.yaml; None where that has none, or cannot be read."""
-    try:
-        return _number(read_yaml(config)["training"]["max_steps"])
-    except (OSError, ConfigError, KeyError, TypeError):
-        return None
+    with contextlib.suppress(OSError, ConfigError, KeyError, TypeError):
+        return finite_number(read_yaml(config)["training"]["max_steps"])

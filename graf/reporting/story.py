@@ -1,30 +1,27 @@
-"""What the numbers of a run say, in sentences: how good its images are, whether an object is one, what is lacking."""
+"""Sentences about the numbers of a run: how good its images are, whether the views of an object agree, what is lacking."""
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from graf.camera import elevation_of_v
 from graf.inversion.results import FAILED_DB
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
-from graf.reporting.run_status import DISTANCES, collapse_sentences
+from graf.reporting.run_status import collapse_sentences, finite_number
 
-FEW_STEPS, MANY_STEPS = 10, 25  # of 255, up to which the colours of two views agree, or agree roughly
-CONTRADICTED = 0.02  # share of the surface from which views contradict each other
-JUMP = 3.0  # times the median change between frames, from which something jumps
-CHECKERBOARD = 2.0  # times the data's energy between neighbouring pixels
-
-
-def distances(result: dict) -> Iterator[tuple[str, str]]:
-    """KID and FID of a result of `metrics.measure`, as people read them."""
-    for name, shown in DISTANCES.items():
-        value = _number(result.get("values", {}).get(f"{name}_{result.get('extractor')}"))
-        if value is not None:
-            yield shown, f"{value:.3g}"
+FEW_STEPS, MANY_STEPS = 10, 25  # of 255; the largest differences in colour of views that agree, or agree roughly
+CONTRADICTED = 0.02  # the largest share of the surface at which views that agree contradict each other
+JUMP = 3.0  # a larger change between frames, as a multiple of the median change, is a jump
+CHECKERBOARD = 2.0  # a larger Nyquist energy, as a multiple of the data's, suggests a checkerboard
+MEASURES = {  # of metrics.json, and what they say
+    "variety": "Silhouettes vary {share_of_data:.0%} as much as those of the data. " + VARIETY_CAVEAT,
+    "coverage": "{coverage:.0%} of the shapes compared with are the nearest one of some object; at best {coverage_best:.0%}.",
+    "haze": "Free space is tinted by {haze:.2f} of 255 steps; in the data it is clear.",
+}
 
 
 def protocol_sentence(result: dict, step: int) -> str:
-    """What a result of `metrics.measure` is of, without its digests."""
+    """The protocol of a result of `metrics.measure`, without its digests."""
     return (
         f"Measured at step {step:,} over {result.get('n_fake', '?')} generated and {result.get('n_real', '?')} real images at "
         f"{result.get('resolution', '?')} pixels, in the features of {result.get('extractor', '?')}. Lower is better; a number "
@@ -33,7 +30,7 @@ def protocol_sentence(result: dict, step: int) -> str:
 
 
 def progress_sentence(history: History) -> str:
-    """How KID changed in training, under the protocol that was used last; empty where it was measured once at most."""
+    """The change of KID in training, under the newest protocol; "" if it was measured at most once."""
     if not history.evaluations:
         return ""
     newest = max(history.evaluations.values(), key=lambda evaluations: evaluations.newest_step)
@@ -49,16 +46,16 @@ def progress_sentence(history: History) -> str:
 
 
 def agreement(found: dict) -> Iterator[str]:
-    """Whether the views of an object agree, from `consistency` in metrics.json, with the numbers that say so."""
+    """Sentences about `consistency` of metrics.json: whether the views of an object agree, and the numbers that show it."""
     stage = "refined" if "depth_warp_error_refined" in found else "nerf"
     error, share, against = (
-        _number(found.get(f"{name}_{stage}")) for name in ("depth_warp_error", "comparable_share", "contradicted_share")
+        finite_number(found.get(f"{name}_{stage}")) for name in ("depth_warp_error", "comparable_share", "contradicted_share")
     )
     if error is None:
         yield "Whether views agree is not known: no surface was opaque enough to be compared."
     else:
         verdict = "agree" if error <= FEW_STEPS else "agree roughly" if error <= MANY_STEPS else "do not agree"
-        angle, pairs = _number(found.get("angle_deg")), found.get("pairs", "?")
+        angle, pairs = finite_number(found.get("angle_deg")), found.get("pairs", "?")
         camera = "another camera" if angle is None else f"a camera {angle:g} degrees further on"
         yield (
             f"Views {verdict}: a point of the surface, carried by its depth to {camera}, meets a "
@@ -66,21 +63,21 @@ def agreement(found: dict) -> Iterator[str]:
             + (f", over the {share:.0%} of the surface that can be compared" if share is not None else "")
             + f" ({pairs} objects)."
         )
-        before = _number(found.get("depth_warp_error_nerf"))
+        before = finite_number(found.get("depth_warp_error_nerf"))
         if stage == "refined" and before is not None:
             yield f"Before CCSR refines them, the field's own images differ by {before:.1f}."
     if against is not None:
         where = "There is a contradiction" if against > CONTRADICTED else "There is hardly any contradiction"
         yield f"{where}: at {against:.2%} of the surface the other camera looks through it."
-    jump, step_deg = _number(found.get("popping")), _number(found.get("turn_step_deg"))
+    jump, step_deg = finite_number(found.get("popping")), finite_number(found.get("turn_step_deg"))
     if jump is not None and step_deg is not None:
         turning = f"while an object turns by {step_deg:g} degree per frame: the largest change is {jump:.1f} times the median"
         yield f"{'Something jumps' if jump > JUMP else 'Nothing jumps'} {turning}."
 
 
 def field_sentence(sweep: dict) -> str:
-    """How far CCSR's images are from the field's own, from `sweep` in metrics.json; empty without it."""
-    error = _number(sweep.get("low_resolution_error"))
+    """How far CCSR's images are from the field's own, from `sweep` of metrics.json; "" without the number."""
+    error = finite_number(sweep.get("low_resolution_error"))
     if error is None:
         return ""
     steps = max(127.5 * error, 0.0001)
@@ -88,8 +85,8 @@ def field_sentence(sweep: dict) -> str:
 
 
 def memorised(found: dict) -> str:
-    """Whether samples repeat training images, from neighbours.json; empty without its numbers."""
-    share, samples = _number(found.get("share_nearer")), found.get("n_samples", "?")
+    """Whether samples repeat training images, from neighbours.json; "" without its numbers."""
+    share, samples = finite_number(found.get("share_nearer")), found.get("n_samples", "?")
     if share is None:
         return ""
     return (
@@ -100,60 +97,42 @@ def memorised(found: dict) -> str:
 
 
 def fit_sentence(found: dict) -> str:
-    """How like photographs the object is that was found in them, from inversion.json; empty without its numbers."""
-    rows = found.get("photographs")
-    values = [row.get("psnr_db", "") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    if not values or not all(value is None or _number(value) is not None for value in values):
+    """PSNR of the photographs that an object was fitted to, from inversion.json; "" without its numbers."""
+    fits = found.get("photographs")
+    values = [fit.get("psnr_db", "") for fit in fits if isinstance(fit, dict)] if isinstance(fits, list) else []
+    if not values or not all(value is None or finite_number(value) is not None for value in values):
         return ""
     if values == [None]:  # infinite, of equal images
         return "Equal to the photograph."
-    shown = [*("infinite" if value is None else f"{value:.1f}" for value in values)]
-    told = f"PSNR {', '.join(shown[:-1])} and {shown[-1]} dB" if len(shown) > 1 else f"PSNR {shown[0]} dB"
+    shown = ["infinite" if value is None else f"{value:.1f}" for value in values]
+    psnr = f"PSNR {' and '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))} dB"
     failed = sum(value is not None and value < FAILED_DB for value in values)
     if not failed:
-        return f"{told}."
+        return f"{psnr}."
     which = "the photograph was" if len(values) == 1 else f"{failed} of {len(values)} photographs were"
-    return f"{told}: {which} not found."
+    return f"{psnr}: {which} not found."
 
 
 def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str]:
-    """What metrics.json, the rows of training and the config say is lacking, a sentence each."""
+    """Sentences about what is lacking, by metrics.json, the values logged in training and the config."""
     found = measured.get("consistency")
     if isinstance(found, dict):
         yield from (f"{message[0].upper()}{message[1:]}." for message in collapse_sentences(found))
-        generated, real = (_number(found.get(f"nyquist_ppm_{kind}")) for kind in ("generated", "real"))
+        generated, real = (finite_number(found.get(f"nyquist_ppm_{kind}")) for kind in ("generated", "real"))
         if generated is not None and real is not None and generated > CHECKERBOARD * real:
             yield f"Neighbouring pixels alternate {generated / real:.1f} times as much as in the data: look for a checkerboard."
-    for name, text in (
-        ("variety", "Silhouettes vary {share_of_data:.0%} as much as those of the data. " + VARIETY_CAVEAT),
-        (
-            "coverage",
-            "{coverage:.0%} of the shapes compared with are the nearest one of some object; at best {coverage_best:.0%}.",
-        ),
-        ("haze", "Free space is tinted by {haze:.2f} of 255 steps; in the data it is clear."),
-    ):
-        entry = measured.get(name)
-        if isinstance(entry, dict):
-            try:
-                yield text.format(**{key: value for key, value in entry.items() if _number(value) is not None})
-            except (KeyError, ValueError):  # what could not be measured
-                continue
+    for name, text in MEASURES.items():
+        if isinstance(entry := measured.get(name), dict):
+            with contextlib.suppress(KeyError, ValueError):  # what could not be measured
+                yield text.format(**{key: value for key, value in entry.items() if finite_number(value) is not None})
     for name, curve in history.training.items():
         if curve.not_finite:
             yield f"{name} was not finite in {curve.not_finite} of the rows of training."
-    yield from _unseen(config)
-
-
-def _unseen(config: dict) -> Iterator[str]:
     data = config.get("data")
-    bounds = [_number(data.get(name)) for name in ("umin", "umax", "vmin", "vmax")] if isinstance(data, dict) else [None]
+    bounds = [finite_number(data.get(name)) for name in ("umin", "umax", "vmin", "vmax")] if isinstance(data, dict) else [None]
     if None in bounds or not 0 <= bounds[2] <= bounds[3] <= 1:
         return
     left, right, high, low = bounds
     around = "" if right - left >= 1 else f"azimuths from {360 * left:.0f} to {360 * right:.0f} and "
     heights = f"elevations from {elevation_of_v(low):.0f} to {elevation_of_v(high):.0f} degrees"
     yield f"Training saw {around}{heights}; how objects look from elsewhere was never judged."
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -16,7 +16,7 @@ from graf.reporting.viewer.object_view import (
     Model,
     ObjectView,
     ViewState,
-    distances,
+    camera_distances,
     free_path,
     freed,
     mixed,
@@ -114,7 +114,7 @@ def test_the_caption_tells_trained_azimuths_too(view, u, azimuth_deg, told):
 @pytest.mark.parametrize("distance", [1e-9, 0.01, 1e6])
 def test_a_camera_stays_where_the_object_can_be_seen(view, distance):
     pose = view.pose(ViewState(pose_c2w=from_height(0.4, distance)))
-    nearest, farthest = distances(view.data)
+    nearest, farthest = camera_distances(view.data)
     assert nearest - 1e-4 <= float(pose[:, 3].norm()) <= farthest + 1e-4
 
 
@@ -122,7 +122,7 @@ def test_near_and_far_move_with_a_camera_that_comes_closer(view):
     data = dataclasses.replace(view.data, near=2.6, far=4.6, radius=(3.6, 3.6))
     near, far = depth_bounds(from_height(0.4, 2.0)[None], freed(data))
     assert (float(near), float(far)) == (pytest.approx(1.0, abs=1e-4), pytest.approx(3.0, abs=1e-4))
-    assert distances(data) == (pytest.approx(1.05), pytest.approx(10.8))
+    assert camera_distances(data) == (pytest.approx(1.05), pytest.approx(10.8))
 
 
 def test_a_picture_is_the_generators_own(view):

@@ -1,7 +1,8 @@
 """What numbers say: verdicts change where the numbers do, and what was not measured is not claimed."""
 
 from graf.reporting.curves import History, read_history
-from graf.reporting.story import agreement, distances, field_sentence, memorised, progress_sentence, shortcomings
+from graf.reporting.run_status import distances
+from graf.reporting.story import agreement, field_sentence, memorised, progress_sentence, shortcomings
 
 import pytest
 from test_curves import LITE, result, write_rows
@@ -43,7 +44,7 @@ def test_of_what_was_not_measured_nothing_is_said():
     assert text == "Whether views agree is not known: no surface was opaque enough to be compared."
     assert field_sentence({}) == memorised({}) == progress_sentence(History()) == ""
     assert [*shortcomings({"consistency": {}, "variety": {"unavailable": "x"}}, History(), {"data": 7})] == []
-    assert dict(distances({})) == {}
+    assert distances({}) == {}
 
 
 def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
@@ -71,8 +72,8 @@ def test_kid_over_training_names_its_lowest(tmp_path):
     rows = ({"step": step, "evaluation": result(kid=kid)} for step, kid in ((100, 0.5), (200, 0.2), (300, 0.25)))
     sentence = progress_sentence(read_history(write_rows(tmp_path, *rows)))
     assert sentence == "KID went from 0.5 at step 100 to 0.25 at step 300; it was lowest at step 200, 0.2."
-    assert dict(distances(result(kid=0.123))) == {"KID": "0.123", "FID": "1.23"}
-    assert dict(distances(result(values={f"kid_{LITE}": None}))) == {}
+    assert distances(result(kid=0.123)) == {"KID": 0.123, "FID": 1.23}
+    assert distances(result(values={f"kid_{LITE}": None})) == {}
 
 
 def test_ccsr_keeps_to_the_field():

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from graf.errors import GrafError
-from graf.reporting.viewer.models import Models, in_background
+from graf.reporting.viewer.models import Models
 from graf.reporting.viewer.object_view import (
     KINDS,
     LARGEST_SEED,
     ObjectView,
     ViewState,
-    distances,
+    camera_distances,
     moving_side,
     resting_side,
     sides,
@@ -257,7 +257,7 @@ class Browser:
 
     def _reset_camera(self) -> Iterator[bool]:
         camera, data = self.client.camera, self._view.data
-        nearest, farthest = distances(data)
+        nearest, farthest = camera_distances(data)
         camera.max_orbit_distance, camera.min_orbit_distance = farthest, nearest
         self._left, self._reported = (np.array(camera.position), time.monotonic() + ANSWER_S), None
         self._place(start_pose(data))
@@ -285,7 +285,7 @@ class Browser:
             return
         self._meshed = state.object_of  # an object without a surface is not tried again
         self._status.content = "making the mesh"
-        yield from _until_done(made := in_background(lambda: view.mesh(state)))
+        yield from _until_done(made := self.models.background.submit(view.mesh, state))
         self.client.scene.add_mesh_trimesh("/mesh", made.result())
 
     def _show_cameras(self) -> Iterator[bool]:
@@ -323,7 +323,7 @@ class Browser:
                 yield True
         elif what == "mesh":
             self._status.content = "making the mesh"
-            yield from _until_done(made := in_background(lambda: view.save_mesh(state)))
+            yield from _until_done(made := self.models.background.submit(view.save_mesh, state))
             files = made.result()
         else:
             files = view.save_picture(state, self._side()) if what == "picture" else view.save_latents(state)

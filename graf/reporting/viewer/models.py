@@ -3,12 +3,10 @@
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from graf.errors import GrafError
 from graf.reporting.viewer.object_view import Model, training_views
@@ -27,6 +25,7 @@ class Models:
         self._loaded: dict[Path, Model] = {}
         self._seen: dict[Path, tuple[float, tuple]] = {}  # when a source was checked, and the stamp of its file
         self._views: dict[Path, Future] = {}
+        self.background = ThreadPoolExecutor()  # for what takes seconds
 
     def get(self, source: Path) -> Model:
         """The model of a source. If a changed checkpoint cannot be read, that is logged and the previous model is kept."""
@@ -51,22 +50,8 @@ class Models:
         """The result of `object_view.training_views`, read once, in the background: a data set may have to be made first."""
         if source not in self._views or (self._views[source].done() and self._views[source].exception()):
             config = self.get(source).generator.config
-            self._views[source] = in_background(lambda: training_views(config))
+            self._views[source] = self.background.submit(training_views, config)
         return self._views[source]
-
-
-def in_background(work: Callable[[], Any]) -> Future:
-    """Do the work in a daemon thread, which does not keep the program from ending."""
-    future: Future = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # whoever asks for the result gets it
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _stamp(source: Path) -> tuple:

@@ -114,7 +114,7 @@ class ObjectView:
         if state.pose_c2w is None:
             return start_pose(data)
         pose = state.pose_c2w.float()
-        distance, (nearest, farthest) = float(pose[:, 3].norm()), distances(data)
+        distance, (nearest, farthest) = float(pose[:, 3].norm()), camera_distances(data)
         azimuth_deg, v = azimuth_and_v(pose)
         low, high = (data.vmin, data.vmax) if state.within else (0.0, 1.0)
         if nearest <= distance <= farthest and low <= float(v) <= high:
@@ -215,7 +215,7 @@ def mixed(first: Tensor, second: Tensor, shape: float, appearance: float, config
     return torch.cat([shapes[:, :cut], appearances[:, cut:]], dim=-1)
 
 
-def distances(data: DataConfig) -> tuple[float, float]:
+def camera_distances(data: DataConfig) -> tuple[float, float]:
     """The nearest and farthest distance, in scene units from the origin, of a camera that has the whole object, all that lies
     between near and far, in front of it."""
     farthest = data.radius[1]
