@@ -216,7 +216,7 @@ class Evaluation:
             exact = errors["low_resolution_error"]
             log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
             log.info("the same of their files, in 8 bits: %.1e", errors["low_resolution_error_8bit"])
-            files.append(self.results.keep({"sweep": errors | self.results.drawn_by}))
+            files.append(self.results.keep({"sweep": errors | self.results.rendered_by}))
         return files
 
     def metrics(self) -> list[Path]:
@@ -248,7 +248,7 @@ class Evaluation:
             if shown:  # else a warning has said why nothing was measured
                 caveat = f". {VARIETY_CAVEAT}" if name == "variety" else ""
                 log.info("%s: %s%s", name, ", ".join(shown), caveat)
-            files.append(self.results.keep({name: result | self.results.drawn_by}))
+            files.append(self.results.keep({name: result | self.results.rendered_by}))
         return files
 
     def consistency(self) -> list[Path]:
@@ -261,7 +261,7 @@ class Evaluation:
         result |= sanity(views, data.near, data.far)
         for name, value in result.items():
             log.info("%s: %s", name, "nothing to compare" if value is None else f"{value:.4g}")
-        return [self.results.keep({"consistency": result | self.results.drawn_by})]
+        return [self.results.keep({"consistency": result | self.results.rendered_by})]
 
     def sheets(self) -> list[Path]:
         options = {"resolution": self.flags.resolution, "footer": self.footer}
@@ -329,7 +329,7 @@ class Evaluation:
     def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:
         """Write how exports look as an image grid, and their PSNR to metrics.json."""
         terms = {"truncation": self.flags.truncation, "seed": self.flags.seed}
-        result = {name: mean_psnr(checks.values()) | terms | self.results.drawn_by}
+        result = {name: mean_psnr(checks.values()) | terms | self.results.rendered_by}
         return [write_checks(checks, folder / "rendered_back.png", self.footer), self.results.keep(result)]
 
     def reconstruction(self) -> list[Path]:

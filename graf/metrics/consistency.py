@@ -1,12 +1,12 @@
 """Checks that views show one solid 3D object: depth-warp error, popping during a turn, checkerboards, collapse of the field.
 
-The depth-warp error lifts every pixel of view A into the world by A's planar depth, projects it into view B, and compares the
+The depth-warp error lifts each pixel of view A into the world by A's planar depth, projects it into view B, and compares the
 two colours. A point behind B's surface is hidden from B and left out. A point in front of B's surface should be visible in B:
-it is compared too, and counts as a contradiction. Where a bilinear footprint straddles an edge of the silhouette or a jump in
-depth, nothing is compared.
+it is compared too, and counts as a contradiction. Nothing is compared where a bilinear footprint straddles an edge of the
+silhouette or a jump in depth.
 
-Maps span the frame of `width` pixels, whatever their own side n: entry i is at (i + 1/2) width / n - 1/2, in pixels, where
-`graf.rays.low_resolution_grid` has it.
+Maps of any side n span the frame of `width` pixels: entry i is at pixel (i + 1/2) width / n - 1/2, as in
+`graf.rays.low_resolution_grid`.
 
 Legend: B pairs of views or images, n side of the images, m side of depth and opacity, P positions or pixels, K = 4 corners of
 a footprint.
@@ -28,14 +28,14 @@ from graf.runtime.console import progress
 import torch
 from torch import Tensor
 
-OPAQUE = 0.9  # opacity from which a pixel shows a surface; up to 1 - OPAQUE it shows none
-DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval of the default rendering
+OPAQUE = 0.9  # least opacity of a surface; up to 1 - OPAQUE there is none
+DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sample interval by default
 STEEPEST = 3.0  # largest change of depth per pixel width, a slant of 72 degrees; more within a footprint is a jump
-ON_CENTRE = 1e-3  # of an entry: positions nearer to its centre count as on it, as positions are rounded
+ON_CENTRE = 1e-3  # of an entry: nearer positions are taken to be at its centre, as positions are rounded
 
 FRAMES_AT_ONCE = 30  # of a turn
 
-EMPTY = 0.1  # opacity up to which a pixel of a sample shows nothing
+EMPTY = 0.1  # largest opacity of an empty pixel
 NEARLY_ALL = 0.99  # share of the pixels that makes an image empty or full
 
 
@@ -51,9 +51,9 @@ class View:
 
 
 class WarpError(NamedTuple):
-    """For each pair (B,): error, the mean difference in 8-bit steps of A's comparable pixels to B's bilinear colour; excess,
-    that to the range of the footprint's four colours, which resampling does not explain; both nan where no pixel is comparable.
-    The comparable share of A's opaque pixels, and the share that is compared and contradicted, 0 where A has none."""
+    """The comparison of each pair (B,). error: mean difference in 8-bit steps between A's comparable pixels and B's bilinear
+    colour; excess: that to the range of the footprint's four colours, which resampling does not explain; nan where no pixel
+    is comparable. The comparable share of A's opaque pixels, and their contradicted share; 0 where A has none."""
 
     depth_warp_error: Tensor
     depth_warp_excess: Tensor
@@ -71,11 +71,11 @@ def multi_view_consistency(
     resolution: int | None = None,
     truncation: float = 1.0,
 ) -> dict[str, float | int | None]:
-    """The depth-warp error of n_objects drawn with a seed, each seen by two cameras angle_deg apart, ready for JSON.
+    """The depth-warp error of n_objects sampled with a seed, each seen by two cameras angle_deg apart, ready for JSON.
 
-    batch_size pairs are rendered at a time, `resolution` pixels a side (default data.imsize). The keys are the fields of
-    WarpError with _nerf, the field's own rendering, and where ccsr.mode is refine with _refined; values are means over the
-    pairs, None where nothing could be compared. Raises GrafError where there is nothing to measure.
+    batch_size pairs are rendered at a time, with `resolution` pixels per side (default data.imsize). Keys are the fields of
+    WarpError with _nerf for the field's own rendering and, where ccsr.mode is refine, with _refined; values are means over
+    pairs, None where nothing could be compared. Raises GrafError for n_objects below 1 and angles outside (0, 90).
     """
     if n_objects < 1 or not 0 < angle_deg < 90:
         raise GrafError(f"consistency of {n_objects} objects at {angle_deg:g} degrees: take at least 1, and 0 to 90 degrees")
@@ -99,8 +99,10 @@ def multi_view_consistency(
 
 
 def camera_pairs(n: int, angle_deg: float, data: DataConfig) -> Tensor:
-    """pose_c2w (2, n, 3, 4) at mid height: n cameras spread evenly over the config's azimuths, and those angle_deg further,
-    which stay within umin..umax too where that is a part of the circle, as far as it is wide enough."""
+    """pose_c2w (2, n, 3, 4) at mid height: n cameras spread evenly over the config's azimuths, and n angle_deg further.
+
+    Where umin..umax is an arc wide enough, both stay within it.
+    """
     if data.umax - data.umin < 1:
         data = dataclasses.replace(data, umax=max(data.umin, data.umax - angle_deg / 360))
     azimuth_deg = torch.stack([view_azimuths(n, data), view_azimuths(n, data) + angle_deg])
@@ -108,9 +110,9 @@ def camera_pairs(n: int, angle_deg: float, data: DataConfig) -> Tensor:
 
 
 def stages(rendering: Rendering, pose_c2w: Tensor) -> dict[str, View]:
-    """The views in a rendering of the full frame from cameras (B, 3, 4): `nerf`, and `refined` where there is one.
+    """The views in a rendering of the full frame from cameras (B, 3, 4): `nerf` and, with CCSR, `refined`.
 
-    Depth and opacity are taken where their rays were, one of each block of pixels where `Rendering.at` has enlarged them.
+    Depth and opacity have one entry per ray: one of each block of pixels where `Rendering.at` has enlarged them.
     """
     images = {"nerf": rendering.images}
     if rendering.low_images is not None:
@@ -121,7 +123,7 @@ def stages(rendering: Rendering, pose_c2w: Tensor) -> dict[str, View]:
 
 
 def warp_error(a: View, b: View, width: int, data: DataConfig) -> WarpError:
-    """Views a carried by their depth into views b of the same objects, pair by pair, in frames of `width` pixels a side."""
+    """Warp views a by their depth into views b of the same objects, pair by pair, in frames of `width` pixels, and compare."""
     grid = low_resolution_grid(full_grid(width, a.images.device), width // a.images.shape[-1])
     rays_o, rays_d = camera_rays(a.pose_c2w, grid, width, data)
     seen = look_up(a, grid.flatten(1, 2).expand(len(rays_o), -1, -1), width, data)
@@ -143,8 +145,8 @@ def warp_error(a: View, b: View, width: int, data: DataConfig) -> WarpError:
 
 
 class Look(NamedTuple):
-    """Views sampled at P positions: colour (B, 3, P), depth and opacity (B, P), bilinear; the least and greatest colour
-    (B, 3, P) of the footprint; whether it is on one opaque surface (B, P); empty_until (B, P): nothing is in front of it."""
+    """Views at P positions: bilinear colour (B, 3, P), depth and opacity (B, P); the least and greatest colour (B, 3, P) of the
+    footprint; surface (B, P), whether it lies on one opaque surface; empty_until (B, P), the depth up to which B is empty."""
 
     colour: Tensor
     colour_range: tuple[Tensor, Tensor]
@@ -155,7 +157,7 @@ class Look(NamedTuple):
 
 
 def look_up(view: View, position: Tensor, width: int, data: DataConfig) -> Look:
-    """The views sampled at positions (B, P, 2) in pixels of the frame of `width`; colours are clamped to the visible range."""
+    """Look up views at positions (B, P, 2) in pixels of the frame of `width`; colours are clamped to [-1, 1]."""
     colours, shares, inside = footprints(view.images.clamp(-1, 1), position, width)
     maps, weights, within = footprints(torch.cat([view.depth, view.opacity], dim=1), position, width)
     depth, opacity = (weights * maps).sum(-1).unbind(1)
@@ -188,9 +190,9 @@ def footprints(maps: Tensor, position: Tensor, width: int) -> tuple[Tensor, Tens
 
 
 def bounds(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the greatest of values (..., P, K) that have a weight, each (..., P)."""
-    idle = weights == 0
-    return values.masked_fill(idle, math.inf).amin(-1), values.masked_fill(idle, -math.inf).amax(-1)
+    """The least and the greatest (..., P) of values (..., P, K) with a weight other than 0."""
+    unused = weights == 0
+    return values.masked_fill(unused, math.inf).amin(-1), values.masked_fill(unused, -math.inf).amax(-1)
 
 
 def rotation_smoothness(
@@ -198,9 +200,9 @@ def rotation_smoothness(
 ) -> dict[str, float | None]:
     """Differences between neighbouring frames of a turn in steps of step_deg, over the config's azimuths at mid height.
 
-    A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest difference over the median one of
-    the same object, for the object where that is worst: near 1 for an even turn, large where a frame jumps. All are None where
-    the azimuths are too few for two frames.
+    A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest over the median difference of an
+    object, for the worst object: near 1 for an even turn, large where a frame jumps. All are None where the azimuths give fewer
+    than two frames.
     """
     poses = turn(step_deg, generator.config.data)
     if len(poses) < 2:
@@ -242,9 +244,9 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
     config = generator.config
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
-    draw_labels, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
+    label_sampler, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
     with progress(total=n, desc="samples", unit="image") as bar:
-        fakes = torch.cat([*fresh_samples(generator, draw_labels, n, batch_size, seed, bar, truncation=truncation)])
+        fakes = torch.cat([*fresh_samples(generator, label_sampler, n, batch_size, seed, bar, truncation=truncation)])
     return {
         "nyquist_ppm_generated": nyquist_energy(fakes),
         "nyquist_ppm_real": nyquist_energy(torch.stack([dataset[i]["image"] for i in index])),
@@ -252,9 +254,10 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
 
 
 def nyquist_energy(images: Tensor) -> float:
-    """Share of the variance of images (N, 3, H, W) that alternates from pixel to pixel along x or y, in parts per million: what
-    a 2 x 2 checkerboard, or stripes a pixel wide, would raise. Of odd sides, which have no such frequency, the last row or
-    column is left out."""
+    """Share of the variance of images (N, 3, H, W) at the Nyquist frequency along x or y, in parts per million.
+
+    Checkerboards and stripes one pixel wide raise it. Odd sides have no such frequency: their last row or column is left out.
+    """
     height, width = (side - side % 2 for side in images.shape[-2:])
     images = images[..., :height, :width]
     centred = images.double() - images.double().mean(dim=(-2, -1), keepdim=True)
@@ -265,10 +268,10 @@ def nyquist_energy(images: Tensor) -> float:
 
 
 def sanity(rendering: Rendering, near: float, far: float) -> dict[str, float]:
-    """Silhouette and depth of a batch of renderings, as scalars for a log.
+    """Opacity and depth of a batch of renderings, as scalars for a log.
 
-    mean_opacity; depth_spread, the opacity-weighted standard deviation of depth within an image, in scene units, averaged over
-    the images that are not empty, 0 without any; depth_range = far - near; empty_share and full_share of the images.
+    depth_spread is the opacity-weighted standard deviation of depth within an image, in scene units, averaged over images that
+    are not empty (0 without any); depth_range is far - near; empty_share and full_share are shares of the images.
     """
     opacity, depth = rendering.opacity.flatten(1), rendering.depth.flatten(1)  # (B, P)
     empty, full = (covered.float().mean(1) >= NEARLY_ALL for covered in (opacity <= EMPTY, opacity >= OPAQUE))  # (B,)

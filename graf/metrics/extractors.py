@@ -1,7 +1,7 @@
-"""The feature extractors of FID and KID: their networks, the location of their weights, and the choice between them.
+"""The feature extractors of FID and KID: their networks, their weights, and the choice between them.
 
-Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 and Lite2 come with the requirements
-and serve machines without a network; Lite2 takes part in no training. Distances of different networks are never comparable.
+Inception is what the literature reports; its weights are a download. EfficientNet-Lite0 and Lite2 come with the requirements,
+for machines without a network; Lite2 takes part in no training. Distances of different networks are never comparable.
 """
 
 import functools
@@ -36,12 +36,12 @@ DOWNLOAD_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class Extractor:
-    """A feature extractor, registered in torch-fidelity by `name`, and what its numbers depend on."""
+    """A feature extractor that torch-fidelity knows by `name`, and what its numbers depend on."""
 
     name: str
     weights: Path
     sha256: str
-    width: int  # numbers a feature vector
+    width: int  # numbers per feature vector
     resize: str
 
 
@@ -52,7 +52,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
     RESOLUTION = 224
 
     def __init__(self, name: str, features_list: list[str], feature_extractor_weights_path: str, **_):
-        """As torch-fidelity calls it, with all of its options; of those only the weights' path matters here."""
+        """Called by torch-fidelity with all of its options, of which only the weights' path matters here."""
         super().__init__(name, features_list)
         self.network = load_efficientnet(feature_extractor_weights_path, name)
 
@@ -67,7 +67,7 @@ class EfficientNetLite0(torch_fidelity.FeatureExtractorBase):
     def forward(self, images: Tensor) -> tuple[Tensor]:
         """Features (B, 1280) of uint8 images (B, 3, H, W).
 
-        On a CPU each image is taken by itself, by a thread: the allocator keeps no pages for activations of several.
+        On a CPU each image is processed by itself in a thread, because the allocator keeps no pages for larger activations.
         """
         if images.device.type != "cpu":
             return (self._features(images),)
@@ -95,15 +95,15 @@ for _name, (_network, _) in EFFICIENTNETS.items():
 
 
 def networks_of_training(config: Config) -> list[str]:
-    """The extractors of which a training with this config makes use: it may please them without being better."""
+    """The extractors that training with this config uses; they may favour its images."""
     used = config.ccsr.perceptual_weight > 0 or config.discriminator.architecture == "projected"
     return [EFFICIENTNET] if used else []
 
 
 def choose_extractor(config: MetricsConfig) -> Extractor:
-    """The extractor that `config.extractor` asks for. Raises GrafError where its weights cannot be had.
+    """The extractor of `config.extractor`. Raises GrafError where its weights cannot be had.
 
-    `auto` takes Inception where its weights lie on this machine and never downloads; the explicit name does.
+    `auto` takes Inception where its weights are on this machine, and never downloads; the explicit name does.
     """
     name = config.extractor
     if name == "auto":
@@ -115,10 +115,10 @@ def choose_extractor(config: MetricsConfig) -> Extractor:
 
 def extractor_network(extractor: Extractor, device: torch.device | str = "cpu") -> torch.nn.Module:
     """The extractor's network on the device, for `features`. The global random state is left as it was."""
-    with torch.random.fork_rng(devices=[]):  # it is initialised with the global generator before its weights are read
+    with torch.random.fork_rng(devices=[]):  # weights are initialised at random before they are read
         network = create_feature_extractor(
             extractor.name,
-            [str(extractor.width)],  # its one layer of features is called by its width
+            [str(extractor.width)],  # the name of its one layer of features
             cuda=False,
             feature_extractor_weights_path=str(extractor.weights),
             verbose=False,
@@ -134,7 +134,7 @@ def features(network: torch.nn.Module, images: Tensor) -> Tensor:
 
 @functools.cache
 def tell_once(level: int, message: str) -> None:
-    """Log a message only once, although every measurement of a run leads to it."""
+    """Log a message once per process, not for every measurement of a run."""
     log.log(level, message)
 
 
@@ -156,14 +156,14 @@ def _inception(config: MetricsConfig) -> Extractor:
             f"{weights}: not the Inception weights of FID: sha256 {sha256}, expected {INCEPTION_SHA256}; {_advice()}"
         )
     try:
-        torch.load(weights, map_location="cpu", weights_only=True)  # torch-fidelity, which loads the file, would run its code
+        torch.load(weights, map_location="cpu", weights_only=True)  # torch-fidelity would run code that the file contains
     except pickle.UnpicklingError:
-        raise GrafError(f"{weights}: wants more than tensors and plain values; not loaded; {_advice()}") from None
+        raise GrafError(f"{weights}: refused, contains pickled Python objects; {_advice()}") from None
     return Extractor(INCEPTION, weights, sha256, 2048, "299 x 299, bilinear, not antialiased (as TensorFlow 1 does)")
 
 
 def _hub_path() -> Path:
-    """Where torch hub, and therefore torch-fidelity, keeps the Inception weights."""
+    """The path at which torch hub, and therefore torch-fidelity, keeps the Inception weights."""
     return Path(torch.hub.get_dir()) / "checkpoints" / Path(URL_INCEPTION_V3).name
 
 
@@ -177,7 +177,7 @@ def _advice() -> str:
 def _download(weights: Path) -> None:
     log.info("metrics: downloading %s to %s", URL_INCEPTION_V3, weights)
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)  # torch hub has none, and a silent server must not hang the run
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)  # torch hub has none; a silent server would hang the run
     try:
         weights.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(URL_INCEPTION_V3, str(weights), INCEPTION_SHA256, progress=False)

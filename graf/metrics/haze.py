@@ -1,4 +1,4 @@
-"""Haze: what stands in pixels that no photograph's object ever covers, where the data is background alone."""
+"""Haze: colour and opacity in pixels that no real image's object ever covers, where the data shows background alone."""
 
 import logging
 
@@ -18,8 +18,9 @@ log = logging.getLogger("graf")
 
 
 def haze(subject: Subject) -> dict:
-    """haze, the mean |colour - background| in 8-bit steps, and the mean opacity, of fresh samples at the data's cameras, over
-    the `clear_blocks`; ready for JSON. Both are 0 for the data, and None where its silhouettes are not known, or cover all.
+    """Mean |colour - background| in 8-bit steps and mean opacity of fresh samples over the `clear_blocks`, ready for JSON.
+
+    The samples are at the data's cameras. Both are 0 for the data; None where its silhouettes are unknown or cover all.
     """
     config, dataset = subject.config, subject.dataset
     found = kept_json(
@@ -27,13 +28,11 @@ def haze(subject: Subject) -> dict:
     )
     clear = None if isinstance(found, str) else clear_blocks(torch.tensor(found, dtype=torch.bool), config.rendered_scale)
     if clear is None or not clear.any():
-        unavailable = found if clear is None else "the photographs' silhouettes leave no pixel free"
+        unavailable = found if clear is None else "the images' silhouettes leave no pixel free"
         log.warning("haze is not measured: %s", unavailable)
         return {"haze": None, "haze_opacity": None, "unavailable": unavailable}
-    draw_labels, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
-    renderings = fresh_renderings(
-        subject.generator, draw_labels, subject.n, batch_size, subject.seed, truncation=subject.truncation
-    )
+    what = labels_of(dataset, config.data), subject.n, config.metrics.batch_size, subject.seed
+    renderings = fresh_renderings(subject.generator, *what, truncation=subject.truncation)
     with progress(total=subject.n, desc="haze", unit="image") as bar:
         sums = torch.zeros(2, dtype=torch.double)
         for rendering in renderings:
@@ -51,18 +50,18 @@ def haze_in(rendering: Rendering, clear: Tensor, config: Config) -> tuple[Tensor
 
 
 def never_covered(dataset: Views, data: DataConfig) -> list | str:
-    """Rows (H, W) of 1 for each pixel that no view's silhouette covers, not even in part, and of 0 for the others; or why
-    nobody knows."""
+    """Nested lists (H, W) of 1 for each pixel that no view's silhouette covers, even in part, and 0 for the others; or, where
+    an image has no silhouette, the reason."""
     free = torch.ones(data.imsize, data.imsize, dtype=torch.bool)
     for index in progress(range(len(dataset)), desc="silhouettes", unit="image"):
         alpha = dataset.opacity(index, data)
         if alpha is None:
-            return f"{dataset.files[index]} has no transparency that would tell its silhouette"
+            return f"{dataset.files[index]} has no transparency to show its silhouette"
         free &= alpha == 0
     return free.int().tolist()
 
 
 def clear_blocks(free: Tensor, scale: int) -> Tensor:
-    """Of the pixels free (H, W), those whose whole block of scale x scale, which one ray of the field is for, is free."""
+    """Pixels (H, W) whose whole scale x scale block, which one ray of the field renders, is free."""
     covered = F.max_pool2d((~free)[None].float(), scale)
     return F.interpolate(covered[None], scale_factor=scale)[0, 0] == 0

@@ -1,8 +1,8 @@
-"""FID and KID through torch-fidelity, with their protocol written beside them.
+"""FID and KID through torch-fidelity, returned with their protocol.
 
-A distance without its extractor, its sample counts and its resampling means nothing, so `measure` returns them together, and
-the extractor's name is part of every value's key. Images are rounded to 8 bits first, as a folder of PNGs would be: the
-numbers are those of `torch_fidelity.calculate_metrics` on such folders.
+A distance means nothing without its extractor, sample counts and resampling, so `measure` returns them together, and the
+extractor's name is part of every value's key. Images are rounded to 8 bits first: the numbers are those of
+`torch_fidelity.calculate_metrics` on folders of PNGs.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from tqdm import tqdm
 
 log = logging.getLogger("graf")
 
-SEED = 2020  # torch-fidelity's default; draws the real images and KID's subsets, the same ones in every run
+SEED = 2020  # torch-fidelity's default, for the choice of real images and KID's subsets, which are the same in every run
 KID_SUBSETS = 100
 KID_SUBSET_SIZE = 1000
 KEYS = {  # of the values, by torch-fidelity's
@@ -49,7 +49,7 @@ KEYS = {  # of the values, by torch-fidelity's
     torch_fidelity.KEY_METRIC_RECALL: "recall",
     torch_fidelity.KEY_METRIC_F_SCORE: "f_score",
 }
-NUMPY_ARRAYS = [  # of which cached statistics are made
+NUMPY_ARRAYS = [  # the types in cached statistics
     np._core.multiarray._reconstruct,
     np.ndarray,
     np.dtype,
@@ -60,12 +60,11 @@ NUMPY_ARRAYS = [  # of which cached statistics are made
 
 @dataclasses.dataclass(frozen=True)
 class MeasureSettings:
-    """What is measured of a generator: `names` of fid, kid and prc, of samples drawn by `seed`, their latents scaled by
-    `truncation` as in `sample_objects`.
+    """What is measured of a generator: `names` of fid, kid and prc, on samples of `seed` with latents scaled by `truncation`.
 
-    options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder,
-    where the generated images are written as PNGs, and the real ones that they are compared with in its folder `real`.
-    cameras: those of the data, or drawn from the config's range whatever the data's are.
+    options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder for
+    the generated images as PNGs, and in its folder `real` the real ones. cameras: those of the data, or sampled from the
+    config's range.
     """
 
     names: Sequence[str]
@@ -84,33 +83,32 @@ def measure_generator(
     bar: tqdm | None = None,
     processes: Processes = ALONE,
 ) -> dict:
-    """`measure` of samples of a generator at the settings' cameras and classes drawn from the data's, with what they depend on.
+    """`measure` samples of a generator, and return the result with what the samples depend on.
 
-    All processes of a run render and the first measures; the others return {}. The numbers are those of one process. Raises
+    All ranks render and the first one measures; the others return {}. The numbers are those of a single process. Raises
     GrafError as `measure` does.
     """
     config, options = generator.config, settings.options or generator.config.metrics
-    draw_labels = (labels_of if settings.cameras == "data" else labels_in_range)(dataset, config.data)
-    n_fake = options.counts[1]
+    label_sampler = (labels_of if settings.cameras == "data" else labels_in_range)(dataset, config.data)
     dump = None if settings.dump is None else new_folder(settings.dump)
     cuda = generator.background.device.type == "cuda"
 
     def sample_and_measure(batch_size: int) -> dict | OSError | NotFinite:
-        """The result, or the error that is raised once all processes are through, such as one of the cache."""
+        """The result, or an error, such as one of the cache, to be raised once all ranks are done."""
         if bar is not None:
             bar.reset()
         samples = fresh_samples(
-            generator, draw_labels, n_fake, batch_size, settings.seed, bar, processes.map, settings.truncation
+            generator, label_sampler, options.counts[1], batch_size, settings.seed, bar, processes.map, settings.truncation
         )
         at_once = dataclasses.replace(options, batch_size=batch_size)
         with contextlib.closing(samples):
             if not processes.first:
-                return dict.fromkeys(samples)  # {}: the first process is given all samples
+                return dict.fromkeys(samples)  # {}: the first rank receives all samples
             try:
                 fakes = samples if dump is None else written(samples, dump)
                 return measure(fakes, dataset, at_once, cache_dir, cuda, settings.names)
             except Exception as error:
-                if not processes.alone:  # the others wait for the first samples before they can learn that all is over
+                if not processes.alone:  # the other ranks wait for the first samples before they can learn of the error
                     next(samples, None)
                 if not isinstance(error, OSError | NotFinite) or is_out_of_memory(error):
                     raise
@@ -127,7 +125,7 @@ def measure_generator(
             pass
     trained_with = networks_of_training(config)
     if result.get("extractor") in trained_with:
-        warning = f"{result['extractor']} took part in this training, which may please it; measure by {EFFICIENTNET_2} too"
+        warning = f"{result['extractor']} took part in this training and may favour it; measure with {EFFICIENTNET_2} too"
         tell_once(logging.WARNING, f"metrics: {warning}")
         result["warnings"].append(warning)
     return result | {
@@ -142,7 +140,7 @@ def measure_generator(
 def kid_independent(
     generator: Generator, dataset: Views, settings: MeasureSettings, cache_dir: Path, bar: tqdm | None = None
 ) -> dict[str, float]:
-    """{"kid_independent_<extractor>": KID} of samples at cameras of the config's range, whatever the data's are."""
+    """{"kid_independent_<extractor>": KID} of samples whose cameras are sampled from the config's range."""
     settings = dataclasses.replace(settings, names=["kid"], cameras="range", dump=None)
     result = measure_generator(generator, dataset, settings, cache_dir, bar)
     return {f"kid_independent_{result['extractor']}": result["values"][f"kid_{result['extractor']}"]}
@@ -156,19 +154,32 @@ def measure(
     cuda: bool = False,
     names: Sequence[str] = ("fid", "kid"),
 ) -> dict:
-    """The distance between generated and real images, with its protocol, ready for JSON.
+    """Distances between generated and real images, with their protocol, ready for JSON.
 
-    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; config.counts says how many images are taken of them,
-    config.batch_size at a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes when its
-    images do, and names their features in cache_dir. names are of FEWEST_IMAGES: fid, kid, prc (improved precision and recall).
-    The extractor runs on the current CUDA device where `cuda` is set. Global random states are left as they were.
-    Returns {"values": {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are
-    missing or the images too few, NotFinite where generated images are not finite.
+    fakes yields batches (B, 3, H, W) in [-1, 1] of any size; config.counts says how many images are taken, config.batch_size at
+    a time. real[i]["image"] is (3, H, W) in [-1, 1], not augmented; `real.fingerprint` changes with its images, and names their
+    features in cache_dir. names are of FEWEST_IMAGES: fid, kid, prc (improved precision and recall). The extractor runs on the
+    current CUDA device where `cuda` is set. Global random states are left as they were. Returns {"values":
+    {"fid_<extractor>": ...}, "warnings": [...], ...}. Raises GrafError where Inception's weights are missing or the images too
+    few, NotFinite where generated images are not finite.
     """
     extractor = choose_extractor(config)
     n_real, n_fake = _counts(config, len(real), names)
     subset = RealSubset(real, n_real, SEED)
-    terms = _terms(config, extractor, subset, n_fake)
+    terms = {  # all that the values depend on besides the generated images
+        "protocol": config.protocol,
+        "extractor": extractor.name,
+        "weights_sha256": extractor.sha256,
+        "resize": extractor.resize,
+        "resolution": subset.resolution,
+        "n_real": n_real,
+        "n_fake": n_fake,
+        "real_fingerprint": real.fingerprint,
+        "kid_subsets": KID_SUBSETS,
+        "kid_subset_size": min(KID_SUBSET_SIZE, n_real, n_fake),
+        "seed": SEED,
+        "versions": {"torch": torch.__version__, "torch-fidelity": torch_fidelity.__version__},
+    }
     warnings = _warnings(names, config, extractor, terms)
     cache_name = subset.cache_name(extractor)
     remove_damaged(cache_dir, cache_name)
@@ -199,43 +210,25 @@ def measure(
 
 
 def _counts(config: MetricsConfig, n_images: int, names: Sequence[str]) -> tuple[int, int]:
-    """How many real and generated images are compared. Raises GrafError where they are too few."""
+    """The numbers of real and generated images that are compared. Raises GrafError where they are too few."""
     wanted, n_fake = config.counts
     n_real = min(wanted or n_images, n_images)
     fewest = max(FEWEST_IMAGES[name] for name in names)
     if min(n_real, n_fake) < fewest:
         raise GrafError(
             f"metrics: {', '.join(names)} need at least {fewest} images of each kind, found {n_real} real and {n_fake} "
-            "generated; raise metrics.n_real and metrics.n_fake, or add photographs"
+            "generated; raise metrics.n_real and metrics.n_fake, or add images"
         )
     return n_real, n_fake
 
 
-def _terms(config: MetricsConfig, extractor: Extractor, subset: "RealSubset", n_fake: int) -> dict:
-    """The protocol: all that the values depend on beside the generated images."""
-    return {
-        "protocol": config.protocol,
-        "extractor": extractor.name,
-        "weights_sha256": extractor.sha256,
-        "resize": extractor.resize,
-        "resolution": subset.resolution,
-        "n_real": len(subset),
-        "n_fake": n_fake,
-        "real_fingerprint": subset.real.fingerprint,
-        "kid_subsets": KID_SUBSETS,
-        "kid_subset_size": min(KID_SUBSET_SIZE, len(subset), n_fake),
-        "seed": SEED,
-        "versions": {"torch": torch.__version__, "torch-fidelity": torch_fidelity.__version__},
-    }
-
-
 def _subsets_are_whole(terms: dict) -> bool:
-    """Whether each of KID's subsets is one and the same, so that their standard deviation says nothing."""
+    """Whether each of KID's subsets is the whole set, which makes their standard deviation meaningless."""
     return terms["kid_subset_size"] == terms["n_real"] == terms["n_fake"]
 
 
 def _warnings(names: Sequence[str], config: MetricsConfig, extractor: Extractor, terms: dict) -> list[str]:
-    """What a reader of the values must know, which is logged too."""
+    """Warnings for a reader of the values; they are logged too."""
     n_real, n_fake, subset_size = terms["n_real"], terms["n_fake"], terms["kid_subset_size"]
     warnings = []
     if "fid" in names and min(n_real, n_fake) < extractor.width:
@@ -244,22 +237,20 @@ def _warnings(names: Sequence[str], config: MetricsConfig, extractor: Extractor,
             f"features of {extractor.name}; compare it only at equal counts, and trust KID more"
         )
     if "kid" in names and subset_size < KID_SUBSET_SIZE:
-        warnings.append(f"KID uses subsets of {subset_size} images in place of {KID_SUBSET_SIZE}")
+        warnings.append(f"KID uses subsets of {subset_size} images instead of {KID_SUBSET_SIZE}")
     if "kid" in names and _subsets_are_whole(terms):
-        warnings.append(
-            "each of KID's subsets is the whole set, so that their standard deviation, which would say nothing, is left out"
-        )
+        warnings.append("each of KID's subsets is the whole set, so their standard deviation is meaningless and left out")
     if config.protocol != "counts" and n_real < config.counts[0]:
         warnings.append(f"protocol {config.protocol} asks for {config.counts[0]} real images, the data has {n_real}")
     for warning in warnings:
         tell_once(logging.WARNING, f"metrics: {warning}")
-    if config.extractor == "auto" and extractor.name != INCEPTION:  # which choosing it has said in the log
+    if config.extractor == "auto" and extractor.name != INCEPTION:  # choose_extractor has logged it
         warnings.append(f"there are no Inception weights on this machine; {extractor.name} takes their place")
     return warnings
 
 
 class RealSubset(Dataset):
-    """The first n images of a seeded permutation of `real`, or all in their order, as torch-fidelity takes them: uint8."""
+    """The first n images of a seeded permutation of `real`, or all in their order, as uint8."""
 
     def __init__(self, real: Dataset, n: int, seed: int):
         self.real, self.seed = real, seed
@@ -274,13 +265,13 @@ class RealSubset(Dataset):
         return as_uint8(self.real[self.indices[i]]["image"])
 
     def cache_name(self, extractor: Extractor) -> str:
-        """A name of all that the features of these images depend on; torch-fidelity adds the extractor's name."""
+        """A name by all that the images' features depend on; torch-fidelity adds the extractor's name."""
         sources = repr((self.real.fingerprint, self.seed, extractor.sha256, extractor.resize))
         return f"real-{len(self)}-{self.resolution}px-{hashlib.sha256(sources.encode()).hexdigest()[:16]}"
 
 
 def remove_damaged(cache_dir: Path, cache_name: str) -> None:
-    """Remove cached features and statistics that cannot be read: torch-fidelity then computes them again."""
+    """Remove cached features and statistics that cannot be read, so that torch-fidelity computes them again."""
     for file in cache_dir.glob(f"{cache_name}-*.pt"):
         try:
             with torch.serialization.safe_globals(NUMPY_ARRAYS):
@@ -288,18 +279,18 @@ def remove_damaged(cache_dir: Path, cache_name: str) -> None:
         except Exception as error:  # a damaged file can make torch.load raise nearly anything
             if is_machine_fault(error):
                 raise
-            log.warning("%s: damaged (%s); removed, to be computed again from the photographs", file, first_line(error))
+            log.warning("%s: damaged (%s); removed, to be computed again from the images", file, first_line(error))
             file.unlink()
 
 
 class NotFinite(GrafError):
-    """Generated images have pixels that are nan or infinite, so no distance can be computed."""
+    """Generated images have nan or infinite pixels."""
 
 
 class FakeStream(torch_fidelity.GenerativeModelBase):
-    """Batches of generated images in the form of a torch-fidelity model, whose noise only gives the next batch's size.
+    """Generated images in the form of a torch-fidelity model, whose noise only gives the size of the next batch.
 
-    Raises NotFinite: rounded to 8 bits, nan would become an ordinary grey.
+    Raises NotFinite, because nan rounded to 8 bits would become an ordinary grey.
     """
 
     z_size = 1
@@ -326,7 +317,7 @@ class FakeStream(torch_fidelity.GenerativeModelBase):
 
 
 def new_folder(folder: Path) -> Path:
-    """The folder, made if need be. Raises GrafError where it holds something already."""
+    """Make the folder, and return it. Raises GrafError where it exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise GrafError(f"{folder}: not empty; samples would be mixed with what is there, name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -334,7 +325,7 @@ def new_folder(folder: Path) -> Path:
 
 
 def written(batches: Iterable[Tensor], folder: Path) -> Iterator[Tensor]:
-    """The batches (B, 3, H, W), each image of which is also written to `folder` as 000000.png, 000001.png and so on."""
+    """Yield the batches (B, 3, H, W), and write each image to `folder` as 000000.png, 000001.png and so on."""
     numbers = count()
     for batch in batches:
         for image in as_uint8(batch):

@@ -1,4 +1,4 @@
-"""A test for memorisation: samples beside their nearest training images, in an extractor's features.
+"""Nearest training images of samples in an extractor's features: a test for memorisation.
 
 Legend: M samples, N training images, D features, k neighbours.
 """
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 AT_ONCE = 4096  # training images in one matrix of distances
-TYPICAL_IMAGES = 1000  # of which the training set's own distances are measured, at most
-SPARE = 8  # candidates of a block beyond k, whose distances are computed exactly
+TYPICAL_IMAGES = 1000  # at most, for the training set's own distances
+SPARE = 8  # candidates per block beyond k, whose distances are computed exactly
 
 log = logging.getLogger("graf")
 
@@ -32,9 +32,9 @@ log = logging.getLogger("graf")
 @dataclass(frozen=True)
 class Neighbours:
     """distance and index (M, k) of each sample's nearest training images, nearest first; typical_distance: the median distance
-    of a training image to its nearest other; share_nearer: of the samples whose nearest training image is nearer than that.
+    of a training image to its nearest other; share_nearer: the share of samples that are nearer to a training image than that.
 
-    A generator that draws as the photographs were drawn has share_nearer of about 0.5, and one that repeats them about 1.
+    share_nearer is about 0.5 for new samples of the data's distribution, and about 1 for repeated training images.
     """
 
     distance: Tensor
@@ -54,32 +54,47 @@ def neighbour_sheet(
     footer: str | None = None,
     truncation: float = 1.0,
 ) -> Neighbours:
-    """Write out/neighbours.png: of n_samples fresh ones the n_shown that are nearest to a training image, one per row, each
-    followed by its k nearest training images, with captions where there is a footer; and out/neighbours.json, which names those
-    and the extractor. `truncation` as in `sample_objects`.
+    """Write out/neighbours.png: of n_samples fresh samples the n_shown nearest to a training image, one per row, each followed
+    by its k nearest training images, with captions where there is a footer; and their files and distances to neighbours.json.
 
-    Raises GrafError where there are fewer than 2 training images, or where the extractor's weights are missing.
+    truncation as in `sample_objects`. Raises GrafError where there are fewer than 2 training images, or where the extractor's
+    weights are missing.
     """
-    config = generator.config
+    config, device = generator.config, generator.background.device
     batch_size = config.metrics.batch_size
     with progress(total=n_samples, desc="samples", unit="image") as bar:
-        draw_labels = labels_of(dataset, config.data)
-        fakes = fresh_samples(generator, draw_labels, n_samples, batch_size, seed, bar, truncation=truncation)
+        what = labels_of(dataset, config.data), n_samples, batch_size, seed, bar
+        fakes = fresh_samples(generator, *what, truncation=truncation)
         samples = torch.cat([as_uint8(images) for images in fakes])
     extractor = choose_extractor(config.metrics)
-    found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, generator.background.device)
+    found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, device)
     shown = found.distance[:, 0].argsort()[:n_shown].tolist()
     pictures = [picture for i in shown for picture in (samples[i], *_images(dataset, found.index[i].tolist()))]
     k_found = found.index.shape[1]
-    names = [f"photograph {i + 1}" for i in range(k_found)]
-    captions = Captions(footer, ["generated", *names], note="photographs: the nearest of the training set first")
+    names = [f"real image {i + 1}" for i in range(k_found)]
+    captions = Captions(footer, ["generated", *names], note="real images: the nearest of the training set first")
     write_grid(out / "neighbours.png", torch.stack(pictures), 1 + k_found, captions)
-    _write_summary(out / "neighbours.json", found, shown, dataset, extractor, {"seed": seed, "truncation": truncation})
+    summary = {
+        "share_nearer": found.share_nearer,
+        "typical_distance": found.typical_distance,
+        "n_samples": len(found.distance),
+        "n_training_images": len(dataset),
+        "extractor": extractor.name,
+        "weights_sha256": extractor.sha256,
+        "resize": extractor.resize,
+        "seed": seed,
+        "truncation": truncation,
+        "shown": [
+            {"distances": found.distance[i].tolist(), "files": [dataset.files[j] for j in found.index[i].tolist()]}
+            for i in shown
+        ],
+    }
+    write_text(out / "neighbours.json", json.dumps(summary, indent=1))
     distances = found.distance[:, 0]
     log.info(
-        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, and those %.4g (median) from "
-        "one another; %.0f%% of %d samples are nearer than that: about 50%% if they are new ones of the same kind, nearly all "
-        "if the data is known by heart",
+        "neighbours: samples are %.4g (nearest) and %.4g (median) from a training image by %s, training images %.4g (median) "
+        "from one another; %.0f%% of %d samples are nearer than that: about 50%% for new samples of the same kind, nearly all "
+        "for a memorised training set",
         *(distances.min(), distances.median(), extractor.name, found.typical_distance, 100 * found.share_nearer, n_samples),
     )
     return found
@@ -88,14 +103,14 @@ def neighbour_sheet(
 def find_neighbours(
     samples: Iterable[Tensor], dataset: Views, extractor: Extractor, k: int, batch_size: int, device: torch.device | str = "cpu"
 ) -> Neighbours:
-    """The k nearest of all images of the dataset, or all where it has fewer, to samples: batches of uint8 (B, 3, H, W).
+    """The k nearest images of the dataset, or all where it has fewer, to samples: batches of uint8 (B, 3, H, W).
 
     The extractor runs on `device`; features are kept on the CPU, 4 D bytes per training image. Raises GrafError where there are
     fewer than 2 training images.
     """
     n = len(dataset)
     if n < 2:
-        raise GrafError(f"neighbours: the training images need others to be compared with, found {n}; add photographs")
+        raise GrafError(f"neighbours: the training images need others to be compared with, found {n}; add images")
     network = extractor_network(extractor, device)
     wanted = torch.cat([features(network, batch) for batch in samples])  # (M, D)
     known = torch.empty(n, extractor.width)  # (N, D)
@@ -108,10 +123,10 @@ def find_neighbours(
 
 
 def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Euclidean distances and indices (M, k) of the k rows of known (N, D) nearest to each of queries (M, D), nearest first.
+    """Euclidean distances and indices (M, k) of the k vectors in known (N, D) nearest to each of queries (M, D), nearest first.
 
-    excluded (M,): an index for each query that is not its neighbour, such as its own. Candidates are found by matrix products,
-    which round; their distances are then computed from the differences, so that equal rows are at distance 0.
+    excluded (M,): per query, an index that is not its neighbour, such as its own. Candidates are found by matrix products,
+    which round; their distances are then computed from differences, so that equal vectors are at distance 0.
     """
     distances, indices = [], []
     for start in range(0, len(known), AT_ONCE):
@@ -130,23 +145,3 @@ def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = No
 
 def _images(dataset: Views, indices: Iterable[int]) -> list[Tensor]:
     return [as_uint8(dataset[i]["image"]) for i in indices]
-
-
-def _write_summary(
-    path: Path, found: Neighbours, shown: list[int], dataset: Views, extractor: Extractor, terms: dict[str, float]
-) -> None:
-    summary = {
-        "share_nearer": found.share_nearer,
-        "typical_distance": found.typical_distance,
-        "n_samples": len(found.distance),
-        "n_training_images": len(dataset),
-        "extractor": extractor.name,
-        "weights_sha256": extractor.sha256,
-        "resize": extractor.resize,
-        **terms,
-        "shown": [
-            {"distances": found.distance[i].tolist(), "files": [dataset.files[j] for j in found.index[i].tolist()]}
-            for i in shown
-        ],
-    }
-    write_text(path, json.dumps(summary, indent=1))

@@ -1,4 +1,4 @@
-"""Results of `metrics.measure`: which may be compared and are best, how they are named, and metrics.json, which keeps them."""
+"""Results of `graf.metrics.measure`: which are comparable, which is best, how they are named, and the file metrics.json."""
 
 import dataclasses
 import hashlib
@@ -14,11 +14,11 @@ from graf.runtime.files import read_object, set_aside, write_text
 log = logging.getLogger("graf")
 
 METRICS_FILE = "metrics.json"
-OF_IMAGES = (  # entries with the settings of their images
+OF_IMAGES = (  # entries that record how their images were rendered
     *("consistency", "sweep", "variety", "coverage", "haze", "pose"),
     *("splats", "mesh"),  # exports, rendered back
 )
-FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # of each kind, by a metric's name; prc looks at the third neighbour
+FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # real and generated images per metric; prc needs a third neighbour
 COMPARABLE = (
     *("extractor", "weights_sha256", "resize", "resolution", "n_real", "n_fake", "real_fingerprint"),
     *("kid_subsets", "kid_subset_size", "seed"),
@@ -27,17 +27,17 @@ SAMPLES = ("sample_seed", "truncation", "generator_sha256", "rendering_sha256") 
 
 
 def comparable(result: dict) -> dict:
-    """What two results of `measure` must share for their values to be compared."""
+    """The terms of a result of `measure` that must be equal for values to be compared."""
     return {name: result[name] for name in COMPARABLE}
 
 
 def same_protocol(earlier: dict, result: dict) -> bool:
-    """Whether the values of two results of `measure_generator` may stand beside each other."""
+    """Whether two results of `measure_generator` are of the same samples and terms, so that their values can be merged."""
     return all(earlier.get(name) == result.get(name) for name in (*COMPARABLE, *SAMPLES))
 
 
 def merged(earlier: dict, result: dict) -> dict:
-    """A result of `measure_generator` with the values that an earlier one under the same protocol has besides."""
+    """A result of `measure_generator` with the other values of an earlier one under the same protocol."""
     if "values" not in earlier or not same_protocol(earlier, result):
         return result
     return result | {
@@ -47,10 +47,9 @@ def merged(earlier: dict, result: dict) -> dict:
 
 
 def new_best(result: dict, best: dict | None, metric: str, step: int) -> dict | None:
-    """The new best measurement, as a run records it, if a result of `measure` after `step` is better than `best`; else None.
+    """The new best measurement, as a run records it, if a result of `measure` at `step` is better than `best`; else None.
 
-    metric: "fid" or "kid"; lower is better. A result under another protocol than the best so far cannot be compared with it
-    and replaces it.
+    metric: "fid" or "kid"; lower is better. A result under another protocol cannot be compared with `best` and replaces it.
     """
     value, terms = result["values"][f"{metric}_{result['extractor']}"], {"metric": metric} | comparable(result)
     if not math.isfinite(value) or (best is not None and best["terms"] == terms and best["value"] <= value):
@@ -59,26 +58,26 @@ def new_best(result: dict, best: dict | None, metric: str, step: int) -> dict | 
 
 
 def series_name(key: str, result: dict) -> str:
-    """The name under which the value `key` of a result is plotted, the same for comparable results only."""
+    """The name under which the value `key` of a result is plotted, equal for comparable results only."""
     digest = hashlib.sha256(json.dumps(comparable(result), sort_keys=True).encode()).hexdigest()[:6]
     return f"{key}/{result['n_fake']}_of_{result['n_real']}_at_{result['resolution']}px_{digest}"
 
 
 def summary(result: dict) -> str:
-    """One line for people: "FID (efficientnet-lite0) 12.34, KID (efficientnet-lite0) 0.0567; 1000 generated, ..."."""
+    """A line for the log: "FID (efficientnet-lite0) 12.34, KID (efficientnet-lite0) 0.0567; 1000 generated, ..."."""
     values = ", ".join(f"{title(key)} {value:.4g}" for key, value in result["values"].items())
     return f"{values}; {result['n_fake']} generated and {result['n_real']} real images at {result['resolution']} px"
 
 
 def title(key: str) -> str:
-    """The key of a value as people read it: "kid_std_efficientnet-lite0" is "KID std (efficientnet-lite0)"."""
+    """The key of a value in words: "kid_std_efficientnet-lite0" is "KID std (efficientnet-lite0)"."""
     name, _, extractor = key.rpartition("_")
     name = name.replace("fid", "FID").replace("kid", "KID").replace("_", " ")
     return f"{name} ({extractor})"
 
 
 def protocol_title(protocol: dict) -> str:
-    """A protocol as text, in full; hashes are cut to their first digits."""
+    """A protocol in words; hashes are cut to their first digits."""
     known = {name: "?" if value is None else value for name, value in protocol.items()}
     weights, real = (str(known[name])[:8] for name in ("weights_sha256", "real_fingerprint"))
     return (
@@ -90,9 +89,9 @@ def protocol_title(protocol: dict) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ResultFile:
-    """The results in `folder` of a checkpoint after `step`, drawn by `config`; averaged: its weights are a moving average.
+    """metrics.json in `folder`: results of a checkpoint at `step`, rendered with `config`; averaged: its weights are an EMA.
 
-    checkpoint_sha256 is of the file as it was read: a running training may have replaced or removed it since.
+    checkpoint_sha256 is of the file as it was read; training may have replaced or removed the file since.
     """
 
     folder: Path
@@ -103,16 +102,16 @@ class ResultFile:
     config: Config
 
     @property
-    def drawn_by(self) -> dict[str, str]:
-        """The values that an entry of OF_IMAGES must have; otherwise it is of other images."""
+    def rendered_by(self) -> dict[str, str]:
+        """The values that an entry of OF_IMAGES has if it is of this config's images."""
         return {"rendering_sha256": rendering_sha256(self.config)}
 
     def kept(self) -> dict:
-        """The file's content, as far as it is of this checkpoint, drawn with this config."""
+        """The part of the file's content that is of this checkpoint and config."""
         return self._kept_of(self._content())
 
     def keep(self, result: dict) -> Path:
-        """Add a result to the file and return its path. A file whose numbers would be lost is renamed first."""
+        """Add a result to the file and return its path. A file whose results would be lost is renamed first."""
         file = self.folder / METRICS_FILE
         identity = {
             "step": self.step,
@@ -122,14 +121,14 @@ class ResultFile:
         }
         found = self._content()
         content = self._kept_of(found) | identity | result
-        if file.exists() and (reason := self._reason_to_part(found, content)):
+        if file.exists() and (reason := self._conflict(found, content)):
             aside = set_aside(file).name
             log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside)
         write_text(file, json.dumps(content, indent=1))
         return file
 
     def _content(self) -> dict:
-        """{} where the file cannot be read, which would cost the new result too."""
+        """The file's content; {} where it cannot be read, so that the new result is not lost too."""
         try:
             return read_object(self.folder / METRICS_FILE)
         except OSError:
@@ -138,19 +137,21 @@ class ResultFile:
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:
             return {}
-        return {name: entry for name, entry in content.items() if name not in OF_IMAGES or self._drew(entry)}
+        rendering = self.rendered_by.items()
+        return {
+            name: entry
+            for name, entry in content.items()
+            if name not in OF_IMAGES or (isinstance(entry, dict) and entry.items() >= rendering)
+        }
 
-    def _drew(self, entry: object) -> bool:
-        return isinstance(entry, dict) and entry.items() >= self.drawn_by.items()
-
-    def _reason_to_part(self, found: dict, new: dict) -> str:
-        """Why the file's content `found` cannot all be kept in the new one; empty where it can."""
+    def _conflict(self, found: dict, new: dict) -> str:
+        """The reason why the file's content `found` cannot all be kept in `new`; empty where it can."""
         if "checkpoint_sha256" not in found:
             return "it is not a file of this program's results"
         if found["checkpoint_sha256"] != self.checkpoint_sha256:
             return f"its results are of another checkpoint, {found.get('checkpoint')}"
         if found.keys() - self._kept_of(found).keys():
-            return "it has results of images that were drawn with other settings, or by another version of graf"
+            return "it has results of images rendered with other settings, or by another version of graf"
         if "values" in found and not same_protocol(found, new):
             return "its values are of another protocol or of other samples, or by another version of graf"
         return ""

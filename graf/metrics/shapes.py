@@ -1,7 +1,7 @@
-"""Whether objects differ in shape, which FID and KID do not see: variety of silhouettes, coverage of surfaces.
+"""Variety of silhouettes and coverage of surfaces: whether objects differ in shape, which FID and KID do not see.
 
-Both look along the field's own rays, at generated objects and at exact ones alike: a ray is on the object where its opacity
-exceeds one half, and there the surface is at its mean depth.
+Generated and exact objects are seen along the same rays, those of the field: a ray is on the object where its opacity exceeds
+one half, and the surface is at its mean depth there.
 
 Legend: N objects, V views of each, h rays along each side of a view.
 """
@@ -20,7 +20,7 @@ from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast
 from graf.metrics.consistency import stages
 from graf.models.generator import Generator
-from graf.pictures.sampling import sample_objects
+from graf.pictures.sampling import Objects, sample_objects
 from graf.pictures.sheets import sheet_pose
 from graf.rays import camera_rays, full_grid, low_resolution_grid
 from graf.rng import seeded_rng
@@ -36,12 +36,12 @@ from torch.nn import functional as F
 
 OPAQUE = 0.5
 MOST_RAYS = 64  # h at most
-NEAREST_PHOTOGRAPHS, SINGLE_OBJECTS = 32, 4
-WIDE_DEG = 20.0  # between cameras: what their silhouettes differ by is then no longer the objects' shape alone
+NEAREST_IMAGES, SINGLE_OBJECTS = 32, 4
+WIDE_DEG = 20.0  # between cameras, from which silhouettes differ by more than the objects' shapes
 SURFACE_RAYS, SURFACE_VIEWS = 32, 6
 POINTS = 1024  # of a surface
 VIEWS_AT_ONCE = 8
-VARIETY_CAVEAT = (  # of any generator: silhouettes are compared with one another alone
+VARIETY_CAVEAT = (  # silhouettes are compared with one another only, not with the data's
     "Blobs and fragments differ from one another too: whether shapes are like the data's, coverage and mmd tell, or a look at "
     "the sheets."
 )
@@ -51,9 +51,9 @@ log = logging.getLogger("graf")
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A generator beside its data, of which n objects are measured, drawn by `seed`, their latents scaled by `truncation`.
+    """A generator and its data, measured on n objects sampled with `seed`, their latents scaled by `truncation`.
 
-    cache: a folder for what the data alone decides.
+    cache: a folder for results that depend on the data alone.
     """
 
     generator: Generator
@@ -73,15 +73,14 @@ class Subject:
 
 
 class Surfaces(NamedTuple):
-    """What the field's rays see from B cameras: opaque (B, h, h) bool, and the points (B, h, h, 3) of the world at which they
-    meet the surface where they are opaque."""
+    """What rays see from B cameras: opaque (B, h, h) bool, and the world points (B, h, h, 3) of the surface where opaque."""
 
     opaque: Tensor
     points: Tensor
 
 
 class Silhouettes(NamedTuple):
-    """Of the data: masks (B, h, h) bool from cameras (B, 3, 4) of objects of class_index (B,), and what they are of."""
+    """Silhouettes of the data: masks (B, h, h) bool from cameras (B, 3, 4) of class_index (B,); terms say what they are of."""
 
     masks: Tensor
     pose_c2w: Tensor
@@ -90,18 +89,18 @@ class Silhouettes(NamedTuple):
 
 
 def silhouette_variety(subject: Subject) -> dict:
-    """The mean pairwise 1 - IoU of objects' silhouettes from one camera, and its share of the data's own, ready for JSON.
+    """The mean pairwise 1 - IoU of objects' silhouettes, and its share of the data's own, ready for JSON.
 
-    The data's own is that of as many exact toy cars, or of posed photographs as `photographed_silhouettes` finds them, from
-    whose cameras objects are then seen, one each; `variety_of_cameras` is what these cameras alone make of single objects. The
-    share is None where the data has no silhouettes.
+    The data's own is that of as many exact toy cars from one camera, or of real images by `real_silhouettes`, from whose
+    cameras the objects are then rendered, one each; `variety_of_cameras` is what these cameras alone make of single objects.
+    The share is None where the data has no silhouettes.
     """
     config, pose_c2w = subject.config, sheet_pose(subject.config.data)
     side = min(MOST_RAYS, config.data.imsize // config.rendered_scale)
     if config.data.type == "toy_cars":
         found = exact_silhouettes(pose_c2w, subject.n, side, config)
     else:
-        found = photographed_silhouettes(subject.dataset, pose_c2w, side, config.data)
+        found = real_silhouettes(subject.dataset, pose_c2w, side, config.data)
     if isinstance(found, Silhouettes):
         poses, classes = found.pose_c2w, found.class_index
         of_data = {"variety_data": dissimilarity(found.masks)} | found.terms
@@ -110,11 +109,11 @@ def silhouette_variety(subject: Subject) -> dict:
         poses, classes = pose_c2w.expand(subject.n, -1, -1), None
         of_data = {"variety_data": None, "unavailable": found}
     latents, own_classes = sample_objects(subject.generator, len(poses), subject.seed, subject.truncation)
-    classes = own_classes if classes is None else classes
-    masks = generated_surfaces(subject.generator, (latents, classes), poses, side, "silhouettes").opaque
+    objects = latents, own_classes if classes is None else classes
+    masks = generated_surfaces(subject.generator, objects, poses, side, "silhouettes").opaque
     variety, of_cameras = dissimilarity(masks), 0.0
     if not torch.equal(poses, poses[:1].expand_as(poses)):
-        of_cameras = variety_of_cameras(subject.generator, (latents, classes), poses, side)
+        of_cameras = variety_of_cameras(subject.generator, objects, poses, side)
     return {
         "variety": variety,
         "share_of_data": share_of_variety(variety, of_data["variety_data"], of_cameras),
@@ -128,7 +127,7 @@ def silhouette_variety(subject: Subject) -> dict:
 
 
 def dissimilarity(masks: Tensor) -> float:
-    """Mean of 1 - intersection / union over all pairs of N masks (N, h, w) bool; two empty masks are the same."""
+    """Mean of 1 - intersection / union over all pairs of masks (N, h, w) bool; two empty masks are equal."""
     flat = masks.flatten(1).double()
     both, area = flat @ flat.T, flat.sum(1)
     either = area[:, None] + area - both
@@ -136,8 +135,8 @@ def dissimilarity(masks: Tensor) -> float:
     return (differ.sum() / (len(masks) * (len(masks) - 1))).item()
 
 
-def variety_of_cameras(generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor, side: int) -> float:
-    """The mean dissimilarity of the silhouettes of one object from all cameras (B, 3, 4), of the first SINGLE_OBJECTS ones."""
+def variety_of_cameras(generator: Generator, objects: Objects, poses: Tensor, side: int) -> float:
+    """Dissimilarity of one object's silhouettes from all cameras (B, 3, 4), the mean over the first SINGLE_OBJECTS objects."""
     each = tuple(values[:SINGLE_OBJECTS].repeat_interleave(len(poses), 0) for values in objects)
     n = len(each[0]) // len(poses)
     masks = generated_surfaces(generator, each, poses.repeat(n, 1, 1), side, "cameras").opaque
@@ -145,9 +144,9 @@ def variety_of_cameras(generator: Generator, objects: tuple[Tensor, Tensor], pos
 
 
 def share_of_variety(variety: float, of_data: float | None, of_cameras: float) -> float | None:
-    """The share of the data's variety once that of the cameras is taken out of both; None where the data has none besides.
+    """sqrt((variety^2 - of_cameras^2) / (of_data^2 - of_cameras^2)); None where the data has no more variety than the cameras.
 
-    Objects and cameras move an outline independently of each other, so that squares add up.
+    Objects and cameras change an outline independently, so their squares add up.
     """
     if of_data is None or of_data <= of_cameras:
         return None
@@ -155,39 +154,38 @@ def share_of_variety(variety: float, of_data: float | None, of_cameras: float) -
 
 
 def exact_silhouettes(pose_c2w: Tensor, n: int, side: int, config: Config) -> Silhouettes:
-    """Those of the first n toy cars of the config's seed from a camera (3, 4)."""
+    """Silhouettes of the first n toy cars of the config's seed from a camera (3, 4)."""
     poses = pose_c2w.expand(n, -1, -1)
     masks = exact_surfaces([make_car(config.data.seed, i) for i in range(n)], poses, side, config).opaque
     return Silhouettes(masks, poses, torch.zeros(n, dtype=torch.long), {"data_is": "exact toy cars from the same camera"})
 
 
-def photographed_silhouettes(dataset: Views, pose_c2w: Tensor, side: int, data: DataConfig) -> Silhouettes | str:
-    """Those of the NEAREST_PHOTOGRAPHS whose cameras are nearest, around the origin, to a camera (3, 4), by transparency.
+def real_silhouettes(dataset: Views, pose_c2w: Tensor, side: int, data: DataConfig) -> Silhouettes | str:
+    """Silhouettes, by transparency, of the NEAREST_IMAGES whose cameras are nearest in angle to a camera (3, 4).
 
-    Several may be of one object, which nobody says. Returns why there are none where there are none.
+    Several may show the same object, which the data does not tell. Returns the reason where there are none.
     """
     if not dataset.posed or len(dataset) < 2:
-        return "the photographs have no cameras" if len(dataset) > 1 else "one photograph has no variety"
+        return "the images have no cameras" if len(dataset) > 1 else "a single image has no variety"
     to_camera, to_all = (F.normalize(poses[..., 3], dim=-1) for poses in (pose_c2w, dataset.labels.pose_c2w))
     angles_deg = torch.rad2deg((to_all @ to_camera).clamp(-1, 1).acos())
-    apart_deg, index = (values[:NEAREST_PHOTOGRAPHS] for values in angles_deg.sort(stable=True))
+    apart_deg, index = (values[:NEAREST_IMAGES] for values in angles_deg.sort(stable=True))
     alphas = [dataset.opacity(i, data) for i in index.tolist()]
     if any(alpha is None for alpha in alphas):
-        return "photographs without transparency do not tell their silhouettes"
+        return "images without transparency do not show their silhouettes"
     if apart_deg[-1] > WIDE_DEG:
-        log.warning("variety: photographs up to %.0f degrees from the camera are compared, for want of nearer", apart_deg[-1])
-    terms = {"data_is": "photographs nearest to the camera", "apart_deg": apart_deg[-1].item()}
+        log.warning("variety: images up to %.0f degrees from the camera are compared, as none are nearer", apart_deg[-1])
+    terms = {"data_is": "images nearest to the camera", "apart_deg": apart_deg[-1].item()}
     masks = F.adaptive_avg_pool2d(torch.stack(alphas), side) > OPAQUE
     return Silhouettes(masks, dataset.labels.pose_c2w[index], dataset.class_index[index], terms)
 
 
 def surface_coverage(subject: Subject) -> dict:
-    """Coverage and minimum matching distance of generated surfaces (Achlioptas et al. 2018, section 3), of toy cars; ready for
-    JSON. Distances are Chamfer's, in square scene units.
+    """Coverage and minimum matching distance of generated toy cars (Achlioptas et al. 2018, section 3), ready for JSON.
 
-    The reference is n exact cars with numbers below 0, which no data set has: a generator that repeats its training set gains
-    nothing. The same measures of n others of them, `coverage_best` and `mmd_best`, are the best that a generator can reach.
-    Points are sampled on what SURFACE_VIEWS cameras see of either.
+    Distances are Chamfer's in square scene units, between points on the surfaces that SURFACE_VIEWS cameras see. The reference
+    is n exact cars with numbers below 0, which no data set has: repeating the training set gains nothing. `coverage_best` and
+    `mmd_best` are measured between the reference and n other exact cars: no generator can be expected to do better.
     """
     config, n = subject.config, subject.n
     if config.data.type != "toy_cars":
@@ -219,19 +217,18 @@ def surface_coverage(subject: Subject) -> dict:
 
 
 def coverage_and_mmd(distances: np.ndarray) -> list[float]:
-    """Of distances (G, R) from generated objects to those of the reference: the share of the reference that is nearest to some
-    generated object, and the mean distance of the reference's objects to their nearest generated one."""
+    """Coverage and MMD of distances (G, R) from generated to reference objects: the share of reference objects that are nearest
+    to some generated one, and the mean distance of a reference object to its nearest generated one."""
     return [len(set(distances.argmin(1).tolist())) / distances.shape[1], float(distances.min(0).mean())]
 
 
 def chamfer_distances(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndarray:
-    """(G, R) between G and R clouds of P points each (P, 3): the mean square distance of a cloud's points to the nearest ones
-    of the other, both ways added."""
+    """(G, R) between G and R clouds of points (P, 3): mean square distance to the nearest point, both ways added."""
     return one_way(ours, theirs) + one_way(theirs, ours).T
 
 
 def one_way(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndarray:
-    """(G, R): the mean square distance of the points of ours[g] to the nearest ones of theirs[r]."""
+    """(G, R): the mean square distance of the points of ours[g] to the nearest points of theirs[r]."""
     points, columns = np.concatenate(ours), []
     for cloud in progress(theirs, desc="Chamfer distances", unit="object"):
         distance, _ = cKDTree(cloud).query(points, workers=available_cores())
@@ -240,27 +237,29 @@ def one_way(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndar
 
 
 def surface_poses(data: DataConfig) -> Tensor:
-    """pose_c2w (SURFACE_VIEWS, 3, 4) around the object, by turns from the top and the bottom of the config's heights."""
+    """pose_c2w (SURFACE_VIEWS, 3, 4) around the object, alternating between the top and bottom of the config's heights."""
     azimuth_deg, low = view_azimuths(SURFACE_VIEWS, data), torch.arange(SURFACE_VIEWS) % 2 == 1
     return poses_at(azimuth_deg, torch.where(low, data.vmax, data.vmin), sum(data.radius) / 2)
 
 
 def exact_clouds(numbers: range, poses: Tensor, config: Config) -> list[np.ndarray]:
-    """Points (POINTS, 3) on the surface of each toy car that cameras (V, 3, 4) see."""
+    """Points (POINTS, 3) per toy car, on the surface that cameras (V, 3, 4) see."""
     cars = [make_car(config.data.seed, i) for i in numbers for _ in poses]
     return clouds_of(exact_surfaces(cars, poses.repeat(len(numbers), 1, 1), SURFACE_RAYS, config), len(poses))
 
 
-def generated_clouds(generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor) -> list[np.ndarray]:
-    """The same of objects (latents, classes), without those that are nowhere opaque."""
-    n, each = len(objects[0]), tuple(values.repeat_interleave(len(poses), 0) for values in objects)
-    seen = generated_surfaces(generator, each, poses.repeat(n, 1, 1), SURFACE_RAYS, "surfaces")
-    return clouds_of(seen, len(poses))
+def generated_clouds(generator: Generator, objects: Objects, poses: Tensor) -> list[np.ndarray]:
+    """Points (POINTS, 3) per generated object, without objects that are opaque nowhere."""
+    latents, classes = (values.repeat_interleave(len(poses), 0) for values in objects)
+    poses_of_all = poses.repeat(len(objects[0]), 1, 1)
+    return clouds_of(generated_surfaces(generator, (latents, classes), poses_of_all, SURFACE_RAYS, "surfaces"), len(poses))
 
 
 def clouds_of(seen: Surfaces, n_views: int) -> list[np.ndarray]:
-    """Of the surfaces, each seen in n_views views, POINTS (POINTS, 3) drawn evenly of those seen, repeated where they are
-    fewer. Objects that are nowhere opaque have none."""
+    """POINTS points (POINTS, 3) per object, each seen in n_views views, sampled evenly from all points that are seen.
+
+    Points are repeated where they are too few. Objects that are opaque nowhere are left out.
+    """
     clouds = []
     for i, (opaque, points) in enumerate(zip(seen.opaque.split(n_views), seen.points.split(n_views), strict=True)):
         if len(found := points[opaque]):
@@ -270,35 +269,32 @@ def clouds_of(seen: Surfaces, n_views: int) -> list[np.ndarray]:
 
 
 def exact_surfaces(cars: Sequence[Solids], poses: Tensor, side: int, config: Config) -> Surfaces:
-    """Of each car from its camera (B, 3, 4)."""
+    """The surface of each car from its camera (B, 3, 4)."""
+    rays = field_rays(poses, side, config)
+    views = [cast(car, rays_o, rays_d) for car, rays_o, rays_d in zip(cars, *rays, strict=True)]
+    _, depth, hit = map(torch.stack, zip(*views, strict=True))
+    return surfaces(hit, depth, rays)
+
+
+def generated_surfaces(generator: Generator, objects: Objects, poses: Tensor, side: int, desc: str) -> Surfaces:
+    """The surface of each object (latents, classes) from its camera (B, 3, 4)."""
     views = []
-    for car, pose in zip(cars, poses, strict=True):
-        rays_o, rays_d = field_rays(pose[None], side, config)
-        _, depth, hit = cast(car, rays_o[0], rays_d[0])
-        views.append(surfaces(hit[None], depth[None], (rays_o, rays_d)))
-    return Surfaces(*map(torch.cat, zip(*views, strict=True)))
-
-
-def generated_surfaces(generator: Generator, objects: tuple[Tensor, Tensor], poses: Tensor, side: int, desc: str) -> Surfaces:
-    """Of each object (latents, classes) from its camera (B, 3, 4)."""
-    config, views = generator.config, []
     for some in progress(torch.arange(len(poses)).split(VIEWS_AT_ONCE), desc=desc, unit="batch"):
         latents, classes = (values[some] for values in objects)
-        rendering = generator.render(latents, poses[some], side * config.rendered_scale, classes)
-        seen = stages(rendering, poses[some])["nerf"]
-        rays = field_rays(poses[some], side, config)
-        views.append(surfaces(seen.opacity.flatten(1) > OPAQUE, seen.depth.flatten(1), rays))
-    return Surfaces(*map(torch.cat, zip(*views, strict=True)))
+        rendering = generator.render(latents, poses[some], side * generator.config.rendered_scale, classes)
+        views.append(stages(rendering, poses[some])["nerf"])
+    opacity, depth = (torch.cat([getattr(view, name) for view in views]).flatten(1) for name in ("opacity", "depth"))
+    return surfaces(opacity > OPAQUE, depth, field_rays(poses, side, generator.config))
 
 
 def surfaces(opaque: Tensor, depth: Tensor, rays: tuple[Tensor, Tensor]) -> Surfaces:
-    """Of what rays (B, h * h, 3) see: opaque and planar depth (B, h * h)."""
+    """The surfaces that rays (B, h * h, 3) meet at planar depth (B, h * h) where they are opaque (B, h * h)."""
     points = rays[0] + depth[..., None] * rays[1]
     side = round(opaque.shape[1] ** 0.5)
     return Surfaces(opaque.unflatten(1, (side, side)), points.unflatten(1, (side, side)))
 
 
 def field_rays(pose_c2w: Tensor, side: int, config: Config) -> tuple[Tensor, Tensor]:
-    """rays_o and rays_d (B, h * h, 3) of the field, where it renders a frame of h = `side` rays from cameras (B, 3, 4)."""
+    """rays_o and rays_d (B, h * h, 3) along which the field renders h = `side` rays per side from cameras (B, 3, 4)."""
     scale = config.rendered_scale
     return camera_rays(pose_c2w, low_resolution_grid(full_grid(side * scale), scale), side * scale, config.data)

@@ -64,7 +64,7 @@ def _renderers(generator: Generator, objects: Objects, fast: bool) -> list[Objec
 
 def fresh_samples(
     generator: Generator,
-    draw_labels: Callable[[int, torch.Generator], Labels],
+    label_sampler: Callable[[int, torch.Generator], Labels],
     n: int,
     batch_size: int,
     seed: int,
@@ -72,7 +72,7 @@ def fresh_samples(
     share: Callable = map,
     truncation: float = 1.0,
 ) -> Iterator[Tensor]:
-    """Batches of images (B, 3, H, W) in [-1, 1], n in all, of new latents and the labels that draw_labels(B, rng) gives.
+    """Batches of images (B, 3, H, W) in [-1, 1], n in all, of new latents and the labels that label_sampler(B, rng) gives.
 
     The seed alone says which, not the batches' size; truncation scales the latents, as in `sample_objects`. `share` is the
     built-in map, or that of a run's processes, which then render a share of the batches each.
@@ -84,7 +84,7 @@ def fresh_samples(
             bar.update(len(images))
         return images
 
-    yield from share(render, _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation))
+    yield from share(render, _draw_in_batches(generator, label_sampler, n, batch_size, seed, truncation))
 
 
 def labels_of(dataset: Views, data: DataConfig) -> Callable[[int, torch.Generator], Labels]:
@@ -103,20 +103,20 @@ def labels_in_range(dataset: Views, data: DataConfig) -> Callable[[int, torch.Ge
 
 def fresh_renderings(
     generator: Generator,
-    draw_labels: Callable[[int, torch.Generator], Labels],
+    label_sampler: Callable[[int, torch.Generator], Labels],
     n: int,
     batch_size: int,
     seed: int,
     truncation: float = 1.0,
 ) -> Iterator[Rendering]:
     """What fresh_samples takes its images from, whole: batches of renderings on the CPU."""
-    for drawn in _draw_in_batches(generator, draw_labels, n, batch_size, seed, truncation):
+    for drawn in _draw_in_batches(generator, label_sampler, n, batch_size, seed, truncation):
         yield _render_in_pieces(generator, *drawn)
 
 
 def _draw_in_batches(
     generator: Generator,
-    draw_labels: Callable[[int, torch.Generator], Labels],
+    label_sampler: Callable[[int, torch.Generator], Labels],
     n: int,
     batch_size: int,
     seed: int,
@@ -125,7 +125,7 @@ def _draw_in_batches(
     rng = torch.Generator().manual_seed(seed)
     for start in range(0, n, DRAWN_AT_ONCE):
         count = min(DRAWN_AT_ONCE, n - start)
-        labels, latents = draw_labels(count, rng), truncation * generator.sample_latents(count, rng)
+        labels, latents = label_sampler(count, rng), truncation * generator.sample_latents(count, rng)
         for first in range(0, count, batch_size):
             some = slice(first, first + batch_size)
             yield latents[some], labels[some]

@@ -27,10 +27,10 @@ def test_the_sets_of_a_refined_model(smoke, tmp_path):
     torch.testing.assert_close(down(found["the same, restored by CCSR"]), down(photographs), atol=1e-5, rtol=0)
     assert (found["generated"] - found["generated, before refinement"]).abs().max() > 0
 
-    def draw_labels(n, rng):
+    def label_sampler(n, rng):
         return sample_labels(dataset, n, config.data, rng)
 
-    measured = torch.cat(list(fresh_samples(generator, draw_labels, 8, batch_size=8, seed=0)))
+    measured = torch.cat(list(fresh_samples(generator, label_sampler, 8, batch_size=8, seed=0)))
     torch.testing.assert_close(found["generated"], measured)
 
 

@@ -33,9 +33,9 @@ def test_it_is_small_and_of_the_default_run(generator):
 def test_the_numbers_beside_it_are_of_this_file(generator):
     measured = json.loads(FILE.with_name(METRICS_FILE).read_text())
     assert (measured["checkpoint"], measured["checkpoint_sha256"]) == (FILE.name, file_sha256(FILE))
-    drawn_by = rendering_sha256(generator.config)
-    assert {measured[name]["rendering_sha256"] for name in ("consistency", "variety", "haze")} == {drawn_by}
-    assert measured["rendering_sha256"] == drawn_by and measured["step"] == read_export(FILE)["step"]
+    rendered_by = rendering_sha256(generator.config)
+    assert {measured[name]["rendering_sha256"] for name in ("consistency", "variety", "haze")} == {rendered_by}
+    assert measured["rendering_sha256"] == rendered_by and measured["step"] == read_export(FILE)["step"]
 
 
 def test_its_card_is_what_an_export_writes_today(generator):

@@ -81,7 +81,7 @@ def test_haze_of_samples_is_the_mean_over_all_of_them(cut_outs, tmp_path, monkey
     """Batches of 2, 2 and 1 with 1, 2 and 3 tenths of opacity."""
     config, dataset = cut_outs()
 
-    def samples(generator, draw_labels, n, batch_size, seed, truncation):
+    def samples(generator, label_sampler, n, batch_size, seed, truncation):
         for number, size in enumerate((2, 2, 1)):
             opacity = torch.full((size, 1, 16, 16), 0.1 * (number + 1))
             yield Rendering((opacity * 2).expand(-1, 3, -1, -1), opacity, opacity, opacity)

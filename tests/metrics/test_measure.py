@@ -197,8 +197,8 @@ def test_few_images_are_warned_of_in_the_result_and_in_the_log(tmp_path, caplog)
         result = measure([checkers(8, seed=1)], Photographs(checkers(8, seed=2)), options(8), tmp_path)
     few, small, whole = result["warnings"]
     assert "fewer than the 1280 features" in few
-    assert "subsets of 8 images in place of 1000" in small
-    assert "standard deviation, which would say nothing, is left out" in whole
+    assert "subsets of 8 images instead of 1000" in small
+    assert "standard deviation is meaningless and left out" in whole
     assert [record.getMessage() for record in caplog.records] == [f"metrics: {warning}" for warning in result["warnings"]]
     assert list(result["values"]) == [f"fid_{LITE}", f"kid_{LITE}"]  # no kid_std
 
@@ -296,9 +296,9 @@ def test_independent_cameras_are_those_of_the_configs_range(smoke, tmp_path, mon
     drawn = []
     real = metrics.fresh_samples
 
-    def noted(generator, draw_labels, n, *rest):
-        drawn.append(draw_labels(n, torch.Generator().manual_seed(0)))
-        return real(generator, draw_labels, n, *rest)
+    def noted(generator, label_sampler, n, *rest):
+        drawn.append(label_sampler(n, torch.Generator().manual_seed(0)))
+        return real(generator, label_sampler, n, *rest)
 
     monkeypatch.setattr(metrics, "fresh_samples", noted)
     generator = Generator(wide)
@@ -369,7 +369,7 @@ def test_weights_that_carry_code_are_refused_before_it_runs(tmp_path, monkeypatc
         with pytest.raises(GrafError, match=f"{path}: not the Inception weights of FID: sha256 {file_sha256(path)}"):
             extractors.choose_extractor(options(8, name, weights_path=path))
     monkeypatch.setattr(extractors, "INCEPTION_SHA256", file_sha256(path))
-    with pytest.raises(GrafError, match=f"{path}: wants more than tensors and plain values; not loaded"):
+    with pytest.raises(GrafError, match=f"{path}: refused, contains pickled Python objects"):
         extractors.choose_extractor(options(8, INCEPTION, weights_path=path))
     assert not sprung.exists()
     torch.load(path, weights_only=False)

@@ -95,7 +95,7 @@ def test_the_typical_distance_is_the_median_over_the_nearest_others(extractor):
 
 
 def test_one_photograph_is_too_few(extractor):
-    with pytest.raises(GrafError, match="need others to be compared with, found 1; add photographs"):
+    with pytest.raises(GrafError, match="need others to be compared with, found 1; add images"):
         find_neighbours([], TrainingSet(checkers(1, seed=1)), extractor, 3, batch_size=4)
 
 

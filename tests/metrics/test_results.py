@@ -28,7 +28,7 @@ def content_of(results):
 def test_a_result_says_whose_it_is_and_stays_beside_the_next(results):
     of_run = results()
     assert of_run.keep({"values": {"kid": 0.5}}) == of_run.folder / METRICS_FILE
-    of_run.keep({"sweep": {"error": 1.0} | of_run.drawn_by})
+    of_run.keep({"sweep": {"error": 1.0} | of_run.rendered_by})
     content = content_of(of_run)
     assert (content["step"], content["ema"], content["checkpoint"]) == (5, True, "model.pt")
     assert content["checkpoint_sha256"] == "0a"  # as it was read: by now there is no such file
@@ -58,7 +58,7 @@ def test_values_of_another_protocol_are_set_aside_and_those_of_the_same_are_not(
     content = files_of(results())
     assert content["metrics_1.json"]["values"] == {"kid": 1.0} and content["metrics.json"]["values"] == {"kid": 2.0}
     assert len(content) == 2
-    results().keep({"sweep": {"error": 1.0} | results().drawn_by})
+    results().keep({"sweep": {"error": 1.0} | results().rendered_by})
     assert len(files_of(results())) == 2 and content_of(results())["values"] == {"kid": 2.0}
 
 
@@ -78,9 +78,9 @@ def test_a_damaged_file_says_nothing(results, damaged):
 
 def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(results):
     of_run, other = results(), results("nerf.render_samples_per_ray=9")
-    of_run.keep({"values": {}} | {name: {"error": 1.0} | of_run.drawn_by for name in OF_IMAGES})
+    of_run.keep({"values": {}} | {name: {"error": 1.0} | of_run.rendered_by for name in OF_IMAGES})
     assert all(of_run.kept()[name]["error"] == 1.0 for name in OF_IMAGES)
-    other.keep({"sweep": {"error": 2.0} | other.drawn_by})
+    other.keep({"sweep": {"error": 2.0} | other.rendered_by})
     content = content_of(other)
     assert content["sweep"]["error"] == 2.0
     assert "consistency" not in content and "values" in content

@@ -16,7 +16,7 @@ from graf.metrics.shapes import (
     clouds_of,
     coverage_and_mmd,
     dissimilarity,
-    photographed_silhouettes,
+    real_silhouettes,
     share_of_variety,
     silhouette_variety,
     surface_coverage,
@@ -193,7 +193,7 @@ def test_exact_cars_from_near_cameras_have_the_variety_that_one_camera_sees(smok
 
 @pytest.fixture
 def turntable(smoke, tmp_path):
-    """Photographs of squares from 8 azimuths, 45 degrees apart, of the side in pixels that each azimuth is given."""
+    """Images of squares from 8 azimuths, 45 degrees apart, of the side in pixels that each azimuth is given."""
 
     def of(sides, mode="RGBA", *overrides):
         for number, side in enumerate(sides):
@@ -206,22 +206,22 @@ def turntable(smoke, tmp_path):
     return of
 
 
-def test_photographs_are_those_nearest_to_the_camera(turntable, monkeypatch, caplog):
+def test_images_are_those_nearest_to_the_camera(turntable, monkeypatch, caplog):
     """At 80 degrees, that from 90 and then that from 45: squares of 12 and 6 pixels, or 6 and 3 at half the resolution."""
     config, dataset = turntable([2, 6, 12, 2, 2, 2, 2, 2])
     pose_c2w = poses_at(torch.tensor(80.0), torch.tensor(0.34), 3.6)
-    monkeypatch.setattr(shapes, "NEAREST_PHOTOGRAPHS", 2)
-    found = photographed_silhouettes(dataset, pose_c2w, 8, config.data)
+    monkeypatch.setattr(shapes, "NEAREST_IMAGES", 2)
+    found = real_silhouettes(dataset, pose_c2w, 8, config.data)
     assert found.masks.sum(dim=(1, 2)).tolist() == [36, 9]
     assert dissimilarity(found.masks) == pytest.approx(1 - 9 / 36)
     torch.testing.assert_close(found.pose_c2w, dataset.labels.pose_c2w[[2, 1]])
     assert 30 < found.terms["apart_deg"] <= 35  # on a circle that is smaller than a great one
-    assert "photographs up to 33 degrees from the camera are compared" in caplog.text
+    assert "images up to 33 degrees from the camera are compared" in caplog.text
 
 
-def test_objects_are_seen_from_the_photographs_cameras(turntable, monkeypatch, tmp_path):
+def test_objects_are_seen_from_the_real_images_cameras(turntable, monkeypatch, tmp_path):
     config, dataset = turntable([2, 4, 6, 8, 10, 12, 14, 16])
-    monkeypatch.setattr(shapes, "NEAREST_PHOTOGRAPHS", 3)
+    monkeypatch.setattr(shapes, "NEAREST_IMAGES", 3)
     generator = Generator(config)
     given = []
 
@@ -240,7 +240,7 @@ def test_objects_are_seen_from_the_photographs_cameras(turntable, monkeypatch, t
 
 @pytest.mark.parametrize(
     ("mode", "overrides", "reason"),
-    [("RGB", (), "photographs without transparency"), ("RGBA", ("data.labels=none",), "the photographs have no cameras")],
+    [("RGB", (), "images without transparency"), ("RGBA", ("data.labels=none",), "the images have no cameras")],
 )
 def test_data_without_silhouettes_is_not_compared_with(turntable, tmp_path, caplog, mode, overrides, reason):
     config, dataset = turntable([8] * 8, mode, *overrides)

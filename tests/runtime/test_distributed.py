@@ -100,10 +100,10 @@ def weights(state):
 
 
 def samples(state, dataset, share):
-    def draw_labels(n, rng):
+    def label_sampler(n, rng):
         return dataset.labels[torch.randint(len(dataset), (n,), generator=rng)]
 
-    return fresh_samples(state.generator_ema, draw_labels, n=10, batch_size=3, seed=5, share=share)
+    return fresh_samples(state.generator_ema, label_sampler, n=10, batch_size=3, seed=5, share=share)
 
 
 def in_two_processes(rank, folder):

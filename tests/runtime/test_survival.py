@@ -284,11 +284,11 @@ def test_fresh_samples_do_not_depend_on_their_batches(refine):
     generator = Generator(refine()).eval()
     data = generator.config.data
 
-    def draw_labels(n, rng):
+    def label_sampler(n, rng):
         return Labels.of_poses(sample_poses(n, data, rng))
 
     def samples(batch_size):
-        return torch.cat(list(fresh_samples(generator, draw_labels, 11, batch_size, seed=5)))
+        return torch.cat(list(fresh_samples(generator, label_sampler, 11, batch_size, seed=5)))
 
     torch.testing.assert_close(samples(4), samples(11))
 
