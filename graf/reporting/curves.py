@@ -116,6 +116,11 @@ class History:
     evaluations: dict[str, Evaluations] = field(default_factory=dict)
     damaged: int = 0
 
+    @property
+    def newest(self) -> Evaluations | None:
+        """The evaluations under the protocol that was used last."""
+        return max(self.evaluations.values(), key=lambda evaluations: evaluations.newest_step, default=None)
+
 
 def read_history(path: Path, max_points: int = MAX_POINTS) -> History:
     """The curves of a metrics.jsonl, to be drawn in at most max_points points each.
@@ -191,9 +196,10 @@ def figures(history: History) -> dict[str, Figure]:
     losses = {name: history.training[name] for name in LOSSES if name in history.training}
     if any(_moves(curve) for curve in losses.values()):
         drawn["losses"] = _figure("", losses, LEARNING_IN)
-    if history.evaluations:
-        newest = max(history.evaluations.values(), key=lambda evaluations: evaluations.newest_step)
-        curves = {title(name): curve for name, curve in newest.curves.items() if name.startswith("kid_") and _moves(curve)}
+    if history.newest:
+        curves = {
+            title(name): curve for name, curve in history.newest.curves.items() if name.startswith("kid_") and _moves(curve)
+        }
         if curves:
             drawn["kid"] = _figure("", curves, LEARNING_IN)
     others = {name: curve for name, curve in history.training.items() if name not in losses}

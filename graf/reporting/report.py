@@ -106,7 +106,7 @@ class RunFiles:
         match self.measured:
             case {"values": dict(), "extractor": str(), "step": int(step)}:
                 return self.measured, step
-        newest = max(self.history.evaluations.values(), key=lambda evaluations: evaluations.newest_step, default=None)
+        newest = self.history.newest
         return (newest.newest, newest.newest_step) if newest else ({}, 0)
 
     def _named(self, *stems: str) -> list[Path]:

@@ -31,10 +31,8 @@ def protocol_sentence(result: dict, step: int) -> str:
 
 def progress_sentence(history: History) -> str:
     """The change of KID in training, under the newest protocol; "" if it was measured at most once."""
-    if not history.evaluations:
-        return ""
-    newest = max(history.evaluations.values(), key=lambda evaluations: evaluations.newest_step)
-    curve = newest.curves.get(f"kid_{newest.protocol['extractor']}")
+    newest = history.newest
+    curve = newest.curves.get(f"kid_{newest.protocol['extractor']}") if newest else None
     found = zip(*curve.points()[:2], strict=True) if curve else ()
     points = [(step, mean) for step, mean in found if mean == mean]
     if len(points) < 2:

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 from graf.errors import GrafError
@@ -40,7 +40,7 @@ FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all
 NOTHING = "nothing"
 Y_DOWN = np.diag([1.0, -1.0, -1.0])  # from our cameras, which look along -z, to viser's, which look along z
 
-Job = Callable[[], Iterator[bool]]  # it yields between pieces of its work: whether it can go on at once
+Job = Iterator[bool]  # yields between pieces of its work: whether it can go on at once
 
 
 class Browser:
@@ -48,8 +48,7 @@ class Browser:
 
     def __init__(self, client: viser.ClientHandle, models: Models, wake: threading.Event):
         self.client, self.models, self._wake = client, models, wake
-        self._jobs: deque[Job] = deque()
-        self._running: Iterator[bool] | None = None
+        self._jobs: deque[Job] = deque()  # the first of which is being done
         self._source = models.sources[0]
         self._view = ObjectView(models.get(self._source))
         self._aspect = 0.0
@@ -91,19 +90,18 @@ class Browser:
             self._still = gui.add_dropdown("pixels at rest", ["64"])
             self._within = gui.add_checkbox("trained elevations only", True)
             self._turn = gui.add_checkbox("turn", False)
-            gui.add_button("back to the start").on_click(lambda _: self._enqueue(self._reset_camera))
+            gui.add_button("back to the start").on_click(lambda _: self._enqueue(self._reset_camera()))
         with gui.add_folder("Scene", expand_by_default=False):
             self._mesh = gui.add_checkbox("mesh", False, hint="instead of the picture")
             self._cameras = gui.add_checkbox("training cameras", False)
         with gui.add_folder("Save", expand_by_default=False):
             for what in ("picture", "video", "mesh", "latents"):
-                gui.add_button(f"save {what}").on_click(lambda _, what=what: self._enqueue(lambda: self._save(what)))
-        for handle in (self._run, self._class, self._seed, self._to_seed, self._shape, self._appearance, self._truncation):
+                gui.add_button(f"save {what}").on_click(lambda _, what=what: self._enqueue(self._save(what)))
+        sliders = (self._class, self._seed, self._to_seed, self._shape, self._appearance, self._truncation)
+        for handle in (*sliders, self._run, self._kind, self._beside, self._still, self._within, self._turn):
             handle.on_update(lambda _: self._wake.set())
-        for handle in (self._kind, self._beside, self._still, self._within, self._turn):
-            handle.on_update(lambda _: self._wake.set())
-        self._mesh.on_update(lambda _: self._enqueue(self._show_mesh))
-        self._cameras.on_update(lambda _: self._enqueue(self._show_cameras))
+        self._mesh.on_update(lambda _: self._enqueue(self._show_mesh()))
+        self._cameras.on_update(lambda _: self._enqueue(self._show_cameras()))
 
     def _enqueue(self, job: Job) -> None:
         """Have the main thread do a job."""
@@ -137,22 +135,20 @@ class Browser:
     def advance(self) -> bool:
         """Render the next picture and do a piece of a job. Returns whether there is more to do at once."""
         self._reload()
-        if self._running is None and self._jobs:
-            self._running = self._jobs.popleft()()
         busy = self._advance_job()
         self._hold_start()
         self._turn_camera()
-        return self._draw() or busy or (self._running is None and bool(self._jobs))
+        return self._draw() or busy
 
     def _advance_job(self) -> bool:
-        if self._running is None:
+        if not self._jobs:
             return False
         try:
-            return next(self._running)
+            return next(self._jobs[0])
         except StopIteration:
-            self._running = None
+            self._jobs.popleft()
         except (GrafError, OSError) as error:
-            self._running = None
+            self._jobs.popleft()
             self._notify("Not done", str(error))
         return True
 
@@ -180,11 +176,11 @@ class Browser:
             self._class.max, self._class.visible = max(1, self._view.n_classes - 1), self._view.n_classes > 1
             self._still.options = [str(side) for side in choices]
             self._still.value = str(resting_side(choices))
-            self._jobs.append(self._reset_camera)
+            self._jobs.append(self._reset_camera())
             self._cameras.value = False
-            self._jobs.append(self._show_cameras)
+            self._jobs.append(self._show_cameras())
         self._meshed = None
-        self._jobs.append(self._show_mesh)
+        self._jobs.append(self._show_mesh())
 
     def _turn_camera(self) -> None:
         now, before = time.monotonic(), self._turned_at
@@ -198,13 +194,12 @@ class Browser:
         state, view, rest = self.state(), self._view, self._side()
         started = time.monotonic()
         wanted = (state.object_of, state.kind, state.beside, state.within, state.aspect, _rounded(state.pose_c2w), rest)
-        self._fit_window(state.aspect)
+        if state.aspect != self._aspect:  # the scene has the picture's field of view
+            self._aspect, self.client.camera.fov = state.aspect, vertical_fov(view.data, state.aspect)
         shown, in_full = self._drawn or (None, False)
-        if wanted == shown and in_full:
-            return False
-        if wanted == shown and started - self._changed_at < STILL_AFTER_S:
-            return False  # it is rendered in full unless it moves on
         moving = wanted != shown
+        if not moving and (in_full or started - self._changed_at < STILL_AFTER_S):
+            return False  # later it is rendered in full, unless it moves on
         if moving:
             self._changed_at = started
         if in_full:
@@ -218,17 +213,12 @@ class Browser:
         self.client.scene.set_background_image(picture, format="jpeg", jpeg_quality=85 if moving else 95)
         self._frames.append(time.monotonic())
         self._drawn = wanted, not moving
-        if not moving:
-            self._at_rest(state)
+        if not moving and state.pose_c2w is not None:
+            self._place(view.pose(state))  # back from where the camera may not be
+        if not moving and self._mesh.value and self._meshed != state.object_of:
+            self._enqueue(self._show_mesh())
         self._show_status(state, side, moving)
         return True
-
-    def _at_rest(self, state: ViewState) -> None:
-        """Once nothing moves, bring the camera back to where it may be, and the mesh up to date with the object."""
-        if state.pose_c2w is not None:
-            self._place(self._view.pose(state))
-        if self._mesh.value and self._meshed != state.object_of:
-            self._enqueue(self._show_mesh)
 
     def _show_status(self, state: ViewState, side: int, moving: bool) -> None:
         seconds = self._frames[-1] - self._frames[0]
@@ -241,12 +231,6 @@ class Browser:
         choices = sides(self._view.model.generator.config)
         return next((side for side in choices if str(side) == self._still.value), resting_side(choices))
 
-    def _fit_window(self, aspect: float) -> None:
-        """Give the scene the field of view of the picture."""
-        if aspect != self._aspect:
-            self._aspect = aspect
-            self.client.camera.fov = vertical_fov(self._view.data, aspect)
-
     def _place(self, pose_c2w: Tensor) -> None:
         """Move the browser's camera, which keeps looking at the origin."""
         position = pose_c2w[:, 3].double().numpy()
@@ -255,7 +239,7 @@ class Browser:
                 self.client.camera.position = position
                 self.client.camera.look_at = np.zeros(3)
 
-    def _reset_camera(self) -> Iterator[bool]:
+    def _reset_camera(self) -> Job:
         camera, data = self.client.camera, self._view.data
         nearest, farthest = camera_distances(data)
         camera.max_orbit_distance, camera.min_orbit_distance = farthest, nearest
@@ -274,7 +258,7 @@ class Browser:
         elif not np.allclose(reported, start[:, 3], atol=1e-3):  # a late report of the start may be older than the reset
             self._left = None
 
-    def _show_mesh(self) -> Iterator[bool]:
+    def _show_mesh(self) -> Job:
         self._drawn = None
         if not self._mesh.value:
             self.client.scene.remove_by_name("/mesh")
@@ -288,7 +272,7 @@ class Browser:
         yield from _until_done(made := self.models.background.submit(view.mesh, state))
         self.client.scene.add_mesh_trimesh("/mesh", made.result())
 
-    def _show_cameras(self) -> Iterator[bool]:
+    def _show_cameras(self) -> Job:
         if self._frustums is not None:
             self._frustums.remove()
             self._frustums = None
@@ -312,7 +296,7 @@ class Browser:
         if pose is not None and pose[:, 3].norm() < OUTSIDE * data.radius[1]:  # too near to see the cameras
             self._place(torch.cat([pose[:, :3], OUTSIDE * data.radius[1] * F.normalize(pose[:, 3:], dim=0)], dim=1))
 
-    def _save(self, what: str) -> Iterator[bool]:
+    def _save(self, what: str) -> Job:
         view, state, files = self._view, self.state(), []
         if what == "video":
             for done in view.save_video(state, self._side()):
@@ -335,7 +319,7 @@ class Browser:
         self.client.add_notification(title, body, auto_close_seconds=10)
 
 
-def _until_done(future: Future) -> Iterator[bool]:
+def _until_done(future: Future) -> Job:
     while not future.done():
         yield False
 

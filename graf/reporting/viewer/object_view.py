@@ -92,7 +92,7 @@ class ViewState:
 
 
 class ObjectView:
-    """Renders the states of one browser with a model. Caches the last object, whose next view is cheaper."""
+    """Renders the states of one browser, which must be `checked`. Caches the last object, whose next view is cheaper."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -103,14 +103,14 @@ class ObjectView:
 
     def latents(self, state: ViewState) -> Tensor:
         """(1, Z) latents of the state's object."""
-        state, generator = state.checked(self.n_classes), self.model.generator
+        generator = self.model.generator
         ends = [sample_objects(generator, 1, seed)[0] for seed in (state.seed, state.to_seed)]
         return state.truncation * mixed(*ends, state.shape, state.appearance, generator.config.z_dist)
 
     def pose(self, state: ViewState) -> Tensor:
         """pose_c2w (3, 4) of the state's camera, moved to a distance from which the object can be seen and, where the state is
         `within`, to an elevation of the config's range."""
-        state, data = state.checked(), self.data
+        data = self.data
         if state.pose_c2w is None:
             return start_pose(data)
         pose = state.pose_c2w.float()
@@ -128,7 +128,6 @@ class ObjectView:
 
         side: a multiple of ccsr.scale_factor.
         """
-        state = state.checked(self.n_classes)
         squares = self.squares(state, self.pose(state)[None], side)
         aspect = state.aspect / len(squares)
         panes = [padded(square[0].movedim(0, -1).numpy(), aspect, self.surround(kind)) for kind, square in squares.items()]
@@ -136,7 +135,6 @@ class ObjectView:
 
     def squares(self, state: ViewState, poses: Tensor, side: int) -> dict[str, Tensor]:
         """Pictures (V, 3, side, side) uint8 of the state's object from cameras (V, 3, 4), by the state's one or two kinds."""
-        state = state.checked(self.n_classes)
         rendering = self._renderer_of(state).render(poses, side)
         near, far = (float(bound[0]) for bound in depth_bounds(poses[:1], freed(self.data)))
         kinds = [state.kind] + [state.beside] * (state.beside is not None)
@@ -149,7 +147,6 @@ class ObjectView:
 
     def mesh(self, state: ViewState, cells: int = MESH_CELLS) -> trimesh.Trimesh:
         """The surface of the state's object. Raises NoSurface where it has none."""
-        state = state.checked(self.n_classes)
         return extract_mesh(self.model.generator, self.latents(state), torch.tensor([state.class_index]), cells)
 
     def _renderer_of(self, state: ViewState) -> ObjectRenderer:
@@ -195,7 +192,6 @@ class ObjectView:
 
     def save_latents(self, state: ViewState) -> list[Path]:
         """Write the object's latents, class and camera, with the checkpoint's name, as the next free latents_NNNN.json."""
-        state = state.checked(self.n_classes)
         content = {
             "checkpoint": str(self.model.checkpoint),
             "step": self.model.step,
