@@ -24,7 +24,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
 from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
-from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
+from graf.runtime.command_line import Parser, add_folder_flags, add_set_flag, folder_overrides
 from graf.runtime.console import duration, log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, nvidia_driver, peak_memory_bytes, unusable_gpus
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
@@ -76,7 +76,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
+    add_set_flag(p)
     add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--budget_gb", type=float, help="assume this much memory instead of what is free, such as 4")

@@ -15,7 +15,7 @@ from pathlib import Path
 from graf.config import Config, PoseConfig, load_config
 from graf.errors import GrafError
 from graf.memory.watch import WatchSettings, watch_command
-from graf.runtime.command_line import Parser, add_folder_flags, folder_overrides
+from graf.runtime.command_line import Parser, add_folder_flags, add_set_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from memory_leak_detector import self_test
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, help="YAML file of the run; by default configs/safe_training.yaml, of train_pose.py pose.yaml"
     )
     add_folder_flags(p)
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=2")
+    add_set_flag(p)
     p.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
     return p
 

@@ -1,4 +1,4 @@
-"""Argument parsing shared by all programs: hyphens for underscores, ~ and $HOME in paths, --version, hints on unknown flags."""
+"""Parses arguments for all programs: hyphens for underscores, ~ and $HOME in paths, --version, hints on unknown flags."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ from graf.errors import GrafError
 from graf.version import __version__
 
 YAML = (".yaml", ".yml")
-PLACES = {  # what flags name
+FLAGS_OF_PATHS = {
     "--data_dir": "a folder of images",
     "--run": "a run's folder",
     "--config": "a config",
@@ -56,7 +56,7 @@ def positive(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse where --max-steps is --max_steps, `type=Path` takes ~ and $HOME, and an unknown flag comes with a hint."""
+    """An argparse parser where --max-steps is --max_steps, `type=Path` takes ~ and $HOME, and unknown flags get a hint."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         allow_abbrev: bool = True,
         schema: type[RunConfig] = Config,
     ):
-        """schema: of the config whose keys --set takes."""
+        """schema: the config whose keys --set takes."""
         super().__init__(
             description=description, epilog=epilog, usage=usage, formatter_class=formatter_class, allow_abbrev=allow_abbrev
         )
@@ -85,19 +85,19 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            found = (hints(unknown, self.schema) if "--set" in self._option_string_actions else []) or self._meant(unknown)
-            found += self._placed(unknown)
+            of_keys = hints(unknown, self.schema) if "--set" in self._option_string_actions else []
+            found = [*(of_keys or self._nearest_flags(unknown)), *self._flags_of_paths(unknown)]
             self.error("".join([f"unrecognized arguments: {' '.join(unknown)}", *found]))
         return parsed
 
-    def _meant(self, unknown: Sequence[str]) -> list[str]:
-        """The known flag that is nearest to each unknown one, where one is near."""
+    def _nearest_flags(self, unknown: Sequence[str]) -> list[str]:
+        """Hints that name the known flag nearest to each unknown one, where one is near."""
         flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         near = [(flag, difflib.get_close_matches(flag, self._option_string_actions, n=1)) for flag in flags]
         return [f"; {flag}: did you mean {known[0]}?" for flag, known in near if known]
 
-    def _placed(self, unknown: Sequence[str]) -> list[str]:
-        """The flag for each file or folder that stands without one; not behind an unknown flag, whose value it may be."""
+    def _flags_of_paths(self, unknown: Sequence[str]) -> list[str]:
+        """Hints that name the flag for each file or folder without one; not behind an unknown flag, whose value it may be."""
         found = []
         for before, word in zip(["", *unknown], unknown, strict=False):
             if before.startswith("-") or word.startswith("-"):
@@ -106,11 +106,11 @@ class Parser(argparse.ArgumentParser):
             fitting = ("--data_dir", "--run") if path.is_dir() else ("--config",) if path.suffix in YAML else ("--checkpoint",)
             flag = next((flag for flag in fitting if flag in self._option_string_actions), None)
             if flag and path.exists():
-                found.append(f"; {word}: name {PLACES[flag]} with {flag} {shlex.quote(word)}")
+                found.append(f"; {word}: name {FLAGS_OF_PATHS[flag]} with {flag} {shlex.quote(word)}")
         return found
 
     def _underscored(self, word: str) -> str:
-        """--max-steps=9 as --max_steps=9, where there is such a flag."""
+        """Return --max-steps=9 as --max_steps=9, where there is such a flag."""
         name, equals, value = word.partition("=")
         underscored = "--" + name[2:].replace("-", "_")
         is_flag = len(name) > 2 and any(flag.startswith(underscored) for flag in self._option_string_actions)
@@ -131,23 +131,29 @@ def hints(unknown: Sequence[str], schema: type[RunConfig] = Config) -> list[str]
         if name in schema.hints:
             found.append(f"; {flag}: {schema.hints[name]} (--set KEY=VALUE)")
         elif name in names:
-            found.append(f"; {flag}: say {' or '.join(f'--set {key}={value}' for key in names[name])}")
+            found.append(f"; {flag}: use {' or '.join(f'--set {key}={value}' for key in names[name])}")
     return found
+
+
+def add_set_flag(parser: argparse.ArgumentParser, example: str = "training.batch_size=4") -> None:
+    """Add the flag for overrides of config keys."""
+    help = f"override config keys, e.g. {example}"
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=help)
 
 
 def add_data_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the folder of images, named as in other projects."""
-    parser.add_argument("--data_dir", type=Path, help="folder of your images, as data.type=images data.datadir=...")
+    parser.add_argument("--data_dir", type=Path, help="folder of your images; sets data.type=images and data.datadir")
 
 
 def add_folder_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the folders of images and of runs, named as in other projects."""
     add_data_flag(parser)
-    parser.add_argument("--output_dir", type=Path, help="parent folder of the run, as training.outdir=...")
+    parser.add_argument("--output_dir", type=Path, help="parent folder of the run; sets training.outdir")
 
 
 def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> list[str]:
-    """The values of those flags as overrides of the config. Raises GrafError where there is no folder of images."""
+    """The values of the folder flags as overrides of the config. Raises GrafError where there is no folder of images."""
     overrides = []
     if data_dir is not None:
         if not data_dir.is_dir():
@@ -162,26 +168,30 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that every program which trains has, beside --config."""
+    """Add the flags of every program that trains, beside --config."""
     p = parser
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.batch_size=4")
+    add_set_flag(p)
     add_folder_flags(p)
-    p.add_argument("--use_amp", action="store_true", help="mixed precision, as training.use_amp=true")
+    p.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
     p.add_argument(
         "--resume",
         type=expanded,
         default="auto",
         help="auto: continue the run in its folder; none: refuse if there is one; or a file",
     )
-    p.add_argument("--max_steps", type=whole_number, help="train until this step instead of training.max_steps")
+    p.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
-    p.add_argument("--seed", type=whole_number, help="instead of training.seed")
+    p.add_argument("--seed", type=whole_number, help="sets training.seed")
     p.add_argument(
-        "--memory_snapshot", action="store_true", help="list what memory holds at each checkpoint: memory/memory_STEP.json"
+        "--memory_snapshot",
+        action="store_true",
+        help="list live tensors and objects at each checkpoint: memory/memory_STEP.json",
     )
     p.add_argument(
-        "--detect_anomaly", action="store_true", help="name the operation whose backward pass produces a nan, and stop; slow"
+        "--detect_anomaly",
+        action="store_true",
+        help="stop where a backward pass produces a nan, and name the operation; slow",
     )
     p.add_argument(
         "--dry_run", action="store_true", help="build everything, run one step, print what would be trained, and stop"
@@ -189,7 +199,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_overrides(args: argparse.Namespace) -> list[str]:
-    """The flags of `add_run_flags` that stand for config keys, behind --set."""
+    """The flags of `add_run_flags` that set config keys, as overrides, those of --set first."""
     flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
     if args.use_amp:
         flags.append(FlagOverride("training.use_amp=true", "--use_amp"))

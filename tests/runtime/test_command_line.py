@@ -97,9 +97,9 @@ def test_a_key_as_a_flag_is_told_with_set(program, capsys):
 
 def test_hints_name_each_flag_with_its_value():
     assert hints(["--training.lr_g=3", "--grad_clip", "--foo", "1", "--imsize", "64"]) == [
-        "; --training.lr_g: say --set training.lr_g=3",
-        "; --grad_clip: say --set training.grad_clip=...",
-        "; --imsize: say --set data.imsize=64",
+        "; --training.lr_g: use --set training.lr_g=3",
+        "; --grad_clip: use --set training.grad_clip=...",
+        "; --imsize: use --set data.imsize=64",
     ]
 
 
