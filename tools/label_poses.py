@@ -1,9 +1,9 @@
-"""Write the transforms.json of photographs whose cameras were lost, as a pose estimator reads them off the images.
+"""Write a transforms.json for photographs without cameras, with the poses that a pose estimator predicts.
 
     python tools/label_poses.py photos --estimator results/pose
 
-The file lies beside the photographs, in the form that train.py, nerfstudio and instant-ngp read. The cameras are those of the
-world that the estimator was trained in, and the field of view is its data.fov. docs/pose.md says how far to trust them.
+The file is written beside the photographs, in the format that train.py, nerfstudio and instant-ngp read. The cameras are in the
+world frame that the estimator was trained in, with its data.fov. docs/pose.md says how far to trust them.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from graf.runtime.files import write_text
 import torch
 from torch import Tensor
 
-CAMERA = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop")  # keys that training needs too
-SHOWN = 10  # photographs whose cameras the log tells
+CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop")  # that training needs too
+SHOWN = 10  # photographs whose cameras are logged
 
 
 def main() -> int:
     args = parser().parse_args()
     file = args.photos / TRANSFORMS
     if not args.photos.is_dir():
-        raise GrafError(f"{args.photos}: no such folder; name that of the photographs")
+        raise GrafError(f"{args.photos}: no such folder; name the folder of the photographs")
     if file.exists() and not args.overwrite:
-        raise GrafError(f"{file}: is there already; --overwrite replaces it, and with it the cameras that it tells")
+        raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     estimator = load_estimator(args.estimator, choose_device(args.device))
     data, paths = estimator.config.data, photograph_files([args.photos])
     if doubts := doubt(estimator):
@@ -60,16 +60,16 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
     p.add_argument("--estimator", type=Path, required=True, metavar="RUN", help="a run of train_pose.py, or its checkpoint")
-    p.add_argument("--overwrite", action="store_true", help="replace a transforms.json that is there")
+    p.add_argument("--overwrite", action="store_true", help="replace an existing transforms.json")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     return p
 
 
 def settings(data: DataConfig, n_images: int) -> list[str]:
-    """What --set takes for photographs of the estimator's cameras: its settings that are not the default's, and a batch size
-    where the default's needs more images."""
+    """The --set values to train on the photographs: the estimator's camera settings that differ from the defaults, and a
+    smaller batch size where there are few images."""
     default = Config()
-    fields = [f for f in dataclasses.fields(DataConfig) if f.name in CAMERA and getattr(data, f.name) != f.default]
+    fields = [f for f in dataclasses.fields(DataConfig) if f.name in CAMERA_KEYS and getattr(data, f.name) != f.default]
     found = [f"data.{f.name}={as_yaml(getattr(data, f.name), f.metadata['words'])}" for f in fields]
     if n_images < default.training.batch_size:
         found.append(f"training.batch_size={n_images}")
@@ -81,7 +81,7 @@ def labels(paths: list[Path], poses: Tensor, data: DataConfig) -> str:
     frames = []
     for path, pose in zip(paths, poses.double(), strict=True):
         width, height = open_rgb(path, data.background).size
-        focal = focal_length(data.fov, square_side(width, height, data.center_crop))  # of the square crop, which keeps it
+        focal = focal_length(data.fov, square_side(width, height, data.center_crop))  # the square crop keeps it
         frames.append(
             {
                 "file_path": path.name,

@@ -5,7 +5,7 @@
 
 Models are OBJ, GLB, glTF, OFF, PLY or STL files, or folders to search for them, with their colours and textures. Each is scaled
 to a bounding box of diagonal 2 around the origin, z up. The set has RGBA images, their cameras, config.yaml, and LICENSES with
-every source and the licence texts beside it. After an interruption the same command continues the set.
+every source and the licence texts found beside it. After an interruption the same command continues the set.
 
 Exits with 0 if models were rendered, and lists those that could not be; with 2 if none could.
 """
@@ -39,7 +39,7 @@ from torch import Tensor
 SETTINGS = "settings.json"
 LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
 TEXT_SUFFIXES = ("", ".txt", ".md", ".rst")
-MOST_BYTES = 200_000  # a longer file is no licence
+LARGEST_LICENCE = 200_000  # bytes
 
 
 class View(NamedTuple):
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("meshes", nargs="+", type=Path, metavar="MESHES", help="files, or folders to search")
     p.add_argument("--out", required=True, type=Path, help="folder of the set")
-    p.add_argument("--match", default="*", metavar="PATTERN", help="only files whose path matches, such as '*chair*'")
+    p.add_argument("--match", default="*", metavar="PATTERN", help="only files whose path matches, e.g. '*chair*'")
     p.add_argument(
         "--labels",
         choices=("transforms", "filename"),
@@ -79,10 +79,10 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=[5.0, 20.0, 35.0],
         metavar="DEGREES",
-        help="above the horizon: cameras stand at each (filename), or anywhere between the lowest and the highest "
-        "(transforms) (default 5 20 35)",
+        help="above the horizon: one ring of cameras at each (filename), or random ones between the lowest and the "
+        "highest (transforms) (default 5 20 35)",
     )
-    p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the files that points upwards (default y)")
+    p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the models that points up (default y)")
     p.add_argument("--seed", type=whole_number, default=0, help="seed of the random cameras")
     return p
 
@@ -123,16 +123,16 @@ def main() -> int:
 
 
 def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The keys of a config that trains on the set; the others are the default's. Raises GrafError."""
+    """The config keys for training on the set that differ from the defaults. Raises GrafError."""
     if arguments.views < 1:
         raise GrafError(f"--views: must be at least 1, found {arguments.views}")
     if not arguments.radius > 1.01:
-        raise GrafError(f"--radius: objects reach 1 from the origin, so cameras stand further out; found {arguments.radius:g}")
+        raise GrafError(f"--radius: objects extend 1 from the origin, cameras must be further out; found {arguments.radius:g}")
     if not all(-90 <= elevation <= 90 for elevation in arguments.elevations):
         raise GrafError(f"--elevations: must lie between -90 and 90 degrees, found {arguments.elevations}")
-    seen = arguments.radius * math.sin(math.radians(arguments.fov) / 2)  # of a ball around the origin, its radius
+    seen = arguments.radius * math.sin(math.radians(arguments.fov) / 2)  # radius of the ball around the origin that is in view
     if seen < 0.95:
-        log.warning("from --radius %g with --fov %g objects may be cut off", arguments.radius, arguments.fov)
+        log.warning("with --radius %g and --fov %g objects may be cut off", arguments.radius, arguments.fov)
     return {
         "expname": arguments.out.resolve().name,
         "data": {
@@ -151,19 +151,19 @@ def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def heights_of(elevations: list[float]) -> dict[str, Any]:
-    """The data keys of cameras that stand at these elevations, in degrees."""
+    """The data keys for cameras at these elevations, in degrees."""
     v = [round((1 - math.sin(math.radians(elevation))) / 2, 6) for elevation in sorted(set(elevations))]
     return {"v": v, "vmin": min(v), "vmax": max(v)}
 
 
 def elevations_seen(views: list[View], elevations: list[float]) -> list[float]:
-    """Those of the elevations that images are named for: in training their rank among the names is their index in data.v."""
+    """The elevations that occur in file names: in training, the rank among the names is the index in data.v."""
     named = {Path(view.file).name.split("_")[0] for view in views}
     return [elevation for elevation in elevations if f"{elevation:g}" in named]
 
 
 def patch_settings(resolution: int) -> dict[str, Any]:
-    """ray_sampler keys of the largest patch that the frame holds: the whole frame, or else anywhere in it at any scale."""
+    """The ray_sampler keys for the largest patch that fits: the whole frame, or else anywhere in it at any scale."""
     scale = load_config().rendered_scale
     if resolution < PATCH_SIZES[0] or resolution % scale:
         raise GrafError(f"--resolution: must be a multiple of {scale} and at least {PATCH_SIZES[0]}, found {resolution}")
@@ -175,7 +175,7 @@ def patch_settings(resolution: int) -> dict[str, Any]:
 
 
 def claim_folder(out: Path, settings: dict[str, Any]) -> None:
-    """Make the folder, or take it where it holds a set of the same settings. Raises GrafError where it holds anything else."""
+    """Create the folder, or continue a set of the same settings in it. Raises GrafError where it contains anything else."""
     file = out / SETTINGS
     if file.exists():
         try:
@@ -184,7 +184,7 @@ def claim_folder(out: Path, settings: dict[str, Any]) -> None:
             raise GrafError(f"{file}: cannot be read; choose another --out") from None
         differing = [name for name in settings if settings[name] != kept.get(name)]
         if differing:
-            raise GrafError(f"{out}: holds a set of other {', '.join(differing)} (see {SETTINGS}); choose another --out")
+            raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
         log.info("%s: continuing the set in it", out)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -193,7 +193,7 @@ def claim_folder(out: Path, settings: dict[str, Any]) -> None:
 
 
 def views_of(name: str, index: int, arguments: argparse.Namespace, config: Config) -> list[View]:
-    """The images to make of object number `index`."""
+    """The images to render of object number `index`."""
     if arguments.labels == "transforms":
         poses = sample_poses(arguments.views, config.data, seeded_rng(arguments.seed, index))
         return [View(f"images/{name}/{number:03d}.png", pose) for number, pose in enumerate(poses)]
@@ -206,7 +206,7 @@ def views_of(name: str, index: int, arguments: argparse.Namespace, config: Confi
 
 
 def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], arguments: argparse.Namespace) -> list[View]:
-    """Make those of the views that are not there yet; those in which something is seen. Raises ValueError for a bad mesh."""
+    """Render the missing views; return the views in which something is visible. Raises ValueError for a bad mesh."""
     missing = [view for view in views if not (arguments.out / view.file).exists()]
     if missing:
         renderer.show(read_mesh(source.file, arguments.up))
@@ -217,23 +217,23 @@ def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], argum
                 Image.fromarray(pixels.numpy()).save(temporary)
     seen = [view for view in views if (arguments.out / view.file).exists()]
     if not seen:
-        raise ValueError("nothing of it is seen")
+        raise ValueError("nothing of it is visible")
     return seen
 
 
 def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:
-    """The config of the set, whose batches are no larger than the set. One that says otherwise, being the user's, stays."""
+    """Write the set's config, with batches no larger than the set. A file that differs is the user's and stays."""
     if n_images < config.training.batch_size:
         layer = layer | {"training": {"batch_size": n_images}}
     text = yaml.safe_dump(layer, sort_keys=False)
     if not file.exists():
         write_text(file, text)
     elif file.read_text(encoding="utf-8", errors="replace") != text:
-        log.warning("%s: left as it is, although this tool would write another; remove it to have that", file)
+        log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
 
 
 def find_meshes(paths: list[Path], pattern: str) -> list[Source]:
-    """The files, and those in the folders that fit the pattern, each with a name of its own. Raises GrafError."""
+    """The files, and those in the folders that match the pattern, each with a unique name. Raises GrafError."""
     found: dict[Path, Path] = {}  # the root of each file
     for path in paths:
         if not path.exists():
@@ -247,7 +247,7 @@ def find_meshes(paths: list[Path], pattern: str) -> list[Source]:
             if fits and file.suffix.lower() in SUFFIXES and file.is_file():
                 found.setdefault(file, path)
     if not found:
-        raise GrafError(f"no {', '.join(SUFFIXES)} in {', '.join(map(str, paths))} that fits --match '{pattern}'")
+        raise GrafError(f"no {', '.join(SUFFIXES)} in {', '.join(map(str, paths))} that matches --match '{pattern}'")
     sources: dict[str, Source] = {}
     for file, root in found.items():
         stem = re.sub(r"[^\w.-]+", "_", file.relative_to(root).with_suffix("").as_posix()).lstrip(".") or "mesh"
@@ -257,7 +257,7 @@ def find_meshes(paths: list[Path], pattern: str) -> list[Source]:
 
 
 def licence_files(source: Source) -> list[Path]:
-    """Licence texts in the file's folder and in those above it, up to the source's root."""
+    """Licence texts in the file's folder and its parents, up to the source's root."""
     folders = [folder for folder in source.file.parents if folder == source.root or source.root in folder.parents]
     return [
         file
@@ -266,15 +266,15 @@ def licence_files(source: Source) -> list[Path]:
         if file.suffix.lower() in TEXT_SUFFIXES
         and LICENCE_NAME.search(file.stem)
         and file.is_file()
-        and file.stat().st_size <= MOST_BYTES
+        and file.stat().st_size <= LARGEST_LICENCE
     ]
 
 
 def write_licences(path: Path, sources: Sequence[Source]) -> None:
-    """One line per object, with the numbers of its licence texts, which follow, each once."""
+    """Write one line per object with the numbers of its licence texts, followed by each text once."""
     numbers: dict[str, int] = {}
     texts: list[str] = []
-    lines = ["The images in this folder show these objects. To pass them on, keep to the licences of the objects.", ""]
+    lines = ["The images in this folder show these objects. To pass them on, follow the licences of the objects.", ""]
     for source in sources:
         found = []
         for file in licence_files(source):
@@ -283,7 +283,7 @@ def write_licences(path: Path, sources: Sequence[Source]) -> None:
                 numbers[text] = len(numbers) + 1
                 texts += ["", f"--- licence {numbers[text]}: {file}", "", text]
             found.append(str(numbers[text]))
-        licences = f"licence {', '.join(found)}" if found else "no licence text lies beside it"
+        licences = f"licence {', '.join(found)}" if found else "no licence text found beside it"
         lines.append(f"{source.name}: {source.file}: {licences}")
     write_text(path, "\n".join(lines + texts) + "\n")
 

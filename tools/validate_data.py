@@ -1,10 +1,10 @@
-"""Check a config's data set and draw it: every fault at once, or a contact sheet with the cameras around the object.
+"""Check a config's data set: list all faults at once, or draw a contact sheet with the cameras around the object.
 
     python tools/validate_data.py --config configs/default.yaml [--set data.datadir=data/chairs] [--out chairs_check]
 
 Exits with 0 if the set can be trained on and with 2 if it has faults. The sheet shows a wrong pose convention at a glance: each
 image must show what a camera at the drawn position would see. For images without cameras it shows cameras from the distribution
-that training draws from. If there are faults, the sheet of an earlier check is removed.
+that training samples from. If there are faults, the sheet of an earlier check is removed.
 """
 
 import re
@@ -36,14 +36,14 @@ LONGEST_TITLE = 24
 
 def main() -> None:
     parser = Parser(__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, help="YAML file of the run; without it configs/default.yaml")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.fov=32")
+    parser.add_argument("--config", type=Path, help="YAML file of the run (default configs/default.yaml)")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="e.g. data.fov=32")
     add_data_flag(parser)
-    parser.add_argument("--out", type=Path, help=f"folder of the contact sheet; by default {FOLDER}/EXPNAME/DATA")
+    parser.add_argument("--out", type=Path, help=f"folder of the contact sheet (default {FOLDER}/EXPNAME/DATA)")
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
-    sheet.unlink(missing_ok=True)  # of a set as it was before, or of another one
+    sheet.unlink(missing_ok=True)  # of an earlier check
     for message in advice(config):
         log.warning("%s", message)
     dataset = build_dataset(config)
@@ -55,13 +55,13 @@ def main() -> None:
 
 
 def own_folder(config: Config) -> Path:
-    """Where the sheet of a config's data set lies, and no other's but of a set of the same name."""
+    """The folder of a config's contact sheet: by expname, and by the name of the data set."""
     name = "+".join(Path(folder).resolve().name for folder in config.data.datadir) or config.data.type
     return FOLDER / config.expname / re.sub(r"[^\w.+-]", "_", name)[:LONGEST_NAME]
 
 
 def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
-    """Images at the left, with azimuth and polar angle where they are known; their cameras at the right, or drawn ones."""
+    """Draw images at the left, with azimuth and polar angle if known, and at the right their cameras, or sampled ones."""
     figure = Figure(figsize=(16, 10), layout="constrained")
     left, right = figure.subfigures(1, 2)
     shown = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS)
@@ -73,7 +73,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         draw_thumbnails(dataset, azimuth_deg, above)
     else:
         poses = sample_poses(CAMERAS_DRAWN, data, torch.Generator().manual_seed(data.seed))
-        draw_cameras(poses.numpy(), right, "the images have no cameras: {} such as training draws (umin..umax, vmin..vmax)")
+        draw_cameras(poses.numpy(), right, "the images have no cameras: {} as training samples them (umin..umax, vmin..vmax)")
     for index, axes in zip(shown, left.subplots(SHEET_ROWS, SHEET_COLUMNS).flat, strict=False):
         axes.imshow(picture(dataset, index))
         name = one_line(Path(dataset.files[index]).name)[-LONGEST_TITLE:]
@@ -83,13 +83,13 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         axes.axis("off")
     left.suptitle("azimuth, angle from the zenith" if dataset.posed else "images")
     with whole_file(file) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of names in scripts that matplotlib has no font for
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in file names
         figure.savefig(temporary, dpi=100)
 
 
 def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
-    """The cameras (N, 3, 4) with their look directions in space, under the title with how many of how many are shown, and from
-    above. Returns the axes of the latter."""
+    """Draw cameras (N, 3, 4) with their look directions in space, and from above; the title gets the number shown and N.
+    Returns the axes of the view from above."""
     space = figure.add_subplot(2, 1, 1, projection="3d")
     some = poses[spread(len(poses), CAMERAS_DRAWN)]
     reach = np.abs(poses[:, :, 3]).max()
@@ -110,13 +110,13 @@ def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:
 
 
 def draw_thumbnails(dataset: Views, azimuth_deg: torch.Tensor, above: Axes) -> None:
-    """Some images where their cameras stand."""
+    """Draw some images at the positions of their cameras."""
     by_azimuth = torch.argsort(azimuth_deg)
     for index in by_azimuth[spread(len(by_azimuth), IMAGES_ON_MAP)].tolist():
         thumbnail = OffsetImage(picture(dataset, index), zoom=56 / dataset[index]["image"].shape[-1])
         position = dataset.labels.pose_c2w[index, :2, 3].tolist()
         above.add_artist(AnnotationBbox(thumbnail, position, frameon=True, pad=0.1))
-    above.set_title("from above: images where their cameras stand", fontsize=10)
+    above.set_title("from above: images at their cameras", fontsize=10)
 
 
 def picture(dataset: Views, index: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def picture(dataset: Views, index: int) -> np.ndarray:
 
 
 def spread(n: int, count: int) -> list[int]:
-    """At most `count` indices, evenly over range(n)."""
+    """At most `count` indices, evenly spread over range(n)."""
     count = min(n, count)
     return [index * n // count for index in range(count)]
 

@@ -33,10 +33,12 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
 
     Raises CheckpointWriteError as `save` does.
     """
-    newest = checkpoint.config.run_dir / NEWEST
-    save(newest, checkpoint, scalars, sleep)
+    run_dir, keep = checkpoint.config.run_dir, checkpoint.config.training.keep_checkpoints
+    save(run_dir / NEWEST, checkpoint, scalars, sleep)
     try:
-        _remove_surplus(newest.parent, checkpoint.config.training.keep_checkpoints)
+        older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
+        for path in older[keep - 1 :]:  # model.pt is one of those kept
+            _remove(path)
     except OSError as error:
         log.warning("older checkpoints cannot be removed (%s)", error)
 
@@ -140,13 +142,6 @@ def _keep_previous(newest: Path) -> None:
             shutil.copyfile(newest, temporary)
     if record is not None:
         write_record(kept, record)
-
-
-def _remove_surplus(run_dir: Path, keep: int) -> None:
-    """Remove all but the newest of checkpoints/; with model.pt, `keep` are left."""
-    older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
-    for path in older[keep - 1 :]:
-        _remove(path)
 
 
 def remove_run_leftovers(run_dir: Path) -> None:

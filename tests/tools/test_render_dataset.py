@@ -91,12 +91,12 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     assert tool(*run) == 0
     assert lost.read_bytes() == content and kept.stat().st_mtime == 1
     config = out / "config.yaml"
-    assert "left as it is" not in caplog.text
+    assert "not overwritten" not in caplog.text
     edited = config.read_text() + "training:\n  use_amp: true\n"
     config.write_text(edited)
     assert tool(*run) == 0
     assert config.read_text() == edited
-    assert f"{config}: left as it is" in caplog.text
+    assert f"{config}: not overwritten" in caplog.text
     config.unlink()
     assert tool(*run) == 0
     assert load_config(config).training.batch_size == 4
@@ -133,11 +133,11 @@ def test_an_elevation_from_which_nothing_is_seen_leaves_the_others_their_cameras
     ("flags", "message"),
     [
         (("--views", 0), "--views: must be at least 1"),
-        (("--radius", 1), "--radius: objects reach 1"),
+        (("--radius", 1), "--radius: objects extend 1"),
         (("--resolution", 97), "--resolution: must be a multiple of 2"),
         (("--elevations", 91), "--elevations: must lie between"),
         (("--fov", 200), "data.fov"),
-        (("--match", "*table*"), "that fits --match '\\*table\\*'"),
+        (("--match", "*table*"), "that matches --match '\\*table\\*'"),
     ],
 )
 def test_flags_that_cannot_be_are_refused_before_anything_is_made(tool, models, tmp_path, flags, message):
