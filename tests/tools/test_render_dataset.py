@@ -100,7 +100,7 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     config.unlink()
     assert tool(*run) == 0
     assert load_config(config).training.batch_size == 4
-    with pytest.raises(GrafError, match="a set of other seed"):
+    with pytest.raises(GrafError, match="a set with other seed"):
         tool(*run, "--seed", 1)
     with pytest.raises(GrafError, match="was not made by this tool"):
         tool(models, "--out", models)
