@@ -1,4 +1,4 @@
-"""Sheets that need no explanation: pictures in a grid, with what they are along its edges."""
+"""Image grids with captions along their edges."""
 
 import math
 from collections.abc import Sequence
@@ -19,8 +19,11 @@ DEPTH_COLOURS = "magma"
 
 @dataclass(frozen=True)
 class Captions:
-    """Texts above the columns of a sheet, left of its rows, and below it: a note on this sheet and a footer. Without a footer,
-    which is None, a sheet is the bare pictures. depths: what the brightest and the darkest colour stand for, in scene units."""
+    """Texts above the columns of an image grid, left of its rows, and below it: a note and a footer.
+
+    Where footer is None, the grid has no captions at all. depths: the depths in scene units of the brightest and the darkest
+    colour.
+    """
 
     footer: str | None
     columns: Sequence[str] = ()
@@ -30,7 +33,7 @@ class Captions:
 
 
 def captioned(pictures: Tensor, columns: int, captions: Captions) -> Tensor:
-    """uint8 pictures (N, 3, H, W) in so many columns, those under SMALLEST_TILE enlarged, as one picture (3, H, W)."""
+    """One picture (3, H, W) of uint8 pictures (N, 3, H, W) in so many columns, enlarged where smaller than SMALLEST_TILE."""
     pictures = enlarged(pictures, SMALLEST_TILE / min(pictures.shape[-2:]))
     tiles = make_grid(torch.cat([pictures, pictures[:1]]), nrow=columns, padding=GAP // 2, pad_value=255)  # one is not padded
     height, width = (side + GAP // 2 for side in pictures.shape[-2:])
@@ -65,13 +68,13 @@ def captioned(pictures: Tensor, columns: int, captions: Captions) -> Tensor:
 
 
 def enlarged(pictures: Tensor, factor: float) -> Tensor:
-    """Pictures (..., H, W) larger by the next whole factor, each pixel a square of pixels; as they are up to a factor of 1."""
+    """Enlarge pictures (..., H, W) by the factor, rounded up, each pixel becoming a square; up to a factor of 1 unchanged."""
     factor = math.ceil(factor)
     return pictures.repeat_interleave(factor, -2).repeat_interleave(factor, -1) if factor > 1 else pictures
 
 
 def numbered(n: int, name: str = "object") -> list[str]:
-    """Names of n objects, counted from 0 as in the names of their files."""
+    """Names of n objects, counted from 0 as in their file names."""
     return [f"{name} {i}" for i in range(n)]
 
 
@@ -80,6 +83,6 @@ def _width(text: str, font: ImageFont.FreeTypeFont) -> int:
 
 
 def _colour_bar(height: int) -> Image.Image:
-    """From near, at the top, to far."""
+    """The colours of depth, near at the top."""
     colours = matplotlib.colormaps[DEPTH_COLOURS](np.linspace(1, 0, height))[:, None, :3]
     return Image.fromarray((255 * colours).round().astype(np.uint8)).resize((BAR, height))

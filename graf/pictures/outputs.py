@@ -1,4 +1,4 @@
-"""Pictures and videos of renderings, written atomically."""
+"""Pictures and videos of renderings; files are written atomically."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +25,9 @@ def as_uint8(images: Tensor) -> Tensor:
 
 
 def picture(rendering: Rendering, kind: str, near: float, far: float) -> Tensor:
-    """The rendering as uint8 pictures (B, 3, H, W): its rgb, its depth from near (bright) to far in colours, its opacity, or
-    what the field rendered before its refinement (nerf), enlarged.
+    """The rendering as uint8 pictures (B, 3, H, W) of a kind: rgb, depth in colours from near (bright) to far, opacity or nerf.
+
+    nerf is the rendering of the field before refinement, enlarged.
     """
     if kind == "rgb":
         return as_uint8(rendering.images)
@@ -41,22 +42,24 @@ def picture(rendering: Rendering, kind: str, near: float, far: float) -> Tensor:
 
 
 def write_grid(path: Path, pictures: Tensor, columns: int, captions: Captions = BARE) -> Path:
-    """uint8 pictures (N, 3, H, W) as one PNG with so many columns, with captions enlarged."""
+    """Write uint8 pictures (N, 3, H, W) as one PNG with so many columns; captions enlarge small pictures."""
     if captions.footer is None:
         return write_image(path, make_grid(pictures, nrow=columns, padding=2, pad_value=255))
     return write_image(path, captioned(pictures, columns, captions))
 
 
 def write_image(path: Path, picture: Tensor) -> Path:
-    """A uint8 picture (3, H, W) as a PNG."""
+    """Write a uint8 picture (3, H, W) as a PNG."""
     with whole_file(path) as temporary:
         imageio.imwrite(temporary, picture.movedim(0, -1).numpy())
     return path
 
 
 def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
-    """uint8 frames (T, 3, H, W) as a video, mp4 or an endless gif by the name's suffix, at least SMALLEST_VIDEO pixels wide, an
-    mp4 as high too. Odd sizes gain a row or column."""
+    """Write uint8 frames (T, 3, H, W) as an mp4 or an endless gif, by the path's suffix.
+
+    Frames are enlarged to at least SMALLEST_VIDEO pixels in width, for an mp4 in height too. Odd sizes gain a row or column.
+    """
     height, width = frames.shape[-2:]
     frames = enlarged(frames, SMALLEST_VIDEO / (width if path.suffix == ".gif" else min(height, width)))
     frames = torch.nn.functional.pad(frames, (0, frames.shape[-1] % 2, 0, frames.shape[-2] % 2))
@@ -70,8 +73,10 @@ def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
 
 
 def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, times_of_last: int = 5) -> Path:
-    """Pictures in files as an endless gif, each shown for so many seconds and the last one so many times as long; those of
-    another size than the last are left out."""
+    """Write picture files as an endless gif, each shown for `seconds` and the last one `times_of_last` times as long.
+
+    Pictures of another size than the last are left out.
+    """
     last = imageio.imread(pictures[-1])
     with whole_file(path) as temporary, imageio.get_writer(temporary, duration=1000 * seconds, loop=0) as writer:
         for picture in map(imageio.imread, pictures[:-1]):
@@ -83,6 +88,6 @@ def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, times_
 
 
 def side_by_side(pictures: Tensor, n_objects: int) -> Tensor:
-    """Pictures (N * V, 3, H, W), object by object, as V frames (V, 3, H, N * W) with the objects beside each other."""
+    """Frames (V, 3, H, N * W) with N objects beside each other, of pictures (N * V, 3, H, W) object by object."""
     views = pictures.unflatten(0, (n_objects, -1))
     return torch.cat(views.unbind(0), dim=-1)

@@ -1,6 +1,6 @@
-"""Sheets of pictures from one camera: interpolation between objects, truncation, classes, and fakes beside real images.
+"""Image grids from one camera: interpolation between objects, truncation, classes, and samples beside real images.
 
-A `footer` is a line below a sheet, which gets captions then; without one it is the bare pictures.
+A `footer` is a line below a grid, which then gets captions; without one a grid is the bare pictures.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from graf.runtime.console import progress
 import torch
 from torch import Tensor
 
-MODES = ("shape", "appearance", "both")  # the code that is interpolated; the other one is fixed
+MODES = ("shape", "appearance", "both")  # the codes that are interpolated; the other one is fixed
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
 
 
 def sheet_pose(data: DataConfig) -> Tensor:
-    """pose_c2w (3, 4) of the camera that sheets are seen from: mid height, a little to the side of the middle azimuth."""
+    """pose_c2w (3, 4) of the camera of image grids: mid height, a little to the side of the middle azimuth."""
     return middle_poses(torch.tensor(side_azimuth(data)), data)
 
 
@@ -37,30 +37,23 @@ def interpolation_sheet(
     resolution: int | None = None,
     footer: str | None = None,
 ) -> list[Path]:
-    """out/interpolation_<mode>.png for each mode: two objects and the way between them in a row, or four in the corners.
+    """Write interpolation_<mode>.png for each mode: from one object to another in a row, or between four in the corners.
 
     objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
-    Raises GrafError for another number of objects, and as all here for more pictures than memory.max_test_outputs.
+    Raises GrafError for another number of objects and, as all functions here, for more pictures than memory.max_test_outputs.
     """
-    modes = _interpolated(generator, objects, latent_grid, columns, resolution)
-    shares = [f"{share:.0%}" for share in torch.linspace(0, 1, columns).tolist()]
+    files, shares = [], [f"{share:.0%}" for share in torch.linspace(0, 1, columns).tolist()]
     rows = shares if len(objects[0]) == 4 else ()
-    return [
-        write_grid(
-            out / f"interpolation_{mode}.png",
-            pictures,
-            columns,
-            Captions(footer, shares, rows, f"from object to object: {mode}"),
-        )
-        for mode, pictures in modes
-    ]
+    for mode, pictures in _interpolated(generator, objects, latent_grid, columns, resolution):
+        captions = Captions(footer, shares, rows, f"from object to object: {mode}")
+        files.append(write_grid(out / f"interpolation_{mode}.png", pictures, columns, captions))
+    return files
 
 
 def interpolation_video(
     generator: Generator, objects: Objects, out: Path, n_frames: int = 72, resolution: int | None = None
 ) -> list[Path]:
-    """out/interpolation_<mode>.mp4 for each mode: from object to object and back to the first, as a loop. Arguments as for
-    `interpolation_sheet`."""
+    """Write interpolation_<mode>.mp4 for each mode: a loop from object to object. Arguments as for `interpolation_sheet`."""
     modes = _interpolated(generator, objects, latent_walk, n_frames, resolution)
     return [write_video(out / f"interpolation_{mode}.mp4", frames) for mode, frames in modes]
 
@@ -73,7 +66,7 @@ def truncation_sheet(
     resolution: int | None = None,
     footer: str | None = None,
 ) -> list[Path]:
-    """out/truncation.png: one object per row; latents are scaled by psi per column, from 0, the mean object, to 1, itself."""
+    """Write truncation.png: one object per row, its latents scaled per column from 0 (the mean object) to 1 (unchanged)."""
     latents, classes = objects
     psi = torch.linspace(0, 1, columns)
     scaled = (psi[:, None] * latents[:, None]).flatten(0, 1)  # (N * columns, Z)
@@ -85,11 +78,11 @@ def truncation_sheet(
 def class_rows(
     generator: Generator, latents: Tensor, out: Path, resolution: int | None = None, footer: str | None = None
 ) -> list[Path]:
-    """out/classes.png: one class per row, the same latents (N, Z) in all rows. Raises GrafError for a model without classes."""
+    """Write classes.png: one class per row, the same latents (N, Z) in each. Raises GrafError for a model without classes."""
     if generator.class_embedding is None:
         raise GrafError(
-            "classes: this model knows none; it learns them from data of several folders, with discriminator.condition "
-            "or discriminator.label_loss other than none"
+            "classes: this model has none; it learns them from data in several folders, with discriminator.condition or "
+            "discriminator.label_loss other than none"
         )
     n_classes = generator.class_embedding.num_embeddings
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
@@ -107,8 +100,10 @@ def real_against_fake_grid(
     footer: str | None = None,
     truncation: float = 1.0,
 ) -> list[Path]:
-    """out/real_against_fake.png: rows of real images, each above a row of fresh samples from the same cameras and of the same
-    classes; where the data is unposed, from cameras drawn from the config's range. `truncation` as in `sample_objects`."""
+    """Write real_against_fake.png: rows of real images, each above a row of fresh samples of the same cameras and classes.
+
+    Where the data is unposed, cameras are sampled from the config's range. truncation as in `sample_objects`.
+    """
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n]
     reals = as_uint8(torch.stack([dataset[i]["image"] for i in index.tolist()]))
@@ -118,13 +113,15 @@ def real_against_fake_grid(
     rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
     columns = len(rows[0])
     padded = [torch.cat([row, row.new_full((columns - len(row), *row.shape[1:]), 255)]) for row in rows]  # with white
-    captions = Captions(footer, rows=["photographs", "generated"] * (len(rows) // 2), note="from the same cameras")
+    captions = Captions(footer, rows=["real images", "generated"] * (len(rows) // 2), note="from the same cameras")
     return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns, captions)]
 
 
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
-    """Latents (columns, Z) from the first to the second of corners (2, Z), or (columns * columns, Z), row by row, between
-    four: the first two at the top. The code that is fixed by the mode is the first corner's."""
+    """Latents (columns, Z) between corners (2, Z), or (columns * columns, Z), row by row, between four: the first two on top.
+
+    The code that the mode fixes is the first corner's.
+    """
     share = torch.linspace(0, 1, columns)[:, None]
     if len(corners) == 2:
         return _moving(blend(corners[0], corners[1], share, config), corners[0], mode, config)
@@ -135,20 +132,19 @@ def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) 
 
 def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Tensor:
     """n latents (n, Z) around the corners (2 or 4, Z) and back to the first, which is not repeated at the end."""
-    stations = corners if len(corners) == 2 else corners[[0, 1, 3, 2]]
-    place = torch.arange(n) * (len(stations) / n)
-    leg = place.long()
-    walk = blend(stations[leg], stations.roll(-1, 0)[leg], (place - leg)[:, None], config)
+    loop = corners if len(corners) == 2 else corners[[0, 1, 3, 2]]
+    position = torch.arange(n) * (len(loop) / n)
+    start = position.long()
+    walk = blend(loop[start], loop.roll(-1, 0)[start], (position - start)[:, None], config)
     return _moving(walk, corners[0], mode, config)
 
 
 def blend(first: Tensor, second: Tensor, share: Tensor, config: LatentConfig) -> Tensor:
-    """Latents (..., Z) interpolated by a share (..., 1) in [0, 1] from the first to the second, shape and appearance code
-    separately.
+    """Interpolate latents (..., Z) by a share (..., 1) in [0, 1] from the first to the second, shape and appearance separately.
 
-    Gaussian codes are interpolated along the arc (slerp, Shoemake 1985): nearly all of them have a length of about sqrt(dim),
-    and a straight line would pass through lengths that the generator has hardly seen. Uniform codes fill a cube, which contains
-    every straight line between two of its points, but not every arc.
+    Gaussian codes are interpolated along the arc (slerp, Shoemake 1985): nearly all have a length of about sqrt(dim), and a
+    straight line would pass through lengths that training has hardly sampled. Uniform codes fill a cube, which contains every
+    straight line between two of its points, but not every arc.
     """
     sizes = (config.dim - config.dim_appearance, config.dim_appearance)
     mix = _arc if config.type == "gauss" else _line
@@ -163,14 +159,14 @@ def _arc(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
     a, b, t = first.double(), second.double(), share.double()
     cosine = torch.nn.functional.cosine_similarity(a, b, dim=-1)[..., None].clamp(-1, 1)
     angle = cosine.acos()
-    straight = angle.sin() < NEARLY_PARALLEL  # or opposite, where no arc is nearer than another
+    straight = angle.sin() < NEARLY_PARALLEL  # or opposite, where no arc is the shortest
     sine = angle.sin().masked_fill(straight, 1)
     arc = ((1 - t) * angle).sin() / sine * a + (t * angle).sin() / sine * b
     return torch.where(straight, _line(a, b, t), arc).to(first)
 
 
 def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> Tensor:
-    """The latents (N, Z) with the code that is fixed by the mode taken from `still` (Z,)."""
+    """The latents (N, Z), with the code that the mode fixes taken from `still` (Z,)."""
     n_shape, still = config.dim - config.dim_appearance, still.expand_as(latents)
     shape = (still if mode == "appearance" else latents)[:, :n_shape]
     appearance = (still if mode == "shape" else latents)[:, n_shape:]
@@ -178,14 +174,14 @@ def _moving(latents: Tensor, still: Tensor, mode: str, config: LatentConfig) -> 
 
 
 def _interpolated(
-    generator: Generator, objects: Objects, way: Callable, n: int, resolution: int | None
+    generator: Generator, objects: Objects, path: Callable, n: int, resolution: int | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each mode with the pictures of `way(corners, n, mode, config)`, which is `latent_grid` or `latent_walk`."""
+    """Each mode and its pictures along path(corners, n, mode, config), which is `latent_grid` or `latent_walk`."""
     (corners, classes), config = objects, generator.config.z_dist
     if len(corners) not in (2, 4):
         raise GrafError(f"interpolation: between 2 or 4 objects, found {len(corners)}")
     for mode in MODES if 0 < config.dim_appearance < config.dim else ("both",):
-        latents = way(corners, n, mode, config)
+        latents = path(corners, n, mode, config)
         yield mode, _pictures(generator, latents, classes[:1].expand(len(latents)), resolution)
 
 
@@ -199,8 +195,8 @@ def _pictures(
     most = generator.config.memory.max_test_outputs
     if len(latents) > most:
         raise GrafError(
-            f"a sheet or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects with "
-            "--n_objects, or raise it with --set"
+            f"an image grid or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects "
+            "with --n_objects, or raise it with --set"
         )
     if poses is None:
         poses = sheet_pose(generator.config.data).expand(len(latents), -1, -1)

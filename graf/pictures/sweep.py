@@ -47,8 +47,8 @@ def sweep_trajectories(
     held = n_objects * max(map(len, trajectories.values()))
     if held > most:
         raise GrafError(
-            f"--n_objects {n_objects}: a sheet or video of {held} images, more than memory.max_test_outputs {most}; take fewer "
-            "objects, or raise it with --set"
+            f"--n_objects {n_objects}: an image grid or video of {held} images, more than memory.max_test_outputs {most}; take "
+            "fewer objects, or raise it with --set"
         )
     return trajectories
 

@@ -129,7 +129,7 @@ def begins(name: str) -> Job:
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [
-        ("sweep", {"n_objects": 57}, "57: a sheet or video of 4104 images, more than memory.max_test_outputs 4096"),
+        ("sweep", {"n_objects": 57}, "57: an image grid or video of 4104 images, more than memory.max_test_outputs 4096"),
         ("invert", {"invert": ["nowhere.png"]}, "nowhere.png"),
         ("neighbours", {}, "no photographs"),
         ("export", {"export": __file__}, "test_eval_jobs.py: the generator would be written here"),

@@ -202,7 +202,7 @@ def test_more_pictures_than_may_be_held_are_refused(smoke, tmp_path):
 
 
 def test_a_model_without_classes_has_no_rows_of_them(generator, tmp_path):
-    with pytest.raises(GrafError, match="this model knows none"):
+    with pytest.raises(GrafError, match="this model has none"):
         sheets.class_rows(generator, torch.zeros(2, 8), tmp_path)
 
 
