@@ -146,7 +146,6 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
         # What the template asks for while it is written: the first files are embedded, until the page is full
         first_mesh=lambda: _first_mesh(run.folders, embedder),
         files_of=lambda folder: _of_evaluation(folder, embedder),
-        tables_of=lambda folder: _tables_of(folder, embedder),
         fit_of=lambda path: fit_sentence(_json(path.parent / "inversion.json", embedder)) if path.name == "fit.png" else "",
         step_of=_step,
     )
@@ -248,12 +247,6 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
     crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
     paths = _files_under(folder, embedder)
     return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
-
-
-def _tables_of(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[Path, int]]:
-    """`_of_evaluation` without the pictures."""
-    paths, crowded = _of_evaluation(folder, embedder)
-    return [path for path in paths if not is_shown(path)], crowded
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:

@@ -127,7 +127,7 @@ def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
         step=int(step),
         max_steps=None if max_steps is None else int(max_steps),
         steps_per_s=numbers.get("steps_per_s"),
-        stopped=status.get("state") == "stopped" and not is_newer,
+        stopped=status.get("state") == "stopped",
         phase=newest.get("phase"),
         written=max(saved or 0.0, newest.get("time", 0.0)) or changed(run_dir / "metrics.jsonl") or None,
         patience_s=max(PATIENCE_S, PATIENCE_INTERVALS * (numbers.get("interval_s") or 0.0)),

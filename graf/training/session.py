@@ -64,9 +64,9 @@ def running(
     session, config, first = Session(state, interruption, memory_snapshot, shown), state.config, state.processes.first
     with (
         repeatable(state.device),
+        contextlib.closing(StatusFile(state)) as session.status,  # its last word comes after the monitor's last row
         session.monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
-        contextlib.closing(StatusFile(state)) as session.status,
         _progress_line(config, state.step, first) as session.line,
         session.guard,
         contextlib.closing(_batches(state, dataset)) as session.batches,

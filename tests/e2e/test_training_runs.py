@@ -13,6 +13,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST, backup_name
 from graf.checkpoints.conditions import source_digest
+from graf.reporting.run_status import read_status
 
 import imageio.v2 as imageio
 import pytest
@@ -243,3 +244,5 @@ def test_sigterm_ends_after_the_step_with_a_checkpoint(tmp_path, whole_group):
     assert process.returncode == 143, said
     step = torch.load(tmp_path / "results" / "smoke" / "model.pt", weights_only=True)["state"]["step"]
     assert step == len(rows.read_text().splitlines())
+    status = read_status(rows.parent)
+    assert (status.state, status.step) == ("stopped", step)

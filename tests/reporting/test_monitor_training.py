@@ -146,6 +146,7 @@ def test_states_of_a_run(run, clock):
     put_status(run, interval_s=6.2)  # steps so slow that 62 s without news are usual
     assert read_status(run).state == "running"
     put_status(run, state="stopped")
+    put_rows(run / "memory.jsonl", memory_row(NOW + 1, 401))
     assert read_status(run).state == "stopped"
     assert read_status(run).seconds_left is None
     put_status(run, state="finished", step=1000)
