@@ -29,7 +29,7 @@ from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminator import ConditionedDiscriminator
 from graf.models.generator import Generator
-from graf.models.projected import build_discriminator
+from graf.models.registry import build_discriminator
 from graf.rays import cut_patch, sample_patch_grid
 from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, positive, whole_number

@@ -15,7 +15,7 @@ Legend: B images of a part of the step, R rays per image, S samples per ray, K s
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from graf.config import Config, override
@@ -24,8 +24,9 @@ from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
 from graf.models.generator import Generator
-from graf.models.projected import STAGES, build_discriminator
+from graf.models.projected import STAGES
 from graf.models.radiance_field import encoding_width
+from graf.models.registry import build_discriminator
 from graf.models.rrdb import RRDBNet
 from graf.models.triplane import START
 from graf.pieces import rays_of_a_piece
@@ -199,7 +200,7 @@ class _Step:
         if nerf.conditioning == "triplane":  # what the planes have at the sample, and where it was looked up
             layers, in_flight = 2, 2
             inputs = 3 * nerf.plane_channels * size + 3 * 2 * FLOAT
-        if nerf.conditioning == "film":
+        elif nerf.conditioning != "concat":  # a film, or one that is taken for a film
             layers, in_flight = depth + 1, 2
             inputs = encoding_width(nerf.multires) * size
             if nerf.use_viewdirs:  # joined to each sample's features
@@ -249,8 +250,9 @@ class _Step:
             for stage, head in zip(STAGES, self.discriminator.heads, strict=True):
                 total += head.main[0].in_channels * stage.side**2 + 2 * _outputs(head.main, stage.side)
             return self.batch * total
-        twice = self.config.discriminator.norm == "instance"
-        return self.batch * _outputs(self.discriminator.main[:-1], self.config.patch_size) * (2 if twice else 1)
+        twice, is_graf = self.config.discriminator.norm == "instance", self.config.discriminator.architecture == "graf"
+        layers = self.discriminator.main[:-1] if is_graf else self.discriminator.modules()  # taken to follow each other
+        return self.batch * _outputs(layers, self.config.patch_size) * (2 if twice else 1)
 
     def scores(self) -> int:
         """What scoring one batch keeps, and its coarse rendering where there is one."""
@@ -279,7 +281,7 @@ class _Step:
         return int(scored + penalty + copies * self.n_threads * _weights(self.discriminator))
 
 
-def _outputs(layers: nn.Sequential, side: int) -> int:
+def _outputs(layers: Iterable[nn.Module], side: int) -> int:
     """Numbers per image that the convolutions among the layers put out, from maps of this side."""
     total = 0
     for layer in layers:

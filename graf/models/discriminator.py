@@ -1,6 +1,6 @@
 """The patch discriminator: one logit per image, conditioned on class and camera.
 
-graf/models/projected.py has another one, and builds the one that the config names.
+graf/models/projected.py has another one.
 
 Legend: B patches, K their side in pixels, C channels.
 """
@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from graf.camera import Labels
-from graf.config import DiscriminatorConfig
+from graf.config import Config
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,14 @@ class Scores:
 
 
 class ConditionedDiscriminator(nn.Module):
-    """What discriminators share: an embedding of class and camera, and spectral norms that follow the weights."""
+    """What discriminators share: an embedding of class and camera, and spectral norms that follow the weights.
 
-    def __init__(self, config: DiscriminatorConfig):
+    A subclass has forward(images, labels) -> Scores, of `discriminator_input` (B, C, K, K) in [-1, 1].
+    """
+
+    def __init__(self, config: Config):
         super().__init__()
-        self.config = config
+        self.config = config.discriminator
         self.class_embedding = self.pose_embedding = None
 
     @torch.no_grad()
@@ -68,32 +71,31 @@ class ConditionedDiscriminator(nn.Module):
 class Discriminator(ConditionedDiscriminator):
     """GRAF's convolutional discriminator of patches of side 16, 32, 64 or 128 (DCGAN layers).
 
-    channels: of an image, as data.channels; with discriminator.dual there are three more.
+    An image has data.channels, and with discriminator.dual three more.
     With instance and spectral normalisation and no condition its parameters have the official code's names and shapes.
     A condition enters by projection (Miyato & Koyama 2018): the logit gains the inner product of the image's features with
     an embedding of class and camera.
     """
 
-    def __init__(
-        self, config: DiscriminatorConfig, patch_size: int, n_classes: int = 1, n_elevations: int = 1, channels: int = 3
-    ):
+    def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
         super().__init__(config)
+        self.patch_size, self.coarse_entry = config.patch_size, None
+        channels, config = config.data.channels + 3 * config.discriminator.dual, config.discriminator
         ndf = config.ndf
-        widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[patch_size]
+        widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[self.patch_size]
         widths += [4 * ndf, 8 * ndf]
         layers: list[nn.Module] = []
-        for i, (width_in, width) in enumerate(zip([channels + 3 * config.dual, *widths], widths, strict=False)):
+        for i, (width_in, width) in enumerate(zip([channels, *widths], widths, strict=False)):
             layers.append(self._conv(width_in, width, stride=2, padding=1))
-            first_of_several = i == 0 and patch_size >= 64
+            first_of_several = i == 0 and self.patch_size >= 64
             if config.norm == "instance" and not first_of_several:
                 layers.append(nn.InstanceNorm2d(width))
             layers.append(nn.LeakyReLU(0.2, inplace=True))
             if i == 1:
                 self.shared_from = len(layers)
         self.main = nn.Sequential(*layers, self._conv(widths[-1], 1, stride=1, padding=0))
-        self.patch_size, self.coarse_entry = patch_size, None
         if config.low_res_steps:  # in place of the first two layers
-            entry = self._conv(channels + 3 * config.dual, widths[1], stride=2, padding=1)
+            entry = self._conv(channels, widths[1], stride=2, padding=1)
             self.coarse_entry = nn.Sequential(entry, nn.LeakyReLU(0.2, inplace=True))
 
         features = widths[-1] * 4 * 4

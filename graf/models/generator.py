@@ -12,8 +12,8 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
-from graf.models.radiance_field import ConcatField, FilmField, recomputed
-from graf.models.triplane import TriplaneField
+from graf.models.radiance_field import recomputed
+from graf.models.registry import build_field
 from graf.pieces import rays_of_a_piece, render_images
 from graf.private_torch import shallow_copy
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
@@ -308,14 +308,6 @@ class Generator(nn.Module):
         density = F.relu(density) if can_be_empty else F.softplus(density)
         endless = can_be_empty and self.box is None  # nothing is behind a box
         return composite(density, colour.sigmoid(), interval_lengths(depths, rays_d, endless))
-
-
-def build_field(config: Config, depth: int, width: int) -> nn.Module:
-    """The radiance field that nerf.conditioning names; a triplane has its own depth."""
-    if config.nerf.conditioning == "triplane":
-        return TriplaneField(config.nerf, config.z_dist, width, config.data)
-    field = ConcatField if config.nerf.conditioning == "concat" else FilmField
-    return field(config.nerf, config.z_dist, depth, width)
 
 
 def without_learning(network: nn.Module) -> nn.Module:

@@ -7,12 +7,11 @@ import functools
 from typing import NamedTuple
 
 from graf.camera import Labels
-from graf.config import Config, DiscriminatorConfig
+from graf.config import Config
 from graf.models.discriminator import (
     EMBEDDING_WIDTH,
     POWER_ITERATIONS,
     ConditionedDiscriminator,
-    Discriminator,
     Scores,
     SpectralConv,
 )
@@ -57,14 +56,16 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
     """A head for each stage of a frozen EfficientNet-Lite0, whose features a fixed random projection mixes before (Projected
     GANs Converge Faster, Sauer et al. 2021; here without their mixing across stages).
 
-    channels: of an image, as data.channels; a fourth is its opacity, which the frozen network does not know and each head sees
-    beside the features. A condition enters by projection, as in Discriminator.
+    An image's fourth channel is its opacity, which the frozen network does not know and each head sees beside the features. A
+    condition enters by projection, as in Discriminator.
     """
 
-    def __init__(self, config: DiscriminatorConfig, n_classes: int = 1, channels: int = 3):
+    def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
+        """n_elevations: unused, as there are no label heads."""
         super().__init__(config)
+        channels, conditioned = config.data.channels, self.config.condition != "none"
         rng = torch.Generator().manual_seed(MIXING_SEED)
-        self.heads = nn.ModuleList(Head(stage, channels, config.condition != "none", rng) for stage in STAGES)
+        self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in STAGES)
         self._build_embedding(n_classes)
         self.update_spectral_norms(POWER_ITERATIONS)
 
@@ -122,10 +123,3 @@ class Head(nn.Module):
         if self.projection is not None:
             logits = logits + (self.projection(x).flatten(1) * known).sum(-1, keepdim=True)
         return logits
-
-
-def build_discriminator(config: Config, n_classes: int = 1, n_elevations: int = 1) -> Discriminator | ProjectedDiscriminator:
-    """The discriminator that the config names; data.alpha has to be decided before."""
-    if config.discriminator.architecture == "projected":
-        return ProjectedDiscriminator(config.discriminator, n_classes, config.data.channels)
-    return Discriminator(config.discriminator, config.patch_size, n_classes, n_elevations, config.data.channels)

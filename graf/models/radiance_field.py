@@ -10,7 +10,7 @@ are what it makes of latents alone, once per image and step; its `forward` takes
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from graf.config import LatentConfig, NerfConfig
+from graf.config import Config
 
 import torch
 from torch import Tensor, nn
@@ -74,14 +74,15 @@ class ConcatField(nn.Module):
     Without view directions only the appearance code enters that layer; without both, density and colour share a layer.
     """
 
-    def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
+    def __init__(self, config: Config, depth: int, width: int):
         super().__init__()
-        self.config = config
+        self.config, latents = config.nerf, config.z_dist
         self.shape_width = latents.dim - latents.dim_appearance
-        views_width = latents.dim_appearance + (encoding_width(config.multires_views) if config.use_viewdirs else 0)
+        views_width = encoding_width(self.config.multires_views) if self.config.use_viewdirs else 0
+        views_width += latents.dim_appearance
         self.has_colour_layer = views_width > 0
         self.skips = {4} if depth > 5 else set()  # the layer after the skip sees the points again
-        points_width = encoding_width(config.multires) + self.shape_width
+        points_width = encoding_width(self.config.multires) + self.shape_width
         widths = [points_width] + [width + (points_width if i in self.skips else 0) for i in range(depth - 1)]
         self.pts_linears = nn.ModuleList([nn.Linear(w, width) for w in widths])
         if self.has_colour_layer:
@@ -146,20 +147,19 @@ class FilmField(nn.Module):
     activation per sample. The shape code modulates the layers up to the density, the appearance code those of the colour.
     """
 
-    def __init__(self, config: NerfConfig, latents: LatentConfig, depth: int, width: int):
+    def __init__(self, config: Config, depth: int, width: int):
         super().__init__()
-        self.config = config
+        self.config, latents, mapping_depth = config.nerf, config.z_dist, config.nerf.mapping_depth
         self.shape_width = latents.dim - latents.dim_appearance
-        views_width = encoding_width(config.multires_views) if config.use_viewdirs else 0
-        self.layers = nn.ModuleList(
-            [nn.Linear(encoding_width(config.multires) if i == 0 else width, width) for i in range(depth)]
-        )
+        points_width = encoding_width(self.config.multires)
+        views_width = encoding_width(self.config.multires_views) if self.config.use_viewdirs else 0
+        self.layers = nn.ModuleList([nn.Linear(points_width if i == 0 else width, width) for i in range(depth)])
         self.density = nn.Linear(width, 1)
         self.colour_layer = nn.Linear(width + views_width, width)
         self.colour = nn.Linear(width, 3)
-        self.shape_mapping = mapping_network(self.shape_width, 2 * width, depth * 2 * width, config.mapping_depth)
+        self.shape_mapping = mapping_network(self.shape_width, 2 * width, depth * 2 * width, mapping_depth)
         self.appearance_mapping = mapping_network(
-            latents.dim_appearance or self.shape_width, 2 * width, 2 * width, config.mapping_depth
+            latents.dim_appearance or self.shape_width, 2 * width, 2 * width, mapping_depth
         )
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ A sample costs three look-ups and two narrow layers: the depth of the network is
 Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of a plane, K its side, Z latents.
 """
 
-from graf.config import DataConfig, LatentConfig, NerfConfig
+from graf.config import Config
 from graf.models.radiance_field import film_linear, mapping_network
 
 import torch
@@ -22,24 +22,25 @@ class TriplaneField(nn.Module):
     The planes span data.box, each axis of it from -1 to 1, or without a box the cube of side far - near around the origin.
     """
 
-    def __init__(self, config: NerfConfig, latents: LatentConfig, width: int, data: DataConfig):
+    def __init__(self, config: Config, depth: int, width: int):
+        """depth: unused, as there are two layers."""
         super().__init__()
-        self.config = config
+        nerf, latents, data = config.nerf, config.z_dist, config.data
         self.shape_width = latents.dim - latents.dim_appearance
-        channels, n_convs = config.synthesis_width, (config.plane_size // START).bit_length()
+        channels, n_convs = nerf.synthesis_width, (nerf.plane_size // START).bit_length()
         self.start = nn.Parameter(torch.randn(1, channels, START, START))
         self.convs = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(n_convs)])
         for conv in self.convs:
             nn.init.kaiming_normal_(conv.weight, a=0.2)
             nn.init.zeros_(conv.bias)
-        self.to_planes = nn.Conv2d(channels, 3 * config.plane_channels, 1)
-        self.hidden = nn.Linear(3 * config.plane_channels, width)
+        self.to_planes = nn.Conv2d(channels, 3 * nerf.plane_channels, 1)
+        self.hidden = nn.Linear(3 * nerf.plane_channels, width)
         self.density = nn.Linear(width, 1)
-        if config.density_activation == "softplus":
+        if nerf.density_activation == "softplus":
             nn.init.constant_(self.density.bias, -1.0)  # EG3D's softplus(x - 1): thin at the start
         self.colour_layer = nn.Linear(width, width)
         self.colour = nn.Linear(width, 3)
-        widths, depth = (latents.dim_appearance or self.shape_width, 2 * width, 2 * width), config.mapping_depth
+        widths, depth = (latents.dim_appearance or self.shape_width, 2 * width, 2 * width), nerf.mapping_depth
         self.shape_mapping = mapping_network(self.shape_width, 2 * width, n_convs * 2 * channels, depth, gain=1.0)
         self.appearance_mapping = mapping_network(*widths, depth, gain=1.0)
         half = (data.far - data.near) / 2

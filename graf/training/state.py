@@ -22,7 +22,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
-from graf.models.projected import build_discriminator
+from graf.models.registry import build_discriminator
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from graf.camera import Labels
 from graf.data import Views
 from graf.models.generator import Rendering
+from graf.models.projected import ProjectedDiscriminator
 from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
 from graf.training.learn import Stats, learn, whole_step
@@ -187,7 +188,7 @@ def _gradient_penalty(
 ) -> Tensor:
     reg_type = state.config.training.reg_type
     with state.amp.autocast(enabled=False):
-        if state.config.discriminator.architecture == "projected":
+        if isinstance(state.discriminator, ProjectedDiscriminator):
             return feature_penalty(state.discriminator, real, labels)
         if reg_type == "wgan_gp":
             return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)

@@ -548,7 +548,7 @@ def graf_checkpoint(folder, n_importance=0, viewdirs=True, average=True, **extra
     """A file in GRAF's own layout, with its config beside it."""
     config = graf_yaml(n_importance, viewdirs)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    discriminator = Discriminator(load_config(folder / "config.yaml").discriminator, 32)
+    discriminator = Discriminator(load_config(folder / "config.yaml"))
     weights = {name: wave(i, *value.shape) for i, (name, value) in enumerate(discriminator.state_dict().items())}
     content = {"generator": graf_field(1, viewdirs), "discriminator": weights}
     if n_importance:

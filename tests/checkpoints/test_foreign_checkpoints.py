@@ -102,7 +102,7 @@ def test_a_generator_is_recognised_in_any_wrapping(wrapping, own_names):
 
 
 def test_a_bare_discriminator_is_one_and_no_generator(smoke, tmp_path):
-    weights = Discriminator(smoke().discriminator, 16, 2, 3).state_dict()
+    weights = Discriminator(smoke(), 2, 3).state_dict()
     found = recognise({f"module.{name}": tensor for name, tensor in weights.items()}, "x.pt")
     assert found.parts.keys() == {"discriminator"}
     assert same(found.parts["discriminator"], weights)
@@ -211,7 +211,7 @@ ARCHITECTURES = {
 
 
 def weights_of(config, n_classes=2):
-    discriminator = Discriminator(config.discriminator, config.patch_size, n_classes, 3, config.data.channels)
+    discriminator = Discriminator(config, n_classes, 3)
     return {"generator": Generator(config, n_classes).state_dict(), "discriminator": discriminator.state_dict()}
 
 

@@ -12,7 +12,9 @@ import torch
 def build(smoke):
     def build(*overrides, patch=16, n_classes=2, n_elevations=3):
         torch.manual_seed(0)
-        return Discriminator(smoke(*overrides).discriminator, patch, n_classes, n_elevations)
+        config = smoke(*overrides)
+        sampler = dataclasses.replace(config.ray_sampler, rays_per_patch=(patch // config.rendered_scale) ** 2)
+        return Discriminator(dataclasses.replace(config, ray_sampler=sampler), n_classes, n_elevations)
 
     return build
 

@@ -6,7 +6,8 @@ import dataclasses
 from graf.checkpoints.architecture import told_by_shapes
 from graf.data import build_dataset
 from graf.models.perception import feature_network, outputs_of
-from graf.models.projected import STAGES, build_discriminator, frozen_network
+from graf.models.projected import STAGES, frozen_network
+from graf.models.registry import build_discriminator
 
 import pytest
 import torch

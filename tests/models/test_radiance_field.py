@@ -2,7 +2,6 @@
 
 import math
 
-from graf.models.generator import build_field
 from graf.models.radiance_field import (
     ConcatField,
     FilmField,
@@ -13,6 +12,7 @@ from graf.models.radiance_field import (
     recomputed,
     split_linear,
 )
+from graf.models.registry import build_field
 from operations import LiveBytes
 
 import pytest
@@ -163,7 +163,7 @@ def test_recomputing_ends_with_what_the_backward_pass_needs(learning, calls):
 
 def test_official_names_and_shapes(concat):
     config = concat("nerf.multires=10", "nerf.multires_views=4", "z_dist.dim=16", "z_dist.dim_appearance=8")
-    field = ConcatField(config.nerf, config.z_dist, depth=8, width=32)
+    field = ConcatField(config, depth=8, width=32)
     weights = {name.removesuffix(".weight"): tuple(p.shape) for name, p in field.named_parameters() if name.endswith("weight")}
     hidden = {f"pts_linears.{i}": (32, 32) for i in range(8)}
     assert weights == hidden | {

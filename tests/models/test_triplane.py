@@ -15,7 +15,7 @@ BOX = "data.box=[-1,-0.5,-0.25,0.5,0.5,0.75]"
 def field(smoke):
     torch.manual_seed(0)
     config = smoke(BOX)
-    return TriplaneField(config.nerf, config.z_dist, 16, config.data)
+    return TriplaneField(config, 2, 16)
 
 
 def inputs(n=2):
@@ -45,7 +45,7 @@ def test_a_look_up_between_grid_points_is_bilinear_and_goes_on_beyond_the_box(fi
 
 def test_without_a_box_the_planes_span_near_and_far(smoke):
     config = smoke("data.near=2", "data.far=5")
-    field = TriplaneField(config.nerf, config.z_dist, 16, config.data)
+    field = TriplaneField(config, 2, 16)
     assert field.centre.tolist() == [0, 0, 0] and field.half_size.tolist() == [1.5, 1.5, 1.5]
 
 
@@ -81,7 +81,7 @@ def test_the_synthesis_is_convolutions_normalised_scaled_and_shifted(field):
 @pytest.mark.parametrize("activation, bias", [("softplus", -1.0), ("relu", None)])
 def test_density_starts_thin(smoke, activation, bias):
     config = smoke(f"nerf.density_activation={activation}")
-    field = TriplaneField(config.nerf, config.z_dist, 16, config.data)
+    field = TriplaneField(config, 2, 16)
     assert (field.density.bias.item() == bias) == (activation == "softplus")
 
 
