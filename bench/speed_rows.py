@@ -24,7 +24,7 @@ from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import available_cores
-from graf.runtime.precision import AmpSettings, multiplies_bfloat16
+from graf.runtime.precision import AmpSettings, has_bfloat16
 from graf.runtime.threads import map_in_threads
 from graf.training import learn, step
 from graf.training.state import TrainState
@@ -43,7 +43,7 @@ def instructions(device: torch.device) -> str:
     """What the machine multiplies with: the card's name, or the widest vectors of the processor that PyTorch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    bfloat16 = " with bfloat16 products" if multiplies_bfloat16(device) else ""
+    bfloat16 = " with bfloat16 products" if has_bfloat16(device) else ""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{bfloat16}"
 
 

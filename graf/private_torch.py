@@ -1,7 +1,7 @@
 """PyTorch's private functions, each behind a name of ours; the package uses them nowhere else.
 
 ours                       theirs                                             where it is missing
-multiplies_bfloat16_on_cpu torch.cpu._is_avx512_bf16_supported,               mixed precision on a CPU is float32
+cpu_has_bfloat16           torch.cpu._is_avx512_bf16_supported,               mixed precision on a CPU is float32
                            torch.cpu._is_amx_tile_supported (before 2.14),
                            torch.ops.mkldnn._is_mkldnn_bf16_supported (ARM)
 record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
@@ -24,8 +24,8 @@ log = logging.getLogger("graf")
 ARM = ("aarch64", "arm64")
 
 
-def multiplies_bfloat16_on_cpu() -> bool:
-    """Whether the CPU has instructions for products of bfloat16 numbers; False where this version of PyTorch does not tell."""
+def cpu_has_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 in hardware; False where this version of PyTorch does not say."""
     if platform.machine().lower() in ARM:  # elsewhere it also says yes where AVX-512 emulates them
         return _answer(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
     if hasattr(torch.cpu, "get_capabilities"):

@@ -11,7 +11,7 @@ from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
 from graf.runtime.files import encodable
 from graf.runtime.limits import GB, available_cores
-from graf.runtime.precision import multiplies_bfloat16
+from graf.runtime.precision import has_bfloat16
 from graf.runtime.threads import warn_of_one_thread
 
 import pynvml
@@ -40,7 +40,7 @@ def pytest_sessionstart(session):
 
 
 def what_runs() -> str:
-    cpu = torch.backends.cpu.get_cpu_capability() + (" with bfloat16" if multiplies_bfloat16(torch.device("cpu")) else "")
+    cpu = torch.backends.cpu.get_cpu_capability() + (" with bfloat16" if has_bfloat16(torch.device("cpu")) else "")
     versions = f"torch {torch.__version__}, torchvision {version('torchvision')}, Python {platform.python_version()}"
     return f"{versions}, {platform.system()}, {available_cores()} cores, {cpu}"
 

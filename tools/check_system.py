@@ -29,7 +29,7 @@ from graf.runtime.console import duration, log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, nvidia_driver, peak_memory_bytes, unusable_gpus
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
 from graf.runtime.out_of_memory import first_line
-from graf.runtime.precision import AmpSettings, multiplies_bfloat16, why_not_float16
+from graf.runtime.precision import AmpSettings, has_bfloat16, why_not_float16
 from graf.runtime.retry import attempt
 from graf.training.inputs import discriminator_batch, generator_batch
 from graf.training.state import TrainState
@@ -107,7 +107,7 @@ def number_format(training: TrainingConfig, device: torch.device) -> tuple[str, 
     """The number format of training with this config here, and the one of mixed precision."""
     mixed = dataclasses.replace(training, use_amp=True)
     here, with_amp = (AmpSettings.choose(settings, device).number_format for settings in (training, mixed))
-    reasons = [] if multiplies_bfloat16(device) else ["the processor having no bfloat16 products"]
+    reasons = [] if has_bfloat16(device) else ["no hardware bfloat16"]
     if reasons and device.type == "cuda" and (why := why_not_float16(device)):
         reasons.append(why)
     return "number format", ", ".join([f"{here}; with --use_amp {with_amp}", *reasons])

@@ -18,8 +18,8 @@ log = logging.getLogger("graf")
 T = TypeVar("T")
 
 
-class Run(Protocol):
-    """The interface of a training run that a Guard needs."""
+class GuardedRun(Protocol):
+    """The state of a training run, as far as a Guard needs it."""
 
     step: int
     bad_steps: int  # in a row
@@ -30,30 +30,24 @@ class Run(Protocol):
 
 
 class Guard:
-    """What keeps a training run alive between its steps: work that may be left out, checkpoints, and an end in time.
+    """Keeps a training run alive between its steps: optional work, checkpoints, and an end in time.
 
-    A context around the steps: where they end by themselves or by an error, the last checkpoint is saved first. A second
-    signal, which is no error, ends them at once.
+    A context around the steps: when they end, by themselves or by an error, a last checkpoint is saved. A second signal, which
+    is no error, ends them at once.
 
-    save: writes the newest checkpoint. empty_caches: whether the memory that optional work took is given back after it. Only
-    the first process of a run writes.
+    save: writes the newest checkpoint. empty_caches: whether memory is given back after optional work. Only the first process
+    of a run writes.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        interruption: Interruption,
-        save: Callable[[], None],
-        empty_caches: bool,
-    ):
+    def __init__(self, run: GuardedRun, interruption: Interruption, save: Callable[[], None], empty_caches: bool):
         self.run, self.interruption, self.save, self.empty_caches = run, interruption, save, empty_caches
-        self._go_on()
+        self._start_here()
 
     def __enter__(self) -> "Guard":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raises OutOfMemory where the run ended by memory that ran out."""
+        """Save a last checkpoint. Raises OutOfMemory where the run ended because memory ran out."""
         if error is None:
             self.finish()
         elif isinstance(error, Exception) and self.run.weights_whole:
@@ -66,13 +60,13 @@ class Guard:
                 raise (error if isinstance(error, OutOfMemory) else OutOfMemory(where)) from None
 
     def roll_back(self, go_back: Callable[[], None]) -> None:
-        """Take the run back to an earlier checkpoint. Where that fails, none is saved: the weights may be half updated."""
+        """Take the run back to an earlier checkpoint. If that fails, none is saved: the weights may be half updated."""
         self.run.weights_whole = False
         go_back()
-        self._go_on()
+        self._start_here()
 
-    def _go_on(self) -> None:
-        """Continue from the run's step, of which there is a checkpoint, or which is the start of a run."""
+    def _start_here(self) -> None:
+        """Take the run's step for one that needs no checkpoint: there is one, or the run starts."""
         self.first_step = self.saved_step = self.run.step
         self.owes_checkpoint, self.run.weights_whole = False, True
 
@@ -82,33 +76,35 @@ class Guard:
         return self.run.processes.should_end(self.interruption)
 
     def optional(self, name: str, work: Callable[[], T], otherwise: T | None = None) -> T | None:
-        """The work's result, in the first process, which alone does it. When memory runs out it is retried once and then
-        skipped: no run ends for it."""
+        """Return the work's result, in the first process, which alone does it; `otherwise` in the others.
+
+        Out of memory it is retried once, then skipped with `otherwise`: no run ends for it.
+        """
         return self._twice(name, work, otherwise, ALONE) if self.run.processes.first else otherwise
 
     def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
-        """As `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`."""
+        """Like `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`."""
         return self._twice(name, work, otherwise, self.run.processes)
 
     def checkpoint(self) -> None:
-        """Save a checkpoint; amid bad steps the last good one is worth more, and the next is owed until a step is good."""
+        """Save a checkpoint; amid bad steps none, as the last good one is worth more: it is owed until a step is good."""
         self.owes_checkpoint = self.run.bad_steps > 0
         if not self.owes_checkpoint:
             self.run.require_same_everywhere()
             self.optional("checkpoint", self._save)
 
     def finish(self) -> None:
-        """Save the last checkpoint, unless there is one of this step. Raises OutOfMemory where memory does not suffice."""
+        """Save a last checkpoint, unless there is one of this step. Raises OutOfMemory where memory does not suffice."""
         if self.run.processes.first and self.saved_step != self.run.step:
             self.optional("checkpoint", self._save)
             if self.saved_step != self.run.step:
                 raise OutOfMemory(f"step {self.run.step}: no memory for a checkpoint; the previous checkpoint is intact")
 
     def _finish_before(self, error: Exception) -> None:
-        """`finish` where an error ends the run: trouble with the checkpoint is logged and does not hide that error.
+        """`finish` before an error ends the run: trouble with the checkpoint is logged and does not hide that error.
 
-        No other process is waited for, as the error may be that it is gone. Nothing is written amid bad steps, nor again where
-        it has just failed.
+        No other process is waited for, as the error may be that it is gone. Nothing is written amid bad steps, nor again if
+        writing has just failed.
         """
         saved_step = self.saved_step
         if self.run.bad_steps or isinstance(error, CheckpointWriteError):

@@ -1,4 +1,4 @@
-"""Signals and time limits end a run after the current step, so that a checkpoint can be written."""
+"""Ends a run by signals and time limits after the current step, so that a checkpoint can be written."""
 
 import math
 import signal
@@ -12,7 +12,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 
 
 class Interruption:
-    """Inside this context the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
+    """A context in which the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
 
     max_hours: counted from the start of the context; 0 for no limit. It ends a run only after `began` was set by a first step:
     if it were shorter than the start-up, the run would be requeued for ever.
@@ -56,7 +56,7 @@ class Interruption:
 
 
 def requeue_at_start() -> None:
-    """Before an Interruption is entered there is nothing to save: SIGUSR1 then ends the process with status REQUEUE.
+    """Let SIGUSR1 end the process with status REQUEUE until an Interruption is entered: there is nothing to save before.
 
     Ctrl-C and SIGTERM already end it with 130 and 143.
     """

@@ -1,4 +1,4 @@
-"""How much host memory this process may take, the machine's or its container's where that is less, and how many cores."""
+"""Limits of this process in host memory and cores: the machine's, or its container's where that is less."""
 
 import math
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-MB, GB = 2**20, 2**30  # as cards, containers and ulimit count them
+MB, GB = 2**20, 2**30  # as GPUs, containers and ulimit count them
 
 # by the version of control groups: limit, use, and the part of the use that is file cache which the kernel drops on demand
 MEMORY_FILES = {
@@ -26,10 +26,10 @@ def available_cores(root: Path = Path("/")) -> int:
 
 
 def keep_threads_within_quota(root: Path = Path("/")) -> None:
-    """Has OpenMP start no more threads than control groups allow cores, unless OMP_NUM_THREADS says how many.
+    """Let OpenMP start no more threads than control groups allow cores, unless OMP_NUM_THREADS says how many.
 
-    PyTorch counts the cores that it may run on, where more threads than there is time for are stopped while others wait for
-    them. It takes effect if PyTorch is imported after it.
+    PyTorch starts one per core that it may run on; threads beyond the quota are stopped while the others wait for them. Call it
+    before PyTorch is imported.
     """
     if (cores := available_cores(root)) < _cores_to_run_on():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores))
@@ -37,8 +37,8 @@ def keep_threads_within_quota(root: Path = Path("/")) -> None:
 
 def local_processes() -> int:
     """Number of the run's processes on this machine, from torchrun's variables."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(told)) if told.isdecimal() else 1
+    n = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(n)) if n.isdecimal() else 1
 
 
 def memory_limit(root: Path = Path("/")) -> int:
@@ -79,7 +79,7 @@ def _cores_to_run_on() -> int:
 
 
 def _cores_of_quota(group: Path, version: int) -> float | None:
-    """The time of cores, in cores, that a control group allows; None where it has no limit."""
+    """Cores whose time a control group allows; None without a limit."""
     if version == 1:
         quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
         return quota / period if quota and period and quota > 0 else None  # -1 is no limit
@@ -91,7 +91,7 @@ def _cores_of_quota(group: Path, version: int) -> float | None:
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Folders of the control groups of this process, up to the mount, and the version, 1 or 2, which tells the files' names.
+    """Folders of the control groups of this process, up to the mount, and the version, 1 or 2, on which files' names depend.
 
     Inside a container the path may be the host's, and only the mount itself exist; what does not exist reads as no limit.
     """

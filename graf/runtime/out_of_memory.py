@@ -1,4 +1,4 @@
-"""Recognises failed allocations, also where PyTorch is not loaded."""
+"""Recognises failed allocations, also without PyTorch."""
 
 import errno
 
@@ -9,7 +9,7 @@ SIGNS = (
     "could not create a memory",
     "can't start new thread",  # whose stack finds no room
     "allocation_failed",  # cuDNN 9
-    "cublas_status_not_initialized",  # a handle, made at a card's first product, finds no room
+    "cublas_status_not_initialized",  # a handle, made at a GPU's first product, finds no room
 )
 
 
@@ -18,7 +18,7 @@ class OutOfMemory(GrafError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: on the card, in PyTorch's allocator of the host, in Python itself or in the system."""
+    """Whether an allocation failed: on the GPU, in PyTorch's allocator of the host, in Python itself or in the system."""
     if isinstance(error, (MemoryError, OutOfMemory)) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
         return True
     if isinstance(error, CheckpointWriteError):  # its text holds a path, which may say anything

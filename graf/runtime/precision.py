@@ -1,8 +1,8 @@
-"""The number format that a run's networks compute in: the only place that decides where mixed precision pays off.
+"""Chooses the number format that a run's networks compute in: the only place that decides where mixed precision pays off.
 
-It does where the processor has instructions for 16-bit products. On other CPUs, such as those with AVX2 only, bfloat16 products
-are computed one by one, so mixed precision means float32 there unless the config names bfloat16. It does likewise on GPUs that
-have no tensor cores, or whose convolutions in float16 are wrong, unless the config names float16.
+It does on hardware that multiplies in 16 bits. Other CPUs, such as those with AVX2 only, emulate bfloat16 slowly, so mixed
+precision means float32 there unless the config names bfloat16. It means float32 likewise on GPUs that have no tensor cores, or
+whose convolutions in float16 are wrong, unless the config names float16.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from graf.config import TrainingConfig
-from graf.private_torch import ARM, multiplies_bfloat16_on_cpu
+from graf.private_torch import ARM, cpu_has_bfloat16
 
 import torch
 from torch.nn import functional as F
@@ -41,14 +41,14 @@ class AmpSettings:
 
     @classmethod
     def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
-        """As training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device multiplies it, else float16
-        on a GPU that is fast and right in it, else float32. On a CPU float16, a format of GPUs, is taken for `auto`."""
+        """The format that training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device has it, else
+        float16 on a GPU that is fast and right in it, else float32. On a CPU float16 is taken for `auto`."""
         if not training.use_amp:
             return cls(device.type, torch.float32)
         on_cpu, named = device.type == "cpu", training.amp_dtype
         if named != "auto" and not (on_cpu and named == "float16"):
             return cls(device.type, getattr(torch, named))
-        if multiplies_bfloat16(device):
+        if has_bfloat16(device):
             return cls(device.type, torch.bfloat16)
         return cls(device.type, torch.float32 if on_cpu or why_not_float16(device) else torch.float16)
 
@@ -78,30 +78,32 @@ def log_number_format(training: TrainingConfig, device: torch.device) -> None:
     """Log one line where mixed precision is requested but is float32, another format, or slow or wrong here."""
     if not training.use_amp:
         return
+    named = training.amp_dtype
     if device.type == "cuda":
-        if training.amp_dtype == "float16" and (why := why_not_float16(device)):
+        wants_float16 = named == "float16" or (named == "auto" and not has_bfloat16(device))
+        why = why_not_float16(device) if wants_float16 else ""
+        if why and named == "float16":
             log.warning("training.amp_dtype: float16, but %s; training.amp_dtype=auto takes another format here", why)
-        elif training.amp_dtype == "auto" and not multiplies_bfloat16(device) and (why := why_not_float16(device)):
+        elif why:
             log.info("mixed precision: %s; training in float32", why)
-        return
-    if multiplies_bfloat16(device):
-        if training.amp_dtype == "float16":
-            log.info("mixed precision: float16 is for cards; training in bfloat16 on this CPU")
-    elif training.amp_dtype == "bfloat16":
+    elif has_bfloat16(device):
+        if named == "float16":
+            log.info("mixed precision: float16 is for GPUs; training in bfloat16 on this CPU")
+    elif named == "bfloat16":
         log.warning(
-            "training.amp_dtype: bfloat16 on a processor without bfloat16 products: expect steps %d times slower than in "
-            "float32, which training.amp_dtype=auto takes here",
+            "training.amp_dtype: bfloat16 on a CPU without hardware bfloat16: expect steps %d times slower than in float32, "
+            "which training.amp_dtype=auto takes here",
             TIMES_SLOWER,
         )
     else:
-        log.info("mixed precision: no bfloat16 products on this processor; training in float32")
+        log.info("mixed precision: no hardware bfloat16 on this CPU; training in float32")
 
 
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for products of bfloat16 numbers, and PyTorch uses them."""
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware, and PyTorch uses that."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    instructions = multiplies_bfloat16_on_cpu()
+    instructions = cpu_has_bfloat16()
     if platform.machine().lower() in ARM:
         return instructions
     return instructions and torch.backends.mkldnn.is_available() and not _held_back()
@@ -150,7 +152,7 @@ def float16_error(device: torch.device, side: int = 64) -> float:
 
 
 def _held_back() -> bool:
-    """Whether ATEN_CPU_CAPABILITY or ONEDNN_MAX_CPU_ISA forbids the instructions that the processor has."""
+    """Whether ATEN_CPU_CAPABILITY or ONEDNN_MAX_CPU_ISA forbids instructions that the CPU has."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
     allowed = any(part in limit for part in WITH_BFLOAT16)
     return not allowed or torch.backends.cpu.get_cpu_capability() in NARROW
@@ -158,7 +160,7 @@ def _held_back() -> bool:
 
 @contextlib.contextmanager
 def repeatable(device: torch.device) -> Iterator[None]:
-    """On the CPU, what is computed inside depends on its inputs to the last bit, not on which thread is the faster.
+    """Make what a CPU computes in this context depend on its inputs to the last bit, not on which thread is the faster.
 
     Gradients of indexed tensors are otherwise added up in the order in which threads come to them, once there are 32768 of
     them (a batch of 16 with the default view codes); and MKL may choose how many threads share a product until it is told.

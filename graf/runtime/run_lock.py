@@ -37,7 +37,7 @@ CLOCK_TOLERANCE_S = 1.0  # between two readings of a process's start time
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """The process that holds a lock. started: seconds since boot on Linux, since 1970 elsewhere; neither moves with the clock.
+    """The process that holds a lock. started: seconds since boot on Linux, else since 1970; neither moves with the clock.
 
     namespace: the Linux namespace in which its process id is unique (containers have their own); slurm_job and slurm_restarts:
     its batch job, and how often that was requeued; empty and 0 where there is none.
@@ -54,10 +54,10 @@ class Holder:
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Lock the folder against other runs inside this context. A lock that a killed run on this machine left is taken over.
+    """Lock the folder against other runs in this context. A lock that a killed run on this machine left is taken over.
 
-    The folder is made where it is missing, and removed again where it stays empty. Raises GrafError where another run has the
-    folder, or a process on another machine may have it, RunFolderError where the lock cannot be written.
+    A missing folder is made, and removed again if it stays empty. Raises GrafError where another run has the folder, or a
+    process on another machine may have it, RunFolderError where the lock cannot be written.
     """
     path, made = run_dir / NAME, not run_dir.exists()
     me = _this_process()
@@ -82,14 +82,14 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 def _why_not_writable(run_dir: Path, error: OSError) -> str:
     """What is wrong with the folder, and the cure."""
     at_fault = next(filter(os.path.exists, (run_dir, *run_dir.parents)), run_dir)
-    elsewhere = "choose another folder with --set training.outdir=..."
+    or_else = "choose another folder with --set training.outdir=..."
     if not at_fault.is_dir():
         key = "expname" if at_fault == run_dir else "training.outdir"
         return f"{at_fault}: is a file, not a folder; move it, or name another folder with --set {key}=..."
     if isinstance(error, PermissionError):
-        return f"{at_fault}: no permission to write in this folder; have it granted, or {elsewhere}"
+        return f"{at_fault}: no permission to write in this folder; have it granted, or {or_else}"
     room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
-    return f"{run_dir}: cannot be written ({error}); {room}{elsewhere}"
+    return f"{run_dir}: cannot be written ({error}); {room}{or_else}"
 
 
 def _create(path: Path, me: Holder) -> bool:
@@ -112,7 +112,7 @@ def _create(path: Path, me: Holder) -> bool:
 
 
 def _write_new(path: Path, me: Holder) -> None:
-    """Raises FileExistsError where there is one; leaves none where it cannot be written."""
+    """Write a new lock file, whole or not at all. Raises FileExistsError where there is one."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -144,6 +144,7 @@ def _take_over(path: Path, me: Holder) -> None:
 
 
 def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
+    """Raises GrafError unless the holder has certainly ended."""
     if holder.slurm_job == me.slurm_job and holder.slurm_restarts < me.slurm_restarts:
         return
     # Locks written before there were namespaces in them are judged by their process alone.

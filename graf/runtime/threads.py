@@ -1,4 +1,4 @@
-"""Work that is done at the same time by threads of one core each, where operations are too small to be shared by cores."""
+"""Maps work over threads of one core each, where operations are too small to be shared by cores."""
 
 import functools
 import logging
@@ -16,16 +16,16 @@ Item, T = TypeVar("Item"), TypeVar("T")
 
 
 def threads_for(n_items: int) -> int:
-    """How many threads are to take n_items; 1, in which operations take all cores, where more would leave most cores idle."""
+    """The number of threads for n_items; 1, in which operations use all cores, where more would leave most cores idle."""
     n_threads = torch.get_num_threads()
     return min(n_threads, n_items) if 2 * n_items >= n_threads else 1
 
 
 def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: int) -> Iterator[T]:
-    """work(item) of each item, in their order, of n_threads items at a time; one thread computes with all cores, as ever.
+    """Yield work(item) of each item, in order, n_threads items at a time; one thread computes with all cores.
 
-    PyTorch's operators let other threads run. An error of the work is raised when all that was begun has ended. Where the
-    system starts no more threads, the caller's does all of the work, to the same bits: items that were begun are taken again.
+    PyTorch's operators let other threads run. An error of the work is raised when all that was begun has ended. If the system
+    starts no more threads, the caller's does all of the work, to the same bits: items that were begun are computed again.
     """
     if n_threads == 1:
         yield from map(work, items)
@@ -49,5 +49,5 @@ def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: 
 
 @functools.cache
 def warn_of_one_thread(why: str) -> None:
-    """Log, once per process, that work meant for several threads is done by one."""
+    """Log, once per process, that one thread does the work of several."""
     log.warning("the system starts no more threads (%s); one does their work, which takes longer", why)

@@ -199,7 +199,7 @@ def test_what_can_never_fit_is_said(refine):
 
 
 def test_the_cheapest_edit_that_suffices_is_taken(monkeypatch):
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: True)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: True)
     config = load_config()
     half = estimate_step(override(config, ["training.use_amp=true"])).total_bytes
     assert smallest_edits(config, half) == ("training.use_amp=true",)
@@ -207,7 +207,7 @@ def test_the_cheapest_edit_that_suffices_is_taken(monkeypatch):
 
 
 def test_mixed_precision_is_not_advised_where_it_is_float32(monkeypatch):
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: False)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: False)
     config = load_config()
     budget = estimate_step(override(config, ["training.accumulation_steps=2"])).total_bytes
     assert smallest_edits(config, budget) == ("training.accumulation_steps=2",)

@@ -11,7 +11,7 @@ from graf.memory.planner import estimate_step
 from graf.memory.sizes import starting_sizes
 from graf.runtime import precision
 from graf.runtime.limits import GB
-from graf.runtime.precision import LARGEST_ERROR, AmpSettings, float16_error, log_number_format, multiplies_bfloat16
+from graf.runtime.precision import LARGEST_ERROR, AmpSettings, float16_error, has_bfloat16, log_number_format
 from graf.training.samples import write_samples
 from graf.training.state import TrainState, load_checkpoint
 
@@ -25,9 +25,9 @@ FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
 
 @pytest.fixture
 def products(monkeypatch):
-    """Say whether the device has bfloat16 products; a GPU is fast and right in float16."""
+    """Say whether the device has hardware bfloat16; a GPU is fast and right in float16."""
     monkeypatch.setattr(precision, "why_not_float16", lambda _: "")
-    return lambda there: monkeypatch.setattr(precision, "multiplies_bfloat16", lambda _: there)
+    return lambda there: monkeypatch.setattr(precision, "has_bfloat16", lambda _: there)
 
 
 def chosen(smoke, device, *overrides):
@@ -230,7 +230,7 @@ def test_products_are_a_matter_of_the_processor_and_what_the_user_lets_it_do(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert multiplies_bfloat16(CPU) == expected
+    assert has_bfloat16(CPU) == expected
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_from_pytorch_2_14_on_the_public_function_is_asked(monkeypatch, found, e
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
     monkeypatch.setattr(private_torch, "_answer", lambda *_: pytest.fail("a private function was asked"))
-    assert private_torch.multiplies_bfloat16_on_cpu() == expected
+    assert private_torch.cpu_has_bfloat16() == expected
 
 
 def test_a_version_of_torch_that_does_not_tell_has_no_products(monkeypatch):
@@ -248,16 +248,16 @@ def test_a_version_of_torch_that_does_not_tell_has_no_products(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.delattr(torch.cpu, name, raising=False)
-    assert not multiplies_bfloat16(CPU)
+    assert not has_bfloat16(CPU)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(torch.ops, "mkldnn", object())
-    assert not multiplies_bfloat16(CPU)
+    assert not has_bfloat16(CPU)
 
 
 @pytest.mark.parametrize(
     ("overrides", "there", "level", "said"),
     [
-        (["training.use_amp=true"], False, logging.INFO, "no bfloat16 products on this processor; training in float32"),
+        (["training.use_amp=true"], False, logging.INFO, "no hardware bfloat16 on this CPU; training in float32"),
         (["training.use_amp=true", "training.amp_dtype=float16"], False, logging.INFO, "training in float32"),
         (["training.use_amp=true", "training.amp_dtype=float16"], True, logging.INFO, "training in bfloat16"),
         (["training.use_amp=true", "training.amp_dtype=bfloat16"], False, logging.WARNING, "expect steps 7 times slower"),

@@ -191,12 +191,12 @@ def test_inception_is_not_downloaded(module, monkeypatch):
     ("there", "said"),
     [
         (True, "float32; with --use_amp bfloat16"),
-        (False, "float32; with --use_amp float32, the processor having no bfloat16 products"),
+        (False, "float32; with --use_amp float32, no hardware bfloat16"),
     ],
 )
 def test_it_tells_what_mixed_precision_is_here(module, smoke, monkeypatch, there, said):
     for namespace in (module, precision):
-        monkeypatch.setattr(namespace, "multiplies_bfloat16", lambda _: there)
+        monkeypatch.setattr(namespace, "has_bfloat16", lambda _: there)
     assert module.number_format(smoke().training, torch.device("cpu")) == ("number format", said)
 
 
@@ -204,7 +204,4 @@ def test_it_tells_why_a_gpu_trains_in_float32(module, smoke, cards, monkeypatch)
     cards("NVIDIA GeForce GTX 1650", capability=(7, 5))
     monkeypatch.setattr(precision, "float16_error", lambda _: 3e-4)
     _, said = module.number_format(smoke().training, torch.device("cuda", 0))
-    assert said == (
-        "float32; with --use_amp float32, the processor having no bfloat16 products, "
-        "this NVIDIA GeForce GTX 1650 has no tensor cores"
-    )
+    assert said == ("float32; with --use_amp float32, no hardware bfloat16, this NVIDIA GeForce GTX 1650 has no tensor cores")
