@@ -149,7 +149,7 @@ def test_states_of_a_run(run, clock):
     put_rows(run / "memory.jsonl", memory_row(NOW + 1, 401))
     assert read_status(run).state == "stopped"
     assert read_status(run).seconds_left is None
-    put_status(run, state="finished", step=1000)
+    put_status(run, clock.now, state="finished", step=1000)
     assert read_status(run).state == "finished"
     put_status(run, clock.now, step=1000, max_steps=2000)  # and is continued
     assert read_status(run).state == "running"
