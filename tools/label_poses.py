@@ -19,7 +19,7 @@ from graf.data.decoding import open_rgb, square_side
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.inversion.photographs import photograph_files, read_photograph
-from graf.pose.accuracy import cameras_of, doubt
+from graf.pose.accuracy import accuracy_warning, cameras_of
 from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
@@ -42,8 +42,8 @@ def main() -> int:
         raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     estimator = load_estimator(args.estimator, choose_device(args.device))
     data, paths = estimator.config.data, photograph_files([args.photos])
-    if doubts := doubt(estimator):
-        log.warning("%s", doubts)
+    if warning := accuracy_warning(estimator):
+        log.warning("%s", warning)
     poses = cameras_of(estimator, torch.stack([read_photograph(path, data) for path in paths]))
     write_text(file, labels(paths, poses, data))
     azimuth_deg, v = azimuth_and_v(poses)

@@ -1,4 +1,4 @@
-"""Reads config keys, such as the width of a network, off the shapes of weights, for messages where they do not fit a config."""
+"""Config keys, such as the width of a network, read from the shapes of weights, for messages where they do not fit a config."""
 
 import re
 from collections.abc import Iterator
@@ -30,15 +30,15 @@ Findings = dict[str, Finding]
 
 
 def differences(parts: dict[str, Weights], config: Config) -> Iterator[tuple[str, Any, Finding]]:
-    """(key, the config's value, what the shapes tell) of every key in which they differ."""
+    """(key, the config's value, the finding) of every key in which the weights' shapes differ from the config."""
     values = flat(config_to_dict(config))
-    yield from ((key, values[key], found) for key, found in told_by_shapes(parts).items() if values[key] not in found.values)
+    yield from ((key, values[key], found) for key, found in config_keys_of(parts).items() if values[key] not in found.values)
 
 
-def told_by_shapes(parts: dict[str, Weights]) -> Findings:
-    """What the weights of a generator and a discriminator tell of the config, by its keys such as nerf.netdepth.
+def config_keys_of(parts: dict[str, Weights]) -> Findings:
+    """The config keys, such as nerf.netdepth, that the weights of a generator and a discriminator determine.
 
-    Weights of another design than ours tell less, never something false.
+    Weights of another design than ours determine fewer keys, never a wrong value.
     """
     generator, discriminator = parts.get("generator_ema", parts.get("generator", {})), parts.get("discriminator", {})
     findings: Findings = {}
@@ -48,7 +48,7 @@ def told_by_shapes(parts: dict[str, Weights]) -> Findings:
 
 
 def _size(weights: Weights, name: str, dimension: int) -> int:
-    """The size of one dimension of a tensor, 0 where there is no such one."""
+    """The size of one dimension of a tensor; 0 where it is missing."""
     return weights[name].shape[dimension] if name in weights and weights[name].ndim > dimension else 0
 
 
@@ -60,7 +60,7 @@ def _numbered(weights: Weights, beginning: str, ndim: int, ending: str = ".weigh
 
 
 def _field(generator: Weights) -> Findings:
-    """The field and the fine network. Empty for another design."""
+    """Findings about the field and the fine network; empty for another design."""
     concat, film = _numbered(generator, "field.pts_linears.", 2), _numbered(generator, "field.layers.", 2)
     convs, planes, hidden = _numbered(generator, "field.convs.", 4), "field.to_planes.weight", "field.hidden.weight"
     fine = _numbered(generator, "field_fine.pts_linears.", 2) or _numbered(generator, "field_fine.layers.", 2)
@@ -91,7 +91,7 @@ def _field(generator: Weights) -> Findings:
 
 
 def _codes(generator: Weights) -> Findings:
-    """The latents, by the class embedding and the mapping networks; one for both parts looks like two of the same width."""
+    """Findings about the latents, from the class embedding and mapping networks; one code for both looks like two."""
     findings: Findings = {}
     embedding = "class_embedding.weight"
     if dim := _size(generator, embedding, 1):
@@ -107,21 +107,21 @@ def _codes(generator: Weights) -> Findings:
 
 
 def _refinement(generator: Weights) -> Findings:
-    """CCSR; which of its two modes trained it no shape tells."""
+    """Findings about CCSR; the shapes do not determine which of its two modes trained it."""
     maps, backbone = "refinement.view_codes.maps", "refinement.backbone."
     if maps not in generator or generator[maps].ndim != 5:
         return {"ccsr.mode": Finding(("none",), f"no {maps}")}
     bins, views, channels, size, _ = generator[maps].shape
-    told = {"mode": ("refine", "consistency"), "elevation_bins": (bins,), "num_views": (views,)}
-    told |= {"code_channels": (channels,), "code_size": (size,)}
-    findings = {f"ccsr.{key}": Finding(values, maps) for key, values in told.items()}
+    keys = {"mode": ("refine", "consistency"), "elevation_bins": (bins,), "num_views": (views,)}
+    keys |= {"code_channels": (channels,), "code_size": (size,)}
+    findings = {f"ccsr.{key}": Finding(values, maps) for key, values in keys.items()}
     convs, upsampled = (_numbered(generator, f"{backbone}{name}.", 4) for name in ("convs", "upsampled_convs"))
     if blocks := _numbered(generator, f"{backbone}network.body.", 4, ".rdb1.conv1.weight"):
         growth = generator[blocks[0]].shape
         unshuffle = round((_size(generator, f"{backbone}network.conv_first.weight", 1) / 3) ** 0.5) or 1
-        told = {"rrdb.num_blocks": len(blocks), "rrdb.nf": growth[1], "rrdb.gc": growth[0]}
-        told |= {"backbone": "rrdb", "scale_factor": 4 // unshuffle}
-        return findings | {f"ccsr.{key}": Finding((value,), blocks[-1]) for key, value in told.items()}
+        keys = {"rrdb.num_blocks": len(blocks), "rrdb.nf": growth[1], "rrdb.gc": growth[0]}
+        keys |= {"backbone": "rrdb", "scale_factor": 4 // unshuffle}
+        return findings | {f"ccsr.{key}": Finding((value,), blocks[-1]) for key, value in keys.items()}
     narrowed = _size(generator, f"{backbone}narrowing.weight", 0)
     if not (convs and upsampled and narrowed):
         return findings
@@ -136,15 +136,15 @@ def _refinement(generator: Weights) -> Findings:
 
 
 def _discriminator(weights: Weights) -> Findings:
-    """The discriminator. Empty for another design than its own or GRAF's."""
+    """Findings about the discriminator; empty for another design than ours or GRAF's."""
     embedding, pose, projected = "class_embedding.weight", "pose_embedding.0.weight", "heads.0.mixing"
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
     conditioned = {"discriminator.condition": Finding((condition,), pose if pose in weights else embedding)}
     if projected in weights:
         first = "heads.0.main.0.weight_orig"
         alpha = "rgba" if _size(weights, first, 1) > len(weights[projected]) else "ignore"
-        told = {"discriminator.architecture": Finding(("projected",), projected), "data.alpha": Finding((alpha,), first)}
-        return told | conditioned
+        keys = {"discriminator.architecture": Finding(("projected",), projected), "data.alpha": Finding((alpha,), first)}
+        return keys | conditioned
     convs = _numbered(weights, "main.", 4, ".weight") or _numbered(weights, "main.", 4, ".weight_orig")
     if len(convs) - 3 not in range(len(PATCH_SIZES)):
         return {}

@@ -37,7 +37,7 @@ class Conditions:
     number_format: str  # of products under autocast, such as bfloat16
 
     @classmethod
-    def here(cls, device: torch.device, number_format: str) -> "Conditions":
+    def current(cls, device: torch.device, number_format: str) -> "Conditions":
         on_cpu = device.type == "cpu"
         return cls(
             torch=str(torch.__version__),

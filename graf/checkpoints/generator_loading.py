@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
-from graf.checkpoints.architecture import told_by_shapes
+from graf.checkpoints.architecture import config_keys_of
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
@@ -26,10 +26,10 @@ RUNS_NAMED = 5  # other runs named in the error for a folder without one
 def load_generator(
     checkpoint: Path | str, config: Config | Path | str | None = None, device: torch.device | str = "cpu"
 ) -> Generator:
-    """The trained generator (its moving average) of a checkpoint, in eval mode on the device.
+    """The trained generator (its EMA) of a checkpoint, in eval mode on the device.
 
-    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, whose newest one that is whole
-    is taken. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it.
+    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, of which the newest undamaged
+    one is loaded. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it.
     `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
     """
     chosen, path = device if isinstance(device, torch.device) else choose_device(device), Path(checkpoint)
@@ -63,7 +63,7 @@ def generator_from_content(
 def checkpoint_config(path: Path, content: dict) -> Config:
     """The config inside a checkpoint's content, else the `config.yaml` beside its file.
 
-    Raises CheckpointError where there is neither, with what the weights' shapes tell, ConfigError for one that cannot be taken.
+    Raises CheckpointError, with the keys that the weights' shapes determine, where there is neither; ConfigError for a bad one.
     """
     found = recognise(content, path)
     if (config := stored_config(found, path)) is not None:
@@ -72,7 +72,7 @@ def checkpoint_config(path: Path, content: dict) -> Config:
     if beside.exists():
         return load_config(beside)
     found.part("generator_ema", path)
-    told = "\n".join(f"  {key}: {finding}  ({finding.source})" for key, finding in told_by_shapes(found.parts).items())
+    told = "\n".join(f"  {key}: {finding}  ({finding.source})" for key, finding in config_keys_of(found.parts).items())
     raise CheckpointError(
         f"{path}: no config inside or beside it; name its config with --config, for the official GRAF's weights "
         f"configs/graf.yaml with what differs in --set. Their shapes tell:\n{told}"
@@ -98,15 +98,15 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
 
 
 def trained_config(content: dict, path: Path) -> Config:
-    """The config that a checkpoint's content was trained with; where it has none GRAF's, without opacity and without a box."""
+    """The config that a checkpoint was trained with, else GRAF's, without opacity and without a box."""
     return stored_config(recognise(content, path), path) or graf_config()
 
 
 def trained_checkpoint(run_dir: Path) -> Path:
-    """The newest checkpoint of a run's folder that is whole. Raises CheckpointError where there is none."""
+    """The newest undamaged checkpoint of a run's folder. Raises CheckpointError where there is none."""
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
-        others = _named(run_dir) or _named(run_dir.parent) or "another folder"
+        others = _runs_in(run_dir) or _runs_in(run_dir.parent) or "another folder"
         exports = "".join(f"; --checkpoint takes {file}" for file in sorted(run_dir.glob(f"*{SUFFIX}")))
         raise CheckpointError(
             f"{run_dir}: no trained run here ({NEWEST} is missing){exports}; train one with train.py, or name another run: "
@@ -115,8 +115,8 @@ def trained_checkpoint(run_dir: Path) -> Path:
     return checkpoint
 
 
-def _named(folder: Path) -> str:
-    """The runs with a checkpoint in a folder, at most RUNS_NAMED, the newest first; empty where there are none."""
+def _runs_in(folder: Path) -> str:
+    """The names of runs in a folder, at most RUNS_NAMED, newest first; an empty string where there are none."""
     newest = sorted(folder.glob(f"*/{NEWEST}"), key=lambda file: file.stat().st_mtime, reverse=True)
     names = [str(file.parent) for file in newest]
     return ", ".join(names[:RUNS_NAMED] + ["..."] * (len(names) > RUNS_NAMED))

@@ -111,7 +111,7 @@ def newest_checkpoint(run_dir: Path, set_aside: bool = False) -> Path | None:
     return None
 
 
-def run_of(checkpoint: Path, config: Config) -> Path:
+def run_folder_of(checkpoint: Path, config: Config) -> Path:
     """The folder of a checkpoint's run, relative where its path is; for a file outside a run, a new folder among the runs."""
     folder = checkpoint.resolve().parent
     run_dir = folder.parent if folder.name in FOLDERS else folder

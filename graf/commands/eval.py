@@ -12,7 +12,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
-from graf.checkpoints.run_folder import run_of
+from graf.checkpoints.run_folder import run_folder_of
 from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
 from graf.commands.own_files import set_others_aside
 from graf.config import Config, is_set, override
@@ -45,7 +45,7 @@ from graf.pictures.sheets import (
     truncation_sheet,
 )
 from graf.pictures.sweep import VIEWS, sweep_trajectories, write_sweep
-from graf.pose.accuracy import cameras_of, doubt, pose_accuracy
+from graf.pose.accuracy import accuracy_warning, cameras_of, pose_accuracy
 from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
@@ -80,7 +80,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
-    run_dir = run_of(checkpoint, config)
+    run_dir = run_folder_of(checkpoint, config)
     out = args.out or run_dir / "eval" / f"step_{step:08d}"
     log.info("%s, step %d", checkpoint, step)
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
@@ -178,8 +178,8 @@ class Evaluation:
         if not flags.estimator:
             return None
         estimator = load_estimator(flags.estimator, choose_device(flags.device))
-        if doubts := doubt(estimator):
-            log.warning("%s", doubts)
+        if warning := accuracy_warning(estimator):
+            log.warning("%s", warning)
         return estimator
 
     def check_mesh(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
-from graf.checkpoints.run_folder import run_checkpoints, run_of
+from graf.checkpoints.run_folder import run_checkpoints, run_folder_of
 from graf.config import Config
 from graf.data import resolve
 from graf.errors import GrafError
@@ -70,4 +70,4 @@ def load_model(source: Path, device: str, out: Path | None) -> Model:
     content = read_checkpoint(checkpoint)
     config = resolve(checkpoint_config(checkpoint, content), trained=trained_config(content, checkpoint))
     generator = generator_from_content(checkpoint, content, config, choose_device(device))
-    return Model(checkpoint, generator, checkpoint_step(content), out or run_of(checkpoint, config) / "viewer")
+    return Model(checkpoint, generator, checkpoint_step(content), out or run_folder_of(checkpoint, config) / "viewer")

@@ -32,10 +32,10 @@ def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
     With data.alpha: rgba its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
     image, alpha = open_with_alpha(file, data)
-    return squared(image, alpha if data.alpha == "rgba" else None, data)
+    return square_tensor(image, alpha if data.alpha == "rgba" else None, data)
 
 
-def squared(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
+def square_tensor(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
     """An RGB image as (3, imsize, imsize) uint8, cropped and resized; with an opacity as the fourth channel."""
     parts = [image] if alpha is None else [image, alpha]
     return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)

@@ -201,7 +201,7 @@ def elevation_prefixes(folders: list[Folder]) -> list[float]:
     return sorted({float(match[1]) for match in matches if match})
 
 
-def v_cure(v: tuple[float, ...], n: int) -> str:
+def v_flag(v: tuple[float, ...], n: int) -> str:
     """The flag that sets data.v to its first n values."""
     return f'--set "data.v=[{",".join(f"{value:g}" for value in v[:n])}]"'
 

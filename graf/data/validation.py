@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import open_with_alpha, square_side, squared
-from graf.data.folders import Fault, Folder, Item, elevation_prefixes, v_cure
+from graf.data.decoding import open_with_alpha, square_side, square_tensor
+from graf.data.folders import Fault, Folder, Item, elevation_prefixes, v_flag
 from graf.data.image_cache import OPAQUE, ImageCache
 from graf.errors import DataError
 from graf.runtime.console import progress
@@ -34,7 +34,7 @@ def report_elevations(folders: Sequence[Folder], v: tuple[float, ...]) -> None:
     if len(prefixes) < len(v):  # more are faults of those images
         log.warning(
             "the names have %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
-            *(len(prefixes), len(v), pairs, v_cure(v, len(prefixes))),
+            *(len(prefixes), len(v), pairs, v_flag(v, len(prefixes))),
         )
 
 
@@ -85,7 +85,7 @@ def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | No
         image, alpha = open_with_alpha(item.file, data)
         side = square_side(*image.size, data.center_crop)
         if put:
-            put(squared(image, alpha, data))
+            put(square_tensor(image, alpha, data))
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
     fault = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
-from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_cure
+from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_flag
 from graf.data.transforms import items_by_transforms
 from graf.errors import GrafError
 
@@ -74,7 +74,7 @@ def labelled_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | No
         log.warning(
             "%s: the names tell %d elevations, data.v %d, so that it is not known which they are; the cameras are searched for "
             "(to have theirs put the photographs among those of a whole set; if these are all of it, say what each is: %s)",
-            *(paths[0].parent, n_known, len(data.v), v_cure(data.v, n_known)),
+            *(paths[0].parent, n_known, len(data.v), v_flag(data.v, n_known)),
         )
         return None
     poses = {item.file: item.pose_c2w for item in items}

@@ -72,7 +72,7 @@ def accuracy(predicted: Tensor, true: Tensor) -> dict[str, float]:
     return medians | {"within_15_deg": float((errors.azimuth_deg < NEAR_DEG).float().mean())}
 
 
-def doubt(estimator: TrainedEstimator) -> str:
+def accuracy_warning(estimator: TrainedEstimator) -> str:
     """A warning where the estimator's newest validation says that its cameras cannot be trusted, else an empty string."""
     if not estimator.validation:
         return f"{estimator.checkpoint}: was never validated, so the error of its cameras is unknown; train it longer"

@@ -69,7 +69,7 @@ class RunState(abc.ABC):
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
         self.amp = AmpSettings.choose(config.training, device)
-        self.conditions = Conditions.here(device, self.amp.number_format)
+        self.conditions = Conditions.current(device, self.amp.number_format)
         self.weights_whole = True  # False from a step's first update to its last, where only OutOfMemory still saves
         # What a run counts, and its random states
         self.step = 0

@@ -51,7 +51,7 @@ def test_a_checkpoint_tells_what_it_was_made_under(smoke, tmp_path):
 )
 def test_a_restore_under_other_conditions_says_so_in_one_line(warnings_of_restore, name, before, label):
     (message,) = warnings_of_restore(**{name: before})
-    assert f"({label} {before} -> {getattr(Conditions.here(CPU, 'float32'), name)})" in message
+    assert f"({label} {before} -> {getattr(Conditions.current(CPU, 'float32'), name)})" in message
     assert "from step 7 on, the run may differ from one that was never stopped" in message
     assert "\n" not in message
 
@@ -82,10 +82,10 @@ def test_checkpoints_of_before_they_were_kept_load_silently(smoke, tmp_path, cap
 
 
 def test_on_a_card_threads_and_the_cpus_instructions_do_not_count():
-    here = Conditions.here(CPU, "float32")
+    here = Conditions.current(CPU, "float32")
     saved = dataclasses.asdict(dataclasses.replace(here, threads=1000, cpu_capability="VSX"))
     assert len(here.changes_since(saved)) == 2
-    assert Conditions.here(CARD, "float32").changes_since(saved) == {}
+    assert Conditions.current(CARD, "float32").changes_since(saved) == {}
 
 
 def test_the_sources_digest_follows_names_and_bytes(tmp_path):

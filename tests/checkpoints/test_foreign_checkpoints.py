@@ -4,7 +4,7 @@ import logging
 import math
 
 import graf
-from graf.checkpoints.architecture import differences, told_by_shapes
+from graf.checkpoints.architecture import config_keys_of, differences
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.generator_loading import checkpoint_config
 from graf.checkpoints.partial_loading import load_partially, require_fit
@@ -221,7 +221,7 @@ def test_shapes_tell_the_config_that_made_them(smoke, architecture):
     weights = weights_of(config)
     assert list(differences(weights, config)) == []
     values = flat(config_to_dict(config))
-    assert all(values[name] in finding.values for name, finding in told_by_shapes(weights).items())
+    assert all(values[name] in finding.values for name, finding in config_keys_of(weights).items())
 
 
 def test_another_architecture_differs_in_its_keys_alone(smoke):

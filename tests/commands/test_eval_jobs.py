@@ -368,7 +368,7 @@ def test_a_run_that_has_logged_nothing_keeps_its_results(smoke, tmp_path, checkp
     for name in ("model.pt", "checkpoints/model_00000002.pt", "config.yaml"):
         (tmp_path / "short" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "short" / name).write_bytes(b"")
-    assert command.run_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
+    assert command.run_folder_of(tmp_path / "short" / checkpoint, smoke()) == tmp_path / "short"
 
 
 @pytest.mark.parametrize(
@@ -389,14 +389,14 @@ def test_a_runs_folder_is_told_as_its_checkpoint_was_typed(smoke, tmp_path, monk
             (run / name).touch()
     monkeypatch.chdir(tmp_path / "here")
     Path("link.pt").symlink_to("runs/a/model.pt")
-    assert command.run_of(Path(typed), smoke()) == Path(told)
-    assert command.run_of(Path(typed).absolute(), smoke()) == Path(told).resolve()
+    assert command.run_folder_of(Path(typed), smoke()) == Path(told)
+    assert command.run_folder_of(Path(typed).absolute(), smoke()) == Path(told).resolve()
     monkeypatch.chdir("runs/a/checkpoints")
-    assert command.run_of(Path("model_00000002.pt"), smoke()) == Path("..")
+    assert command.run_folder_of(Path("model_00000002.pt"), smoke()) == Path("..")
 
 
 def test_other_peoples_checkpoints_in_one_folder_have_results_of_their_own(smoke, tmp_path):
-    folders = [command.run_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
+    folders = [command.run_folder_of(tmp_path / "downloads" / name, smoke()).name for name in ("chairs.pt", "cars.pt")]
     assert folders == ["eval_downloads_chairs", "eval_downloads_cars"]
 
 

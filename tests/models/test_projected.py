@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 
-from graf.checkpoints.architecture import told_by_shapes
+from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
 from graf.models.perception import feature_network, outputs_of
 from graf.models.projected import STAGES, frozen_network
@@ -127,8 +127,8 @@ def test_shapes_are_had_without_the_frozen_network_and_without_iterating_for_nor
 def test_checkpoints_tell_it_from_the_other(build, smoke):
     for alpha in ("ignore", "rgba"):
         weights = build("discriminator.condition=class", f"data.alpha={alpha}").state_dict()
-        found = told_by_shapes({"discriminator": weights})
+        found = config_keys_of({"discriminator": weights})
         told = {"discriminator.architecture": "projected", "discriminator.condition": "class", "data.alpha": alpha}
         assert {name: finding.values for name, finding in found.items()} == {name: (value,) for name, value in told.items()}
     weights = build_discriminator(smoke()).state_dict()
-    assert told_by_shapes({"discriminator": weights})["discriminator.architecture"].values == ("graf",)
+    assert config_keys_of({"discriminator": weights})["discriminator.architecture"].values == ("graf",)

@@ -17,7 +17,7 @@ from graf.metrics.shapes import Subject
 from graf.models.generator import Generator
 from graf.pictures.outputs import write_image
 from graf.pose import accuracy as reading
-from graf.pose.accuracy import accuracy, cameras_of, doubt, pose_accuracy
+from graf.pose.accuracy import accuracy, accuracy_warning, cameras_of, pose_accuracy
 from graf.pose.loading import load_estimator
 from tools import label_poses
 
@@ -134,9 +134,9 @@ def at(azimuths_deg):
 def test_an_estimator_that_is_near_chance_is_told(run_dir, read, true, doubtful):
     estimator = load_estimator(run_dir)
     estimator = dataclasses.replace(estimator, validation={"predicted_pose": at(read), "target_pose": at(true)})
-    told = doubt(estimator)
+    told = accuracy_warning(estimator)
     assert (doubtful in told and "train it longer" in told and str(run_dir) in told) if doubtful else told == ""
-    assert "was never validated" in doubt(dataclasses.replace(estimator, validation={}))
+    assert "was never validated" in accuracy_warning(dataclasses.replace(estimator, validation={}))
 
 
 def test_whoever_takes_cameras_of_a_bad_estimator_is_told(run_dir, tmp_path, smoke, caplog):
