@@ -45,6 +45,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.json:
         make_writable_folder(args.json.parent)
+        open(args.json, "a").close()
     keep_freed_memory()
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
     data = held_out(generator.config.data, args.seed, args.n_cars)

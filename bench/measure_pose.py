@@ -66,6 +66,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.json:
         make_writable_folder(args.json.parent)
+        open(args.json, "a").close()
     keep_freed_memory()
     device = choose_device(args.device)
     estimator = load_estimator(args.run, device)

@@ -85,6 +85,7 @@ def main() -> int:
         return 0
     if args.json:
         make_writable_folder(args.json.parent)
+        open(args.json, "a").close()
     if args.what == "recipe":
         jobs = [(name, ["--set", f"training.seed={seed}"]) for seed in args.seeds for name in configs]
         rows, status = write_table(jobs, RECIPE, args.json)

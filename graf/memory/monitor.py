@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.readings import CpuLoad, Gpu, ProcessTree, read_allocator, read_heat
+from graf.memory.process_tree import ProcessTree
+from graf.memory.readings import CpuLoad, Gpu, read_allocator, read_heat
 from graf.memory.snapshot import Census, take_census
 from graf.runtime.files import json_rows
 from graf.runtime.limits import GB, memory_available

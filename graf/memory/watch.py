@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
-from graf.memory.readings import ProcessTree
+from graf.memory.process_tree import ProcessTree
 from graf.runtime.files import json_rows, whole_file, write_text
 from graf.runtime.limits import GB, MB, memory_limit, process_status
 

@@ -252,10 +252,13 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
 def test_results_of_a_checkpoint_from_elsewhere_are_said_to_lie_apart(folder, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(folder)
     shutil.copy(folder / "results" / "smoke" / "model.pt", tmp_path / "chairs.pt")
+    names = iter("abc")
 
     def said(*flags):
         caplog.clear()
-        monkeypatch.setattr(sys, "argv", ["eval.py", "--device", "cpu", "--export", str(tmp_path / "x.safetensors"), *flags])
+        monkeypatch.setattr(
+            sys, "argv", ["eval.py", "--device", "cpu", "--export", str(tmp_path / f"{next(names)}.safetensors"), *flags]
+        )
         with caplog.at_level("INFO", logger="graf"):
             assert evaluation.main() == 0
         return [message for message in caplog.messages if "in no run's folder" in message]

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from graf.memory import monitor as monitor_module
 from graf.memory import readings
 from graf.memory.monitor import MemoryMonitor, pause
-from graf.memory.readings import CpuLoad, Gpu, ProcessTree, read_allocator
+from graf.memory.process_tree import ProcessTree
+from graf.memory.readings import CpuLoad, Gpu, read_allocator
 from graf.runtime.limits import GB, MB
 
 import pytest
