@@ -18,7 +18,7 @@ from graf.config.reading import as_yaml
 from graf.data.decoding import open_rgb, square_side
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
-from graf.inversion.photographs import photograph_files, read_photograph
+from graf.inversion.targets import read_target, target_files
 from graf.pose.accuracy import accuracy_warning, cameras_of
 from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser
@@ -41,10 +41,10 @@ def main() -> int:
     if file.exists() and not args.overwrite:
         raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     estimator = load_estimator(args.estimator, choose_device(args.device))
-    data, paths = estimator.config.data, photograph_files([args.photos])
+    data, paths = estimator.config.data, target_files([args.photos])
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
-    poses = cameras_of(estimator, torch.stack([read_photograph(path, data) for path in paths]))
+    poses = cameras_of(estimator, torch.stack([read_target(path, data) for path in paths]))
     write_text(file, labels(paths, poses, data))
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:

@@ -26,9 +26,9 @@ from graf.export.splats import render_splats, splats_of_surface, write_splats
 from graf.export.texture import TEXELS_PER_CELL, read_textured, render_textured, require_xatlas, textured
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.inversion import invert, most_renderings
-from graf.inversion.likeness import InversionSettings
-from graf.inversion.photographs import labelled_poses, photograph_files, read_photograph
+from graf.inversion.loss import InversionSettings
 from graf.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
+from graf.inversion.targets import known_poses, read_target, target_files
 from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.metrics.haze import haze
 from graf.metrics.measure import MeasureSettings, kid_independent, measure_generator
@@ -157,14 +157,14 @@ class Evaluation:
         return latents[i : i + 1], classes[i : i + 1]
 
     @functools.cached_property
-    def photograph_files(self) -> list[Path]:
-        return photograph_files(self.flags.invert)
+    def target_files(self) -> list[Path]:
+        return target_files(self.flags.invert)
 
     @functools.cached_property
-    def photographs(self) -> tuple[Tensor, Tensor | None]:
-        """The photographs (N, 3, W, W) of --invert and, where all of them are known, their cameras (N, 3, 4)."""
-        data, paths = self.generator.config.data, self.photograph_files
-        return torch.stack([read_photograph(path, data) for path in paths]), labelled_poses(paths, data)
+    def targets(self) -> tuple[Tensor, Tensor | None]:
+        """The images (N, 3, W, W) of --invert and, where all of them are known, their cameras (N, 3, 4)."""
+        data, paths = self.generator.config.data, self.target_files
+        return torch.stack([read_target(path, data) for path in paths]), known_poses(paths, data)
 
     @functools.cached_property
     def estimator(self) -> TrainedEstimator | None:
@@ -337,18 +337,18 @@ class Evaluation:
         return write_reconstruction(self.generator, self.object(0), poses, folder, self.flags.resolution)
 
     def invert(self) -> list[Path]:
-        photographs, poses = self.photographs
-        start = cameras_of(self.estimator, photographs) if self.estimator and poses is None else None
-        what = photographs, poses, InversionSettings(seed=self.flags.seed)
+        targets, poses = self.targets
+        start = cameras_of(self.estimator, targets) if self.estimator and poses is None else None
+        what = targets, poses, InversionSettings(seed=self.flags.seed)
         with progress(total=most_renderings(self.generator, *what, start), desc="inversion", unit="rendering") as bar:
             inversion = invert(self.generator, *what, bar, start)
-        names = list(map(str, self.photograph_files))
+        names = list(map(str, self.target_files))
         for name, azimuth_deg, psnr in zip(names, inversion.azimuth_deg.tolist(), inversion.psnr, strict=True):
             log.info("%s: azimuth %.0f degrees, PSNR %.1f dB", name, azimuth_deg, psnr)
-        for sentence in failures(inversion, photographs, names):
+        for sentence in failures(inversion, targets, names):
             log.warning("%s", sentence)
-        folder = inversion_folder(self.out / INVERSIONS, photographs, names)
-        return write_inversion(self.generator, inversion, photographs, folder, names, self.footer)
+        folder = inversion_folder(self.out / INVERSIONS, targets, names)
+        return write_inversion(self.generator, inversion, targets, folder, names, self.footer)
 
     def export(self) -> list[Path]:
         fingerprint = self.data_fingerprint

@@ -185,7 +185,7 @@ JOBS = (  # in the order in which they are done
         ),
         lambda evaluation: evaluation.invert(),
         flags=(ESTIMATOR, PLAIN),
-        check=lambda evaluation: (evaluation.photographs, evaluation.estimator),
+        check=lambda evaluation: (evaluation.targets, evaluation.estimator),
     ),
     Job(
         Flag("report", "report.html: all results of the run on one page, in the run's folder or --out"),

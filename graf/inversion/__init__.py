@@ -1,19 +1,13 @@
-"""GAN inversion (Zhu et al. 2016): find the latents and cameras with which the generator reproduces photographs of an object.
+"""GAN inversion (Zhu et al. 2016): find the latents and cameras of images of an object.
 
-Latents and camera are optimised together. An unknown camera is searched for all around the object first, because no gradient
-leads from the wrong side of the object to the right one.
+Latents and cameras are optimised together so that the generator reproduces the target images. An unknown camera is searched for
+all around the object first, because no gradient leads from the wrong side of the object to the right one.
 """
 
 from graf.camera import azimuth_and_v
 from graf.errors import GrafError
-from graf.inversion.camera_search import (
-    FINALISTS,
-    mean_objects,
-    objects_of_every_class,
-    search_cameras,
-    with_opposites,
-)
-from graf.inversion.likeness import InversionSettings, likeness_to
+from graf.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras, with_opposites
+from graf.inversion.loss import InversionSettings, inversion_loss
 from graf.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
@@ -24,58 +18,57 @@ from tqdm import tqdm
 
 def invert(
     generator: Generator,
-    photographs: Tensor,
+    targets: Tensor,
     poses: Tensor | None = None,
     settings: InversionSettings | None = None,
     bar: tqdm | None = None,
     start: Tensor | None = None,
 ) -> Inversion:
-    """The object that N photographs (N, 3, W, W) in [-1, 1] show, W being data.imsize, and the camera of each.
+    """Find the object that N target images (N, 3, W, W) in [-1, 1] show, W being data.imsize, and the camera of each.
 
-    poses (N, 3, 4) are kept where given and searched for on the config's sphere where not; so is the class of a model that
-    knows classes. start (N, 3, 4): cameras to search from, and from the opposite side, instead of from all around; what they
-    tell is the direction that they look from. The same seed gives the same answer. The bar counts renderings. Raises GrafError
-    where the model draws nothing finite.
+    poses (N, 3, 4) are kept where given, else searched for on the config's sphere, as is the class of a conditional model.
+    start (N, 3, 4): cameras whose directions, and the opposite ones, the search starts from, instead of from all around. The
+    same seed gives the same result. The bar counts renderings. Raises GrafError where the model renders non-finite images.
     """
     settings = settings or InversionSettings()
     device, width = generator.background.device, generator.config.data.imsize
-    if photographs.shape[1:] != (3, width, width) or (poses is not None and len(poses) != len(photographs)):
-        raise ValueError(f"photographs {tuple(photographs.shape)}: expected (N, 3, {width}, {width}) and, if any, N poses")
-    photographs, poses = photographs.to(device), poses if poses is None else poses.to(device)
+    if targets.shape[1:] != (3, width, width) or (poses is not None and len(poses) != len(targets)):
+        raise ValueError(f"target images {tuple(targets.shape)}: expected (N, 3, {width}, {width}) and, if any, N poses")
+    targets, poses = targets.to(device), poses if poses is None else poses.to(device)
     network = feature_network().to(device)
-    coarse = likeness_to(generator, photographs, poses, settings, settings.search_size, network)
-    n, searched = len(photographs), settings.search_steps
+    coarse_loss = inversion_loss(generator, targets, poses, settings, settings.search_size, network)
+    n = len(targets)
     if bar is not None:
-        bar.total = most_renderings(generator, photographs, poses, settings, start)
+        bar.total = most_renderings(generator, targets, poses, settings, start)
     if poses is not None:
-        found = objects_of_every_class(coarse, poses)
+        found = objects_of_every_class(coarse_loss, poses)
     elif start is not None:
-        found = with_opposites(objects_of_every_class(coarse, start.to(device)))
+        found = with_opposites(objects_of_every_class(coarse_loss, start.to(device)))
     else:
-        found = search_cameras(coarse, bar)
+        found = search_cameras(coarse_loss, bar)
     if bar is not None:  # a search may have needed fewer
-        bar.total = int(bar.n) + n * (searched * len(found) * (len(found) > 1) + settings.fit_steps)
+        bar.total = int(bar.n) + n * (settings.search_steps * len(found) * (len(found) > 1) + settings.fit_steps)
     if len(found) > 1:
-        found, losses = coarse.fit(found, searched, bar)
+        found, losses = coarse_loss.fit(found, settings.search_steps, bar)
         found = found[losses.argsort()[:1]]
-    fine = likeness_to(generator, photographs, poses, settings, settings.fit_size, network)
-    found, losses = fine.fit(found, settings.fit_steps, bar)
+    fine_loss = inversion_loss(generator, targets, poses, settings, settings.fit_size, network)
+    found, losses = fine_loss.fit(found, settings.fit_steps, bar)
     if not losses.isfinite().all():
-        raise GrafError("the model draws nothing finite, so that no photograph can be found in it; name another checkpoint")
-    latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine.poses_of(found)[0].cpu()
+        raise GrafError("the model renders non-finite images, so nothing can be found with it; name another checkpoint")
+    latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine_loss.poses_of(found)[0].cpu()
     images = generator.render(latents.expand(n, -1), pose_c2w, class_index=class_index.expand(n)).images
-    psnr, ssim = zip(*map(similarity, photographs.cpu(), images), strict=True)
+    psnr, ssim = zip(*map(similarity, targets.cpu(), images), strict=True)
     return Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w), images, psnr, ssim, losses.item())
 
 
 def most_renderings(
-    generator: Generator, photographs: Tensor, poses: Tensor | None, settings: InversionSettings, start: Tensor | None = None
+    generator: Generator, targets: Tensor, poses: Tensor | None, settings: InversionSettings, start: Tensor | None = None
 ) -> int:
-    """How many renderings `invert` makes of these at most."""
+    """The largest number of renderings that `invert` makes for these arguments."""
     n_classes = len(mean_objects(generator)[0])
     if poses is None and start is None:
         compared = settings.azimuths * min(2, n_classes) + 2 * FINALISTS
     else:
         hypotheses = n_classes if poses is not None else 2 * n_classes
         compared = hypotheses * (hypotheses > 1)
-    return len(photographs) * (settings.search_steps * compared + settings.fit_steps)
+    return len(targets) * (settings.search_steps * compared + settings.fit_steps)

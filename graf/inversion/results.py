@@ -24,16 +24,16 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
-INVERSIONS = "inversion"  # the folder of an evaluation that has a folder for each photograph
+INVERSIONS = "inversion"  # the folder in an evaluation's that has a folder per inversion
 LONGEST_FOLDER = 60  # characters of it in that folder's name, which may take 255 bytes
-LONGEST_NAME = 24  # characters of a photograph's name beside it
-FAILED_DB, GOOD_DB = 12.0, 20.0  # PSNR below which a photograph was not found, and about that of one that was
+LONGEST_NAME = 24  # characters of a target's caption
+FAILED_DB, GOOD_DB = 12.0, 20.0  # PSNR below which the fit failed, and that of a typical fit
 OTHER_BORDER = 0.5  # mean difference of two borders in [-1, 1] from which they are of different colours
 
 
 @dataclasses.dataclass(frozen=True)
 class Inversion:
-    """One object, latents (1, Z) and class_index (1,), as N photographs show it: their cameras pose_c2w (N, 3, 4), azimuth_deg
+    """One object, latents (1, Z) and class_index (1,), as N targets show it: their cameras pose_c2w (N, 3, 4), azimuth_deg
     and v (N,); its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss."""
 
     latents: Tensor
@@ -47,9 +47,9 @@ class Inversion:
     loss: float
 
 
-def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:
+def similarity(target: Tensor, image: Tensor) -> tuple[float, float]:
     """PSNR in dB (infinite for equal images) and SSIM (Wang et al. 2004; windows of 7 x 7) of images (3, H, W) at 8 bits."""
-    pair = [as_uint8(x).movedim(0, -1).numpy() for x in (photograph, image)]
+    pair = [as_uint8(x).movedim(0, -1).numpy() for x in (target, image)]
     with np.errstate(divide="ignore"):
         psnr = peak_signal_noise_ratio(*pair, data_range=255)
     return float(psnr), float(structural_similarity(*pair, channel_axis=-1, data_range=255))
@@ -58,18 +58,20 @@ def similarity(photograph: Tensor, image: Tensor) -> tuple[float, float]:
 def write_inversion(
     generator: Generator,
     inversion: Inversion,
-    photographs: Tensor,
+    targets: Tensor,
     out: Path,
     names: Sequence[str],
     footer: str | None = None,
 ) -> list[Path]:
-    """Write photographs (N, 3, W, W) beside their fits, the object from all sides as sheet and videos, and numbers as JSON; the
-    sheets with captions where there is a footer."""
+    """Write targets (N, 3, W, W) beside their fits, an image grid and videos of the object from all sides, and numbers as JSON.
+
+    Image grids have captions where there is a footer.
+    """
     data = generator.config.data
-    told = as_json(inversion, photographs, names)  # first, as it says whose folder it is
-    write_text(out / "inversion.json", json.dumps(told, indent=1, allow_nan=False))
-    pairs = torch.stack([photographs.cpu(), inversion.images], dim=1).flatten(0, 1)
-    captions = Captions(footer, ("photograph", "found"), [Path(name).name[-LONGEST_NAME:] for name in names])
+    numbers = as_json(inversion, targets, names)  # written first: `inversion_folder` reads it
+    write_text(out / "inversion.json", json.dumps(numbers, indent=1, allow_nan=False))
+    pairs = torch.stack([targets.cpu(), inversion.images], dim=1).flatten(0, 1)
+    captions = Captions(footer, ("target", "found"), [Path(name).name[-LONGEST_NAME:] for name in names])
     files = [write_grid(out / "fit.png", as_uint8(pairs), 2, captions)]
     found = inversion.latents, inversion.class_index
     azimuth_deg = view_azimuths(VIEWS, data)
@@ -83,44 +85,46 @@ def write_inversion(
     return [*files, out / "inversion.json"]
 
 
-def inversion_folder(parent: Path, photographs: Tensor, names: Sequence[str]) -> Path:
-    """The folder below parent for the results of photographs (N, 3, W, W): by the first one's name, with a number where that
-    is taken by others. Results of the same photographs are replaced, which the log tells."""
+def inversion_folder(parent: Path, targets: Tensor, names: Sequence[str]) -> Path:
+    """The folder below parent for the results of targets (N, 3, W, W), named after the first one.
+
+    It gets a number where the name is taken by other targets. Results of the same targets are replaced, which is logged.
+    """
     first = Path(names[0]).stem[:LONGEST_FOLDER] + (f"_and_{len(names) - 1}_more" if len(names) > 1 else "")
     candidates = (parent / (first if i == 1 else f"{first}_{i}") for i in itertools.count(1))
-    folder = next(folder for folder in candidates if not folder.exists() or _is_of(folder, photographs))
+    folder = next(folder for folder in candidates if not folder.exists() or _is_of(folder, targets))
     if folder.exists():
-        log.info("%s: these are the same photographs, and replace what was found before", folder)
+        log.info("%s: holds results of the same images, which are replaced", folder)
     return folder
 
 
-def _is_of(folder: Path, photographs: Tensor) -> bool:
-    """Whether a folder that is there has the results of these photographs."""
-    rows = read_object(folder / "inversion.json").get("photographs") if folder.is_dir() else None
-    rows = rows if isinstance(rows, list) else []
-    return [row.get("pixels_sha256") for row in rows if isinstance(row, dict)] == digests(photographs)
+def _is_of(folder: Path, targets: Tensor) -> bool:
+    """Whether an existing folder has the results of these targets."""
+    fits = read_object(folder / "inversion.json").get("photographs") if folder.is_dir() else None
+    fits = fits if isinstance(fits, list) else []
+    return [fit.get("pixels_sha256") for fit in fits if isinstance(fit, dict)] == digests(targets)
 
 
-def digests(photographs: Tensor) -> list[str]:
-    """By what photographs (N, 3, W, W) are known, wherever their files lie."""
-    return [hashlib.sha256(photograph.cpu().numpy().tobytes()).hexdigest() for photograph in photographs]
+def digests(targets: Tensor) -> list[str]:
+    """The sha256 of each of targets (N, 3, W, W), by its pixels."""
+    return [hashlib.sha256(target.cpu().numpy().tobytes()).hexdigest() for target in targets]
 
 
-def failures(inversion: Inversion, photographs: Tensor, names: Sequence[str]) -> Iterator[str]:
-    """A sentence on each photograph that was not found, by its PSNR, with what may be done."""
-    for name, psnr, photograph, image in zip(names, inversion.psnr, photographs.cpu(), inversion.images, strict=True):
+def failures(inversion: Inversion, targets: Tensor, names: Sequence[str]) -> Iterator[str]:
+    """A warning per target whose fit failed by its PSNR, with advice."""
+    for name, psnr, target, image in zip(names, inversion.psnr, targets.cpu(), inversion.images, strict=True):
         if psnr >= FAILED_DB:
             continue
-        real, drawn = (_border(picture) for picture in (photograph, image))
-        if (real - drawn).abs().mean() >= OTHER_BORDER:
-            colours = (tuple(((colour + 1) * 127.5).round().int().tolist()) for colour in (real, drawn))
+        real, rendered = (_border(picture) for picture in (target, image))
+        if (real - rendered).abs().mean() >= OTHER_BORDER:
+            colours = (tuple(((colour + 1) * 127.5).round().int().tolist()) for colour in (real, rendered))
             cure = (
-                "its border is about {}, where the model draws {}: cut the object out (transparent pixels get the model's "
+                "its border is about {}, where the model renders {}: cut the object out (transparent pixels get the model's "
                 "background), or photograph it in front of that colour"
             ).format(*colours)
         else:
             cure = "is it one of the objects that the model was trained on, upright, in the middle and as large as those?"
-        yield f"{name}: not found, PSNR {psnr:.1f} dB (a likeness has about {GOOD_DB:.0f}); {cure}"
+        yield f"{name}: not found, PSNR {psnr:.1f} dB (a good fit has about {GOOD_DB:.0f}); {cure}"
 
 
 def _border(picture: Tensor) -> Tensor:
@@ -129,13 +133,13 @@ def _border(picture: Tensor) -> Tensor:
     return torch.cat(edges, dim=1).median(dim=1).values.clamp(-1, 1)
 
 
-def as_json(inversion: Inversion, photographs: Tensor, names: Sequence[str]) -> dict:
-    """Plain values; psnr_db is null where a fit equals its photograph."""
-    known_by = digests(photographs)
-    rows = [
+def as_json(inversion: Inversion, targets: Tensor, names: Sequence[str]) -> dict:
+    """The inversion ready for JSON; psnr_db is null where a fit equals its target."""
+    sha256 = digests(targets)
+    fits = [
         {
             "photograph": name,
-            "pixels_sha256": known_by[i],
+            "pixels_sha256": sha256[i],
             "azimuth_deg": inversion.azimuth_deg[i].item(),
             "elevation_deg": elevation_of_v(inversion.v[i].item()),
             "v": inversion.v[i].item(),
@@ -146,7 +150,7 @@ def as_json(inversion: Inversion, photographs: Tensor, names: Sequence[str]) -> 
         for i, name in enumerate(names)
     ]
     return {
-        "photographs": rows,
+        "photographs": fits,
         "class_index": inversion.class_index.item(),
         "loss": inversion.loss,
         "latents": inversion.latents[0].tolist(),

@@ -210,8 +210,8 @@ def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_p
     (folder / "notes.txt").write_text("mine")
     Image.new("RGB", (16, 16)).save(tmp_path / "0.png")
     evaluation = asked(invert=[str(folder), str(tmp_path / "0.png")])
-    assert evaluation.photograph_files == [folder / "a.JPG", folder / "b.png", folder / "c.bmp", tmp_path / "0.png"]
-    assert len(evaluation.photographs[0]) == 4
+    assert evaluation.target_files == [folder / "a.JPG", folder / "b.png", folder / "c.bmp", tmp_path / "0.png"]
+    assert len(evaluation.targets[0]) == 4
     (tmp_path / "empty").mkdir()
     with pytest.raises(GrafError, match=r"empty: this folder holds no images \(\.png, "):
         asked(invert=[str(tmp_path / "empty")]).run([job("invert")])
@@ -219,7 +219,7 @@ def test_a_folder_stands_for_its_images_in_the_order_of_their_names(asked, tmp_p
 
 def test_photographs_and_cameras_are_those_of_the_files(asked, tmp_path):
     Image.new("RGB", (16, 16), (255, 0, 0)).save(tmp_path / "a.png")
-    photographs, poses = asked(invert=[str(tmp_path / "a.png")]).photographs
+    photographs, poses = asked(invert=[str(tmp_path / "a.png")]).targets
     assert photographs[0, :, 3, 5].tolist() == [1, -1, -1] and poses is None
 
 

@@ -12,9 +12,9 @@ from graf.camera import azimuth_and_v, poses_at
 from graf.commands import eval as command
 from graf.commands.eval import Evaluation
 from graf.errors import GrafError
-from graf.inversion import invert, likeness, most_renderings, results
+from graf.inversion import invert, loss, most_renderings, results
 from graf.inversion.camera_search import finalists
-from graf.inversion.likeness import Hypotheses, InversionSettings, keep_in_range, likeness_to, pooling
+from graf.inversion.loss import Hypotheses, InversionSettings, inversion_loss, keep_in_range, pooling
 from graf.inversion.results import similarity, write_inversion
 from graf.metrics.extractors import EFFICIENTNET, EfficientNetLite0
 from graf.models import perception
@@ -92,7 +92,7 @@ def angle_between(a, b):
 
 def losses_from(generator, photographs, poses, latents, settings=QUICK):
     """(H,) losses of latents (H, Z) with known cameras, as the last stage of `invert` counts them."""
-    to = likeness_to(generator, photographs, poses, settings, settings.fit_size, network())
+    to = inversion_loss(generator, photographs, poses, settings, settings.fit_size, network())
     azimuth_deg, v = (x.expand(len(latents), -1) for x in azimuth_and_v(poses))
     return to.evaluate(Hypotheses(latents, torch.zeros(len(latents), dtype=torch.long), azimuth_deg, v))
 
@@ -137,7 +137,7 @@ def test_the_loss_of_several_photographs_is_the_mean_of_theirs(generator, monkey
     alone = [losses_from(generator, photographs[n : n + 1], poses[n : n + 1], latents) for n in range(3)]
     torch.testing.assert_close(losses_from(generator, photographs, poses, latents), torch.stack(alone).mean(0))
     together = losses_from(generator, photographs, poses, latents)
-    monkeypatch.setattr(likeness, "RAYS_AT_ONCE", 64)  # a picture at a time
+    monkeypatch.setattr(loss, "RAYS_AT_ONCE", 64)  # a picture at a time
     torch.testing.assert_close(losses_from(generator, photographs, poses, latents), together)
 
 
@@ -205,7 +205,7 @@ def test_a_model_without_refinement_is_searched_too(smoke):
 
 def test_a_model_that_draws_nothing_finite_is_told(generator):
     generator.refinement.backbone.last.weight.data.fill_(math.nan)
-    with pytest.raises(GrafError, match="nothing finite"):
+    with pytest.raises(GrafError, match="renders non-finite images"):
         invert(generator, torch.zeros(1, 3, 16, 16), settings=dataclasses.replace(QUICK, search_steps=1, fit_steps=1))
 
 
@@ -259,10 +259,10 @@ def test_pooled_pictures_are_of_the_same_frame(smoke):
     generator = with_balls(smoke("nerf.samples_per_ray=64"))
     poses = cameras(30.0)
     large = photograph(generator, torch.zeros(1, 8), poses)
-    to = likeness_to(generator, large, poses, QUICK, 8, None)
-    small = to.draw(torch.zeros(1, 8), torch.zeros(1, dtype=torch.long), poses)
-    difference = (small - to.photographs).square().mean()
-    moved = [(small.roll(shift, dim) - to.photographs).square().mean() for shift in (-1, 1) for dim in (2, 3)]
+    to = inversion_loss(generator, large, poses, QUICK, 8, None)
+    small = to.render(torch.zeros(1, 8), torch.zeros(1, dtype=torch.long), poses)
+    difference = (small - to.targets).square().mean()
+    moved = [(small.roll(shift, dim) - to.targets).square().mean() for shift in (-1, 1) for dim in (2, 3)]
     assert difference < 0.15 * min(moved)
 
 
@@ -378,7 +378,7 @@ def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):
         long = folder(red, f"{'汽' * 200}.png", "b/car.png")
         assert len(long.encode()) <= 255 and folder(green, f"{'汽' * 200}.png", "b/car.png") == f"{long}_2"
         assert folder(red, "a/car.png") == "car"
-    assert f"{tmp_path / 'car'}: these are the same photographs, and replace what was found before" in caplog.text
+    assert f"{tmp_path / 'car'}: holds results of the same images, which are replaced" in caplog.text
     (tmp_path / "mine").write_text("a file of mine")
     (tmp_path / "mine_2").mkdir()
     (tmp_path / "mine_3").mkdir()
@@ -404,7 +404,7 @@ def test_a_fit_that_failed_is_told_with_what_may_be_done(generator):
         1.0,
     )
     first, second = results.failures(found, torch.stack([black, strange, images[2]]), ["black.png", "strange.png", "fair.png"])
-    assert first.startswith("black.png: not found, PSNR 0.0 dB (a likeness has about 20)")
-    assert "its border is about (0, 0, 0), where the model draws (255, 255, 255): cut the object out" in first
+    assert first.startswith("black.png: not found, PSNR 0.0 dB (a good fit has about 20)")
+    assert "its border is about (0, 0, 0), where the model renders (255, 255, 255): cut the object out" in first
     assert second.startswith("strange.png: not found, PSNR 3.5 dB") and "border" not in second
     assert "one of the objects that the model was trained on" in second

@@ -12,7 +12,7 @@ from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
 from graf.errors import CheckpointError
 from graf.inversion import invert
-from graf.inversion.likeness import InversionSettings
+from graf.inversion.loss import InversionSettings
 from graf.metrics.shapes import Subject
 from graf.models.generator import Generator
 from graf.pictures.outputs import write_image

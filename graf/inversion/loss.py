@@ -1,6 +1,6 @@
-"""The inversion loss: the difference between photographs and an object from its cameras, and its optimisation over both.
+"""The inversion loss, the difference between target images and renderings of an object, and its optimisation.
 
-Legend: H hypotheses, N photographs of one object, P pairs of both, Z latents, w side of the pictures that are compared.
+Legend: H hypotheses, N target images of one object, P pairs of both, Z latents, w side of the images compared.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 RAYS_AT_ONCE = 4096  # with gradients: about half a gigabyte of the default field
-POLE = 1e-3  # distance of v from 0 and 1, where azimuth has no gradient
+POLE = 1e-3  # least distance of v from 0 and 1, where azimuth has no gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,32 +67,32 @@ class Hypotheses:
 
 
 @dataclasses.dataclass(frozen=True)
-class Likeness:
-    """The loss between photographs (N, 3, w, w) and an object from its cameras, rendered through the grid (1, w, w, 2).
+class InversionLoss:
+    """The loss between targets (N, 3, w, w) and renderings of an object through the grid (1, w, w, 2).
 
-    Cameras are those of the hypotheses unless poses (N, 3, 4) are known. Without a network, pixels alone are compared.
+    Cameras are those of the hypotheses unless poses (N, 3, 4) are known. Without a network, only pixels are compared.
     """
 
     generator: Generator
     settings: InversionSettings
-    photographs: Tensor
+    targets: Tensor
     grid: Tensor
     poses: Tensor | None
     network: EfficientNet | None
     features: list[Tensor]
 
-    def of_one(self, n: int) -> "Likeness":
-        """The likeness to photograph n alone, by pixels only."""
-        return dataclasses.replace(self, photographs=self.photographs[n : n + 1], network=None, features=[])
+    def for_target(self, n: int) -> "InversionLoss":
+        """The loss of target n alone, by pixels only."""
+        return dataclasses.replace(self, targets=self.targets[n : n + 1], network=None, features=[])
 
     def poses_of(self, h: Hypotheses) -> Tensor:
-        """(H, N, 3, 4)."""
+        """The cameras (H, N, 3, 4) of the hypotheses, or the known poses."""
         if self.poses is not None:
             return self.poses.expand(len(h), -1, -1, -1)
         return poses_at(h.azimuth_deg, h.v, sum(self.generator.config.data.radius) / 2)
 
-    def draw(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """Images (P, 3, w, w); with `rng`, fewer samples per ray and jittered, as in training."""
+    def render(self, latents: Tensor, class_index: Tensor, pose_c2w: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Images (P, 3, w, w); with `rng`, from fewer and jittered samples per ray, as in training."""
         labels = Labels(pose_c2w, class_index, torch.zeros_like(class_index))
         config, noise = self.generator.config, None
         if rng is not None:
@@ -100,22 +100,22 @@ class Likeness:
             noise = self.generator.sample_noise(len(latents), NOISE_STEPS, rng, n_rays)
         return self.generator(latents, labels, self.grid, config.data.imsize, noise).images
 
-    def losses(self, h: Hypotheses, rows: Tensor, columns: Tensor, rng: torch.Generator | None = None) -> Tensor:
-        """(P,) of the hypotheses `rows` in the photographs `columns`."""
-        images = self.draw(h.latents[rows], h.class_index[rows], self.poses_of(h)[rows, columns], rng)
-        loss = (images - self.photographs[columns]).square().mean(dim=(1, 2, 3))
+    def losses(self, h: Hypotheses, i: Tensor, n: Tensor, rng: torch.Generator | None = None) -> Tensor:
+        """Losses (P,) of pairs: hypotheses i (P,) with targets n (P,)."""
+        images = self.render(h.latents[i], h.class_index[i], self.poses_of(h)[i, n], rng)
+        loss = (images - self.targets[n]).square().mean(dim=(1, 2, 3))
         if self.network is not None:
-            distance = feature_distance(features_of(self.network, images), [known[columns] for known in self.features])
+            distance = feature_distance(features_of(self.network, images), [known[n] for known in self.features])
             loss = loss + self.settings.feature_weight * distance
-        return loss + self.settings.latent_weight * h.latents[rows].square().mean(dim=1)
+        return loss + self.settings.latent_weight * h.latents[i].square().mean(dim=1)
 
     @torch.no_grad()
     def evaluate(self, h: Hypotheses) -> Tensor:
-        """(H,), without grain."""
+        """Mean losses (H,) over targets, rendered without jitter."""
         return torch.cat([self.losses(h, *pairs) for pairs in self._pairs(h)]).view(len(h), -1).mean(dim=1)
 
     def fit(self, h: Hypotheses, steps: int, bar: tqdm | None) -> tuple[Hypotheses, Tensor]:
-        """The hypotheses, each optimised independently, and their losses (H,). Known cameras are kept."""
+        """Optimise each hypothesis independently; return them and their losses (H,). Known cameras are kept."""
         rates = {"latents": self.settings.latent_rate}
         if self.poses is None:
             rates |= {"azimuth_deg": self.settings.azimuth_rate, "v": self.settings.v_rate}
@@ -127,11 +127,11 @@ class Likeness:
         rng = torch.Generator(self.grid.device).manual_seed(self.settings.seed)
         for _ in range(steps):
             optimizer.zero_grad()
-            for rows, columns in self._pairs(h):
-                loss = self.losses(h, rows, columns, rng).sum() / len(self.photographs)
+            for i, n in self._pairs(h):
+                loss = self.losses(h, i, n, rng).sum() / len(self.targets)
                 loss.backward(inputs=learned)
                 if bar is not None:
-                    bar.update(len(rows))
+                    bar.update(len(i))
             optimizer.step()
             schedule.step()
             keep_in_range(h, self.generator.config)
@@ -139,32 +139,32 @@ class Likeness:
         return h, self.evaluate(h)
 
     def _pairs(self, h: Hypotheses) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every hypothesis with every photograph, some at a time."""
-        n = len(self.photographs)
-        rays = self.photographs[0, 0].numel() // self.generator.config.rendered_scale**2
+        """The indices i and n of all pairs of a hypothesis and a target, some pairs at a time."""
+        n = len(self.targets)
+        rays = self.targets[0, 0].numel() // self.generator.config.rendered_scale**2
         for pairs in torch.arange(len(h) * n, device=self.grid.device).split(max(1, RAYS_AT_ONCE // rays)):
             yield pairs // n, pairs % n
 
 
-def likeness_to(
+def inversion_loss(
     generator: Generator,
-    photographs: Tensor,
+    targets: Tensor,
     poses: Tensor | None,
     settings: InversionSettings,
     size: int,
     network: EfficientNet | None,
-) -> Likeness:
-    """The likeness to photographs (N, 3, W, W) at about `size` pixels a side."""
-    width = photographs.shape[-1]
+) -> InversionLoss:
+    """The loss of targets (N, 3, W, W) at about `size` pixels per side."""
+    width = targets.shape[-1]
     factor = pooling(width, size, generator.config.rendered_scale)
-    grid = low_resolution_grid(full_grid(width, photographs.device), factor)
-    small = F.avg_pool2d(photographs, factor)
+    grid = low_resolution_grid(full_grid(width, targets.device), factor)
+    small = F.avg_pool2d(targets, factor)
     features = [] if network is None else features_of(network, small)
-    return Likeness(generator, settings, small, grid, poses, network, features)
+    return InversionLoss(generator, settings, small, grid, poses, network, features)
 
 
 def pooling(width: int, size: int, scale: int) -> int:
-    """The factor by which `width` pixels are pooled to about `size`, still a multiple of `scale`."""
+    """The factor that pools `width` pixels to about `size`, which remains a multiple of `scale`."""
     factors = [k for k in range(1, width + 1) if width % (k * scale) == 0]
     return min(factors, key=lambda k: abs(math.log(width / (k * size))))
 

@@ -8,7 +8,7 @@ import math
 from graf.camera import poses_at
 from graf.data.decoding import read_image
 from graf.errors import GrafError
-from graf.inversion.photographs import labelled_poses, read_photograph
+from graf.inversion.targets import known_poses, read_target
 
 import numpy as np
 import pytest
@@ -29,18 +29,18 @@ def test_a_name_tells_azimuth_and_the_rank_of_the_elevation_in_its_folder(tmp_pa
     for name in ("0.2_0000.png", "0.5_0090.png", "0.5_0180.png", "left.png"):
         put(tmp_path / name)
     with caplog.at_level(logging.WARNING, logger="graf"):
-        poses = labelled_poses([tmp_path / "0.5_0180.png", tmp_path / "0.2_0000.png"], data)
+        poses = known_poses([tmp_path / "0.5_0180.png", tmp_path / "0.2_0000.png"], data)
     torch.testing.assert_close(poses, poses_at(torch.tensor([180.0, 0.0]), torch.tensor([0.3, 0.45]), RADIUS))
     assert not caplog.records
     (tmp_path / "0.2_0000.png").unlink()
     with caplog.at_level(logging.WARNING, logger="graf"):
-        assert labelled_poses([tmp_path / "0.5_0090.png"], data) is None  # which of the two is not known
-    assert "1 elevations, data.v 2" in caplog.text and "searched for" in caplog.text
+        assert known_poses([tmp_path / "0.5_0090.png"], data) is None  # which of the two is not known
+    assert "names with 1 elevations, where data.v has 2" in caplog.text and "searched for" in caplog.text
     assert '--set "data.v=[0.45]"' in caplog.text
 
 
 def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
-    assert labelled_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
+    assert known_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 
 
 def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine, caplog):
@@ -53,39 +53,39 @@ def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, r
     ]
     content = {"camera_angle_x": math.radians(data.fov), "frames": frames[:2]}
     (tmp_path / "transforms.json").write_text(json.dumps(content))
-    torch.testing.assert_close(labelled_poses([files[1], files[0]], data), poses[[1, 0]])
+    torch.testing.assert_close(known_poses([files[1], files[0]], data), poses[[1, 0]])
     assert not caplog.records
-    assert labelled_poses(files, data) is None  # the third has none
-    assert f"{files[2]}: its camera is not taken, {tmp_path}/transforms.json has no frame of it" in caplog.text
-    assert labelled_poses(files[:2], dataclasses.replace(data, labels="filename")) is None
+    assert known_poses(files, data) is None  # the third has none
+    assert f"{files[2]}: its camera is not used, {tmp_path}/transforms.json has no frame of it" in caplog.text
+    assert known_poses(files[:2], dataclasses.replace(data, labels="filename")) is None
     (tmp_path / "transforms.json").write_text(json.dumps(content | {"camera_angle_x": math.radians(data.fov + 10)}))
-    assert labelled_poses(files[:2], data) is None  # framed otherwise than the model's images
-    assert f"transforms.json tells a field of view of {data.fov + 10:.2f} degrees, data.fov is {data.fov:g}" in caplog.text
+    assert known_poses(files[:2], data) is None  # framed otherwise than the model's images
+    assert f"transforms.json has a field of view of {data.fov + 10:.2f} degrees, data.fov is {data.fov:g}" in caplog.text
     frames[1]["transform_matrix"][0][0] = 9.0
     (tmp_path / "transforms.json").write_text(json.dumps(content))
-    assert labelled_poses(files[:2], data) is None
+    assert known_poses(files[:2], data) is None
     assert f"{files[1]}: in transforms.json: the columns of transform_matrix are not orthonormal" in caplog.text
     (tmp_path / "transforms.json").write_text("{")
-    assert labelled_poses(files[:2], data) is None
+    assert known_poses(files[:2], data) is None
     assert f"{tmp_path}/transforms.json: not readable as JSON" in caplog.text
     assert len(caplog.records) == 4
 
 
 def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
     named, plain = put(tmp_path / "0.5_0090.png"), put(tmp_path / "left.png")
-    assert labelled_poses([named, plain], refine().data) is None
-    assert labelled_poses([named], refine("data.labels=none", "discriminator.condition=none").data) is None
-    assert labelled_poses([named], refine("data.v=[0.45]").data) is not None
+    assert known_poses([named, plain], refine().data) is None
+    assert known_poses([named], refine("data.labels=none", "discriminator.condition=none").data) is None
+    assert known_poses([named], refine("data.v=[0.45]").data) is not None
 
 
 def test_names_that_the_config_cannot_place_are_told(tmp_path, refine):
     data = refine("data.v=[0.45]").data
     over = put(tmp_path / "0.2_0400.png")
     with pytest.raises(GrafError, match=r"0\.2_0400\.png: the azimuth 0400 is outside .* for the angle 40"):
-        labelled_poses([over], data)
+        known_poses([over], data)
     high = put(tmp_path / "0.5_0000.png")
     with pytest.raises(GrafError, match=r"0\.5_0000\.png: the elevation 0\.5 is number 2"):
-        labelled_poses([high], data)
+        known_poses([high], data)
 
 
 def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
@@ -94,8 +94,8 @@ def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
     Image.fromarray(noise).save(tmp_path / "noise.png")
     expected = read_image(tmp_path / "noise.png", data).float() / 127.5 - 1
     for alpha in ("ignore", "rgba"):
-        torch.testing.assert_close(read_photograph(tmp_path / "noise.png", dataclasses.replace(data, alpha=alpha)), expected)
-    clear = read_photograph(put(tmp_path / "clear.png", colour=(9, 9, 9, 0)), data)
+        torch.testing.assert_close(read_target(tmp_path / "noise.png", dataclasses.replace(data, alpha=alpha)), expected)
+    clear = read_target(put(tmp_path / "clear.png", colour=(9, 9, 9, 0)), data)
     torch.testing.assert_close(clear[:, 0, 0], torch.tensor([0.2, 0.4, 0.6]) * 2 - 1)
 
 
@@ -109,11 +109,11 @@ def test_files_that_cannot_be_used_are_named(tmp_path, refine):
         ("missing.png", "is missing, or not a file that can be read"),
         ("text.png", "not an image, or damaged"),
         ("cut.png", "cannot be read"),
-        (small.name, "15 pixels a side, the model's images have 16; give a larger photograph"),
+        (small.name, "15 pixels per side, the model's images have 16; give a larger image"),
     ):
         with pytest.raises(GrafError, match=message) as caught:
-            read_photograph(tmp_path / name, data)
+            read_target(tmp_path / name, data)
         assert name in str(caught.value)
         assert "data.on_bad_file" not in str(caught.value)
-    with pytest.raises(GrafError, match="smaller than data.center_crop 50; give another photograph"):
-        read_photograph(small, dataclasses.replace(data, center_crop=50))
+    with pytest.raises(GrafError, match="smaller than data.center_crop 50; give another image"):
+        read_target(small, dataclasses.replace(data, center_crop=50))
