@@ -24,7 +24,7 @@ from graf.pictures.sampling import render_views
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import make_writable_folder, write_text
+from graf.runtime.files import check_writable, write_text
 
 import torch
 from torch import Tensor
@@ -44,8 +44,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()
     if args.json:
-        make_writable_folder(args.json.parent)
-        open(args.json, "a").close()
+        check_writable(args.json)
     keep_freed_memory()
     generator = graf.load_generator(args.checkpoint, device=choose_device(args.device))
     data = held_out(generator.config.data, args.seed, args.n_cars)

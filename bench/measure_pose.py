@@ -24,7 +24,7 @@ from graf.rotations import rotation_of_six
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import make_writable_folder, write_text
+from graf.runtime.files import check_writable, write_text
 from graf.runtime.interruption import Interruption
 
 import torch
@@ -65,8 +65,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()
     if args.json:
-        make_writable_folder(args.json.parent)
-        open(args.json, "a").close()
+        check_writable(args.json)
     keep_freed_memory()
     device = choose_device(args.device)
     estimator = load_estimator(args.run, device)

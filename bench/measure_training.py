@@ -28,7 +28,7 @@ from graf.pictures.sweep import low_resolution_error
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, peak_memory_bytes
-from graf.runtime.files import json_rows, make_writable_folder, write_text
+from graf.runtime.files import check_writable, json_rows, write_text
 from graf.training.state import TrainState
 from graf.training.step import train_step
 from recipe_parts import DEFAULT, PART_COLUMNS, PARTS, part_configs, part_quality
@@ -84,8 +84,7 @@ def main() -> int:
             log.info(json.dumps({"name": args.variant} | row))
         return 0
     if args.json:
-        make_writable_folder(args.json.parent)
-        open(args.json, "a").close()
+        check_writable(args.json)
     if args.what == "recipe":
         jobs = [(name, ["--set", f"training.seed={seed}"]) for seed in args.seeds for name in configs]
         rows, status = write_table(jobs, RECIPE, args.json)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from graf.config import Config, config_to_dict, flat
-from graf.config.checks import PATCH_SIZES
+from graf.config.checks import PATCH_SIZES, SCALE_FACTORS
 from graf.foreign.checkpoints import Weights
 from graf.models.ccsr import prime_factors
 from graf.models.triplane import START
-
-SCALE_FACTORS = range(2, 17)  # of CCSR
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def load_generator(
     content = read_checkpoint(path)
     if not isinstance(config, Config):
         config = load_config(config) if config is not None else checkpoint_config(path, content)
-    config = resolve(config, trained=trained_config(content, path))
+    config = as_trained(config, content, path)
     return generator_from_content(path, content, config, chosen)
 
 
@@ -97,9 +97,12 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
         return None
 
 
-def trained_config(content: dict, path: Path) -> Config:
-    """The config that a checkpoint was trained with, else GRAF's, without opacity and without a box."""
-    return stored_config(recognise(content, path), path) or graf_config()
+def as_trained(config: Config, content: dict, path: Path) -> Config:
+    """The config with what a checkpoint's content was trained with in place of `auto`; without a config inside, GRAF's: no
+    opacity, no box."""
+    if "auto" not in (config.data.alpha, config.data.box):
+        return config
+    return resolve(config, trained=stored_config(recognise(content, path), path) or graf_config())
 
 
 def trained_checkpoint(run_dir: Path) -> Path:

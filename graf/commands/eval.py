@@ -11,12 +11,12 @@ from pathlib import Path
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
-from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.run_folder import run_folder_of
 from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
 from graf.commands.own_files import set_others_aside
 from graf.config import Config, is_set, override
-from graf.data import Views, build_dataset, colours_only, resolve
+from graf.data import Views, build_dataset, colours_only
 from graf.data.folders import require_folders
 from graf.errors import GrafError
 from graf.export.mesh import NoSurface, earlier_files, extract_mesh, remove_earlier, write_mesh
@@ -74,7 +74,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
     if not (args.config and args.checkpoint):
         config = override(checkpoint_config(checkpoint, content), args.set)
-    config = resolve(config, trained=trained_config(content, checkpoint))
+    config = as_trained(config, content, checkpoint)
     if args.resolution and args.resolution % config.rendered_scale:
         scale = config.rendered_scale
         raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")

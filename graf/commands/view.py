@@ -5,10 +5,9 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.generator_loading import checkpoint_config, generator_from_content, trained_checkpoint, trained_config
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.run_folder import run_checkpoints, run_folder_of
 from graf.config import Config
-from graf.data import resolve
 from graf.errors import GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.reporting.run_status import runs_below
@@ -68,6 +67,6 @@ def load_model(source: Path, device: str, out: Path | None) -> Model:
     """The model of a run's folder, or of a checkpoint of ours or others. Raises CheckpointError or ConfigError."""
     checkpoint = trained_checkpoint(source) if source.is_dir() else source
     content = read_checkpoint(checkpoint)
-    config = resolve(checkpoint_config(checkpoint, content), trained=trained_config(content, checkpoint))
+    config = as_trained(checkpoint_config(checkpoint, content), content, checkpoint)
     generator = generator_from_content(checkpoint, content, config, choose_device(device))
     return Model(checkpoint, generator, checkpoint_step(content), out or run_folder_of(checkpoint, config) / "viewer")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import torch
 
 log = logging.getLogger("graf")
 
+LONGEST_ROW = 2**16  # bytes of a row of memory.jsonl, at most
 CPU_SHARE = 0.005  # of one core, at most: half for the rows, half for the readings after steps
 UNIQUE_EVERY = 12  # rows, for what costs the kernel a walk over all pages
 CENSUS_STEPS = 20  # objects alive after these are taken as the run's normal ones
@@ -54,6 +56,8 @@ class MemoryMonitor:
     def __enter__(self) -> "MemoryMonitor":
         self._started = time.monotonic()
         if self.interval_s > 0:
+            with self._harmless("a row cannot be written"):
+                drop_cut_line(self.path)
             with self._harmless("no rows are written"):
                 self._thread.start()
         return self
@@ -183,3 +187,14 @@ def read_rows(path: Path) -> Iterator[dict]:
 def pause(interval_s: float, spent_s: float) -> float:
     """Seconds to wait after work that took spent_s of CPU time, so that it stays within half of CPU_SHARE."""
     return max(interval_s, spent_s / (CPU_SHARE / 2))
+
+
+def drop_cut_line(path: Path) -> None:
+    """Cut off a last row that a crash left without its newline, so that the next row is a line of its own."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - LONGEST_ROW)
+        file.seek(start)
+        end = file.read()
+        file.truncate(start + end.rfind(b"\n") + 1)

@@ -61,6 +61,13 @@ def make_writable_folder(folder: Path) -> None:
     tempfile.TemporaryFile(dir=folder).close()
 
 
+def check_writable(file: Path | str) -> None:
+    """Make the file's folder, and the file if need be. Raises OSError where it cannot be written."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a"):
+        pass
+
+
 def write_text(path: Path | str, text: str) -> None:
     """Write the `encodable` text, in UTF-8, as a whole file."""
     with whole_file(path) as temporary:

@@ -5,7 +5,7 @@ import logging
 import graf
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from graf.checkpoints.export import write_export
-from graf.checkpoints.generator_loading import trained_config
+from graf.checkpoints.generator_loading import as_trained
 from graf.commands import train
 from graf.data import build_dataset, resolve
 from graf.training.state import TrainState, load_checkpoint
@@ -53,14 +53,20 @@ def test_auto_is_what_the_checkpoint_was_trained_with(smoke, saved, older, tmp_p
     path, asked = tmp_path / name, smoke("data.box=auto", "data.alpha=auto")
     write_export(tmp_path / "cars.safetensors", graf.load_generator(path), step=1)
     loaded = [graf.load_generator(file, config) for file in (path, tmp_path / "cars.safetensors") for config in (None, asked)]
-    configs = [resolve(asked, trained=trained_config(read_checkpoint(path), path)), *(generator.config for generator in loaded)]
+    configs = [as_trained(asked, read_checkpoint(path), path), *(generator.config for generator in loaded)]
     assert [(config.data.box, config.data.alpha) for config in configs] == [(box, alpha)] * 5
+
+
+def test_a_config_that_decides_all_needs_none_inside(smoke, saved):
+    content, asked = read_checkpoint(saved), smoke("data.box=none", "data.alpha=ignore")
+    content["config"]["training"]["batch_size"] = "many"  # which no later version would read
+    assert as_trained(asked, content, saved) is asked
 
 
 def test_auto_is_without_effect_where_nobody_decided_it(smoke, tmp_path):
     path, asked = tmp_path / "model.pt", smoke("data.box=auto", "data.alpha=auto")
     save_checkpoint(path, TrainState(asked, CPU).checkpoint())
-    data = resolve(asked, trained=trained_config(read_checkpoint(path), path)).data
+    data = as_trained(asked, read_checkpoint(path), path).data
     assert (data.box, data.alpha, data.channels) == ("none", "ignore", 3)
 
 

@@ -526,7 +526,7 @@ def test_a_checkpoint_that_another_process_takes_away_is_passed_over(train, tmp_
     assert run_checkpoints(run_dir)[0] == newest_checkpoint(run_dir) == run_dir / NEWEST
 
 
-def test_metrics_that_cannot_be_measured_are_optional_file(train, tmp_path, monkeypatch):
+def test_metrics_that_cannot_be_measured_are_not_worth_a_run(train, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise OSError(errno.EIO, "Input/output error", "photo.png")
 

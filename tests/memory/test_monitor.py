@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from graf.memory import monitor as monitor_module
 from graf.memory import readings
-from graf.memory.monitor import MemoryMonitor, pause
+from graf.memory.monitor import MemoryMonitor, drop_cut_line, pause
 from graf.memory.process_tree import ProcessTree
 from graf.memory.readings import CpuLoad, Gpu, read_allocator
 from graf.runtime.limits import GB, MB
@@ -247,3 +247,16 @@ def test_a_card_is_asked_once_for_what_it_cannot_tell(monkeypatch):
     for _ in range(3):
         assert gpu.read() == {"gpu_used_bytes": 700, "gpu_total_bytes": 1000, "gpu_temperature_c": 61}
     assert len(asked) == 1
+
+
+def test_a_row_that_a_crash_cut_short_is_dropped(tmp_path):
+    path = tmp_path / "memory.jsonl"
+    drop_cut_line(path)
+    assert not path.exists()
+    path.write_text('{"step": 1}\n{"st')
+    drop_cut_line(path)
+    drop_cut_line(path)
+    assert path.read_text() == '{"step": 1}\n'
+    path.write_text('{"st')
+    drop_cut_line(path)
+    assert path.read_text() == ""

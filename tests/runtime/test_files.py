@@ -10,6 +10,7 @@ import time
 
 import graf.runtime.files
 from graf.runtime.files import (
+    check_writable,
     file_sha256,
     json_rows,
     kept_json,
@@ -160,6 +161,16 @@ def test_a_folder_that_will_be_written_can_be_asked_for_before(tmp_path):
     with pytest.raises(OSError):
         make_writable_folder(tmp_path / "rows.json")
     assert (tmp_path / "rows.json").read_text() == "[1]"
+
+
+def test_a_file_that_will_be_written_can_be_asked_for_before(tmp_path):
+    check_writable(tmp_path / "new" / "rows.json")
+    assert (tmp_path / "new").is_dir()
+    (tmp_path / "rows.json").write_text("[1]")
+    check_writable(str(tmp_path / "rows.json"))
+    assert (tmp_path / "rows.json").read_text() == "[1]"
+    with pytest.raises(OSError):
+        check_writable(tmp_path / "new")
 
 
 def test_lines_that_hold_no_row_are_left_out():
