@@ -21,7 +21,7 @@ ROUNDING = 1e-5  # of `azimuth_and_v`, straight above and below
 class Labels:
     """What is known of B views: the camera, the class and the elevation bin.
 
-    pose_c2w (B, 3, 4), None for photographs without known cameras; class_index (B,) and elevation_index (B,) int64, zeros
+    pose_c2w (B, 3, 4), None for images without known cameras; class_index (B,) and elevation_index (B,) int64, zeros
     where the data has none.
     """
 
@@ -40,9 +40,9 @@ class Labels:
         """Labels from a data set's batch, which is a dict by name."""
         return cls(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
 
-    def with_cameras(self, drawn: "Labels") -> "Labels":
-        """These labels, with the drawn ones' cameras where none are known."""
-        return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=drawn.pose_c2w)
+    def with_cameras(self, sampled: "Labels") -> "Labels":
+        """These labels, with the sampled ones' cameras where none are known."""
+        return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=sampled.pose_c2w)
 
     def to(self, device: torch.device | str) -> "Labels":
         return self._each(lambda values: values.to(device, non_blocking=True))
@@ -96,7 +96,7 @@ def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
 
 
 def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:
-    """pose_c2w (n, 3, 4) drawn uniformly from the config's umin..umax, vmin..vmax and radius, on the CPU."""
+    """pose_c2w (n, 3, 4) sampled uniformly from the config's umin..umax, vmin..vmax and radius, on the CPU."""
     u, v, radius = (
         low + (high - low) * torch.rand(n, generator=rng)
         for low, high in ((data.umin, data.umax), (data.vmin, data.vmax), data.radius)

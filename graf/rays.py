@@ -57,7 +57,7 @@ def smallest_scale(config: RaySamplerConfig, step: int) -> float:
 
 
 def cut_patch(images: Tensor, grid: Tensor) -> Tensor:
-    """Photographs (B, C, W, W) sampled bilinearly at the grid's positions (B, h, w, 2) in pixels: (B, C, h, w)."""
+    """Images (B, C, W, W) sampled bilinearly at the grid's positions (B, h, w, 2) in pixels: (B, C, h, w)."""
     normalised = grid.to(images) * (2 / (images.shape[-1] - 1)) - 1
     return F.grid_sample(images, normalised, mode="bilinear", padding_mode="border", align_corners=True)
 

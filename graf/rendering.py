@@ -52,7 +52,7 @@ def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor 
 
 
 def sample_pdf(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor | None = None) -> Tensor:
-    """n_samples further depths (..., R, n), drawn where the weights (..., R, S) of the depths (..., R, S) are large.
+    """n_samples further depths (..., R, n), sampled where the weights (..., R, S) of the depths (..., R, S) are large.
 
     Inverse transform sampling of the piecewise constant density between the midpoints of the intervals (NeRF, section 5.2), at
     the given quantiles (..., R, n) in [0, 1), or at evenly spaced ones. The result carries no gradient.

@@ -47,7 +47,7 @@ def _near_half_turn(r: Tensor, twice_sine: Tensor, angle: Tensor) -> Tensor:
 
 
 def nearest_vector(vector: Tensor, reference: Tensor) -> Tensor:
-    """Of the rotation vectors (..., 3) of one rotation, v and v - 2 pi v / |v|, that nearer to the reference (..., 3).
+    """v or v - 2 pi v / |v|, both (..., 3) and the same rotation: whichever is nearer to the reference (..., 3).
 
     So 179 and -179 degrees about one axis are compared as 179 and 181.
     """
@@ -74,7 +74,7 @@ def six_of_freedom(pose: Tensor) -> Tensor:
 
 
 class PoseErrors(NamedTuple):
-    """Of N predicted cameras: azimuth and elevation of where they stand, and the full rotation, degrees (N,) not below 0."""
+    """Errors of N predicted cameras, each (N,) >= 0, degrees: azimuth and elevation of their places, and full rotation."""
 
     azimuth_deg: Tensor
     elevation_deg: Tensor

@@ -169,7 +169,7 @@ def list_layers(subject: Subject) -> None:
 
 
 def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
-    """The generator's moving average, and latents with cameras and classes such as the data has."""
+    """The EMA of the generator, and latents with cameras and classes such as the data has."""
     device = choose_device(args.device)
     generator = generator_from_content(path, content, config, device)
     if args.resolution and args.resolution % config.rendered_scale:

@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def machine(device: torch.device) -> list[tuple[str, str]]:
-    """Versions, cards, cores and memory."""
+    """Versions, GPUs, CPU cores and memory."""
     rows = [
         ("Python", platform.python_version()),
         ("PyTorch", torch.__version__),
@@ -122,7 +122,7 @@ def card(index: int) -> str:
     """Name and memory of a card."""
     try:
         free, total = torch.cuda.mem_get_info(index)
-    except RuntimeError as error:  # such as of a card that another process has for itself
+    except RuntimeError as error:  # such as of a GPU that another process has for itself
         return f"{torch.cuda.get_device_name(index)}: {first_line(error)}"
     return f"{torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
 

@@ -1,4 +1,4 @@
-"""Train with settings for small cards, and watch the memory from outside; the report is written to the run's folder.
+"""Train with settings for small GPUs, and watch the memory from outside; the report is written to the run's folder.
 
     python tools/train_with_memory_monitoring.py --config configs/safe_training.yaml --data_dir D --output_dir O
     python tools/train_with_memory_monitoring.py --script train_pose.py

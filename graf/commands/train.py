@@ -21,7 +21,7 @@ from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
 from graf.training.loop import train
 from graf.training.samples import write_progress
-from graf.training.state import TrainState, load_checkpoint, start_from
+from graf.training.state import TrainState, initialise_from, load_checkpoint
 from graf.training.step import train_step
 
 log = logging.getLogger("graf")
@@ -99,7 +99,7 @@ def config_of(checkpoint: Path | None, data_type: str, named: bool) -> Config | 
 def load_weights(state: TrainState, checkpoint: Path | None, partial: bool) -> None:
     """Fill the state from the checkpoint, if there is one: all of it, or with `partial` the weights that fit."""
     if partial:
-        start_from(checkpoint, state)
+        initialise_from(checkpoint, state)
     elif checkpoint is not None:
         load_checkpoint(checkpoint, state)
         log.info("continuing %s from step %d", checkpoint, state.step)

@@ -37,7 +37,7 @@ VIEW = re.compile(r"(.*?)[-_ ]?[0-9]+")  # the name of an object, and the number
 
 @dataclass(frozen=True)
 class Fault:
-    """Where (a file, a folder or a key), and the problem with its cure. data.on_bad_file: skip ignores those of images."""
+    """A place (a file, a folder or a key), and its problem with the cure. data.on_bad_file: skip ignores those of images."""
 
     where: str
     problem: str

@@ -106,7 +106,8 @@ def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]
         log.info("data.alpha: ignore, for none of the %d images has transparency", n)
     else:
         log.info(
-            "data.alpha: ignore, for %d of %d images have no transparency, such as %s; opacity is judged where all have it",
+            "data.alpha: ignore, for %d of %d images have no transparency, such as %s; the discriminator sees opacity only "
+            "where all have it",
             *(len(opaque), n, one_line(str(opaque[0].item.file))),
         )
     return "ignore" if opaque else "rgba"

@@ -119,7 +119,7 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
     "max_epochs": f"here it is {EPOCHS}",
     "num_epochs": f"here it is {EPOCHS}",
     "num_workers": "here it is training.nworkers",
-    "pin_memory": "not needed here, where batches are pinned whenever a run trains on a card",
+    "pin_memory": "not needed here, where batches are pinned whenever a run trains on a GPU",
     "precision": "here it is training.use_amp, or --use_amp, with training.amp_dtype for the number format",
 }
 

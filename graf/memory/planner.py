@@ -153,7 +153,7 @@ class _Step:
             "weights": weights + PERCEPTION_WEIGHTS * ((self.config.ccsr.perceptual_weight > 0) + self.is_projected),
             "gradients": learning,
             "optimizers": learning * (2 if self.config.training.optimizer == "adam" else 1),
-            "moving average": _weights(self.generator),
+            "EMA": _weights(self.generator),
         }
 
     def gradients_of_parts(self, network: nn.Module) -> int:
@@ -193,7 +193,7 @@ class _Step:
         return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
 
     def _field_sample(self, depth: int, width: int) -> tuple[int, int]:
-        """As `field`, of one sample. A layer keeps its activated output, where that is not computed again; some more are in
+        """`field` for one sample. A layer keeps its activated output, where that is not computed again; some more are in
         flight where the density's and the colour's gradients meet."""
         nerf, size = self.config.nerf, self.size
         inputs, layers, in_flight = 0, max(1, depth - 1), 4

@@ -58,8 +58,8 @@ class StepSizes:
         return True
 
     def parts(self, n: int) -> list[slice]:
-        """The rows of a batch of n, a part at a time."""
-        return cut(slice(0, n), self.images)
+        """Slices of a batch of n, one per part."""
+        return split(slice(0, n), self.images)
 
     def rays_of(self, n: int) -> int:
         """The rays of n images of a part whose activations are kept, 0 for all: threads that have some each share them."""
@@ -88,8 +88,8 @@ class StepSizes:
             self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
 
 
-def cut(rows: slice, n: int) -> list[slice]:
-    """The rows, n at a time; the last ones may be fewer."""
+def split(rows: slice, n: int) -> list[slice]:
+    """Slices of n rows; the last may be shorter."""
     return [slice(start, min(start + n, rows.stop)) for start in range(rows.start, rows.stop, n)]
 
 

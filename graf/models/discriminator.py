@@ -17,7 +17,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 
 EMBEDDING_WIDTH = 128
 POWER_ITERATIONS = 15  # of the spectral norms before the first step
-COARSE = 2  # pixels along a side of which a patch has one in discriminator.low_res_steps
+LOW_RES_STRIDE = 2  # pixels along a side of which a patch has one in discriminator.low_res_steps
 POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the distance
 
 

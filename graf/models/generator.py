@@ -106,7 +106,7 @@ class Generator(nn.Module):
         return self.refinement.projection if self.config.ccsr.mode == "refine" else None
 
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:
-        """(n, Z) latents drawn as z_dist says, on the generator's device (the CPU without one)."""
+        """(n, Z) latents sampled as z_dist says, on the generator's device (the CPU without one)."""
         latents, device = self.config.z_dist, rng.device if rng else "cpu"
         if latents.type == "gauss":
             return torch.randn(n, latents.dim, generator=rng, device=device)
@@ -236,7 +236,7 @@ class Generator(nn.Module):
         return self.restore_with_drift(images, latents, labels, grid)[0]
 
     def restore_with_drift(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> tuple[Tensor, Tensor]:
-        """As restore, with the drift (B, 1) of CCSR's proposals."""
+        """`restore`, with the drift (B, 1) of CCSR's proposals."""
         low = self.refinement.projection.downsample(images)
         low_grid = low_resolution_grid(grid, self.config.ccsr.scale_factor)
         latents = self.condition(latents, labels)

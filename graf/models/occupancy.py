@@ -131,7 +131,7 @@ class SeenField(nn.Module):
         return self.of_object
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: Any) -> tuple[Tensor, Tensor]:
-        """As ConcatField.forward, with points in their order along rays; raw density is -inf where nothing is evaluated."""
+        """`ConcatField.forward`, with points in their order along rays; raw density is -inf where nothing is evaluated."""
         seen = self.is_seen(points).flatten().nonzero()[:, 0]
         density, colour = points.new_full(points.shape[:3], -math.inf), torch.zeros_like(points)
         if len(seen) == 0:

@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 
 class Stage(NamedTuple):
-    """Where the frozen network is looked at, of what shape and standard deviation its features are there for photographs of
-    toy cars, and how many channels they are mixed into."""
+    """A layer of the frozen network: the shape and standard deviation of its features for images of toy cars, and the number
+    of channels that they are mixed into."""
 
     block: int
     channels: int

@@ -163,7 +163,7 @@ class FilmField(nn.Module):
         )
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Of latents (B, Z) scales and shifts (B, L, 2, C) of the L layers up to the density, and the colour's (B, 2, C)."""
+        """Scales and shifts (B, L, 2, C) of the L layers up to the density, and the colour's (B, 2, C), from latents (B, Z)."""
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         if appearance.shape[-1] == 0:
             appearance = shape
@@ -171,7 +171,7 @@ class FilmField(nn.Module):
         return of_layers, self.appearance_mapping(appearance).unflatten(-1, (2, -1))
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """As ConcatField.forward."""
+        """See `ConcatField.forward`."""
         b, r, s, _ = points.shape
         of_layers, of_colour = styles
         h = positional_encoding(points.flatten(1, 2), self.config.multires)  # (B, R S, C)

@@ -49,7 +49,7 @@ class TriplaneField(nn.Module):
         self.register_buffer("half_size", (high - low) / 2, persistent=False)
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """Of latents (B, Z) the planes (B, 3, C, K, K), and the scale and shift of the colour's layer (B, 2, width)."""
+        """Planes (B, 3, C, K, K), and the colour layer's scale and shift (B, 2, width), from latents (B, Z)."""
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         if appearance.shape[-1] == 0:
             appearance = shape

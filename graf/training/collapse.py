@@ -14,7 +14,7 @@ FOG_STEPS = 100  # of training: until then a field is fog, whose depth is flat t
 WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
 PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
 EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
-ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the photographs
+ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the real images
 WATCHED = ("accuracy_d", "opacity", "sample_std", "real_std")
 
 
@@ -36,13 +36,13 @@ def collapse_warning(stats: dict[str, float | None]) -> str | None:
     if stats["depth_spread"] < FLAT * stats["depth_range"]:
         return (
             f"depth varies {stats['depth_spread']:.3f} scene units within a sample image, less than {FLAT:.0%} of far - near "
-            f"= {stats['depth_range']:g} ({opacity}): the objects are planes. Look whether the photographs' cameras are right; "
+            f"= {stats['depth_range']:g} ({opacity}): the objects are planes. Check the cameras of the images; "
             "lower training.lr_d or raise training.reg_param"
         )
     if stats["full_share"] >= MANY:
         return (
-            f"{stats['full_share']:.0%} of the sample images are opaque everywhere ({opacity}): unless the photographs are "
-            "filled by their object, its background is a wall. Look whether data.background is that of the photographs"
+            f"{stats['full_share']:.0%} of the sample images are opaque everywhere ({opacity}): unless the real images are "
+            "filled by their object, its background is a wall. Check that data.background is that of the images"
         )
     return None
 
@@ -56,13 +56,13 @@ class CollapseWatch:
 
     def __init__(self):
         self._rows: deque[tuple[int, Mapping[str, float]]] = deque()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def look(self, numbers: Mapping[str, float], step: int) -> None:
         """Add a row of metrics.jsonl, and warn where its window shows a collapse."""
         if self._rows and step <= self._rows[-1][0]:  # the run was rolled back
             self._rows.clear()
-            self._told.clear()
+            self._warned.clear()
         self._rows.append((step, numbers))
         while len(self._rows) > WINDOW_ROWS and self._rows[1][0] <= step - WINDOW_STEPS:
             self._rows.popleft()
@@ -71,9 +71,9 @@ class CollapseWatch:
             return
         values = {name: [row[name] for _, row in self._rows if math.isfinite(row.get(name, math.nan))] for name in WATCHED}
         found = collapses({name: fmean(known) for name, known in values.items() if known}, steps)
-        for kind in sorted(found.keys() - self._told):
+        for kind in sorted(found.keys() - self._warned):
             log.warning("step %d: %s", step, found[kind])
-        self._told = set(found)
+        self._warned = set(found)
 
 
 def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
@@ -83,22 +83,22 @@ def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
     sample_std, real_std = means.get("sample_std", math.inf), means.get("real_std", 0.0)
     if accuracy_d >= PINNED:
         found["discriminator"] = (
-            f"the discriminator told {accuracy_d:.1%} of photographs and fakes apart {last} (accuracy_d): the generator hardly "
+            f"the discriminator told {accuracy_d:.1%} of real images and fakes apart {last} (accuracy_d): the generator hardly "
             "learns from it any more. Lower training.lr_d, or raise training.reg_param or discriminator.blur_steps"
         )
     if opacity <= EMPTY:
         found["empty"] = (
-            f"opacity was {opacity:.4f} on average {last}: the field has collapsed to nothing. Look whether data.near and "
+            f"opacity was {opacity:.4f} on average {last}: the field has collapsed to nothing. Check that data.near and "
             "data.far enclose the object; lower training.lr_d or raise training.reg_param"
         )
     if opacity >= OPAQUE:
         found["opaque"] = (
-            f"opacity was {opacity:.4f} on average {last}: unless the photographs are filled by their object, its background "
-            "is a wall. Look whether data.background is that of the photographs"
+            f"opacity was {opacity:.4f} on average {last}: unless the real images are filled by their object, its background "
+            "is a wall. Check that data.background is that of the images"
         )
     if sample_std < ALIKE * real_std:
         found["alike"] = (
-            f"generated images differed by {sample_std:.4f} {last} (sample_std), photographs by {real_std:.4f} (real_std): the "
+            f"generated images differed by {sample_std:.4f} {last} (sample_std), real images by {real_std:.4f} (real_std): the "
             "generator makes one image of all latents. Lower training.lr_g or raise training.reg_param, and start again from a "
             "checkpoint in backups/ with --resume"
         )

@@ -13,7 +13,7 @@ log = logging.getLogger("graf")
 
 
 def evaluate(state: TrainState, dataset: Views) -> dict:
-    """FID and KID of the moving average with their protocol, and model_best.pt where they are the best by training.save_best.
+    """FID and KID of the EMA with their protocol, and model_best.pt where they are the best by training.save_best.
 
     The run's random state is left untouched. All processes of a run render and the first measures; the others return {}, and
     so does the first where a file cannot be read or written, such as the run's cache, or where the images are not finite: the

@@ -50,7 +50,7 @@ def check_numbers(state: RunState, stats: dict[str, Tensor], images: Tensor) -> 
 
 
 def first_not_finite(state: RunState, stats: dict[str, Tensor], images: Tensor) -> str:
-    """Names the first scalar of a step that is not finite, and the first such tensor: photographs, then weights, then gradients
+    """Names the first scalar of a step that is not finite, and the first such tensor: real images, then weights, then gradients
     in the order of the backward pass."""
     number = next(f"{name} is {float(value):g}" for name, value in stats.items() if not torch.isfinite(value))
     tensor = next((name for name, tensor in _tensors(state, images) if not torch.isfinite(tensor).all()), None)
@@ -58,7 +58,7 @@ def first_not_finite(state: RunState, stats: dict[str, Tensor], images: Tensor) 
 
 
 def _tensors(state: RunState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
-    yield "the photographs of the step", images
+    yield "the real images of the step", images
     networks = {name: getattr(state, name) for name in state.LEARNERS}
     for network, module in networks.items():
         yield from ((f"the weight {network}.{path}", p) for path, p in module.named_parameters())
@@ -77,7 +77,7 @@ def diagnosis(state: RunState) -> str:
         f"{state.step - state.bad_steps}. First, {state.first_bad}. "
         f"Learning rates: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}; "
         f"loss scales: {', '.join(f'{scale:g} ({name})' for name, scale in scales.items())}. "
-        f"Look at the photographs with tools/validate_data.py; lower {' and '.join(f'training.{name}' for name in rates)}, set "
+        f"Check the images with tools/validate_data.py; lower {' and '.join(f'training.{name}' for name in rates)}, set "
         f"training.grad_clip=1 or training.use_amp=false; {state.PROGRAM} --detect_anomaly names the operation"
     )
 
@@ -161,7 +161,7 @@ def anomalies_named(state: RunState) -> Iterator[None]:
 
 
 def _place(traces: list[str]) -> str:
-    """Where in this package an operation was called, according to autograd's traceback."""
+    """The place in this package that called an operation, according to autograd's traceback."""
     root = Path(__file__).resolve().parents[1]
     calls = re.findall(r'File "(.+)", line (\d+), in (\w+)', traces[-1] if traces else "")
     ours = [call for call in calls if root in Path(call[0]).resolve().parents]

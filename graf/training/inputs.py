@@ -7,7 +7,7 @@ import dataclasses
 
 from graf.camera import Labels
 from graf.data import Views, sample_labels
-from graf.models.discriminator import COARSE
+from graf.models.discriminator import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.training.learn import retried
@@ -94,7 +94,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng)
     if state.step < config.discriminator.low_res_steps:
-        grid = low_resolution_grid(grid, COARSE)
+        grid = low_resolution_grid(grid, LOW_RES_STRIDE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from graf.memory.sizes import cut
+from graf.memory.sizes import split
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
 from graf.runtime.retry import attempt, retry_smaller
@@ -74,7 +74,7 @@ def gradients(state: RunState, player: Player, batch: AnyBatch, objective: Objec
     player.optimizer.zero_grad(set_to_none=True)
     try:
         for part in state.sizes.parts(len(batch)):
-            slices = cut(part, math.ceil((part.stop - part.start) / n_threads))
+            slices = split(part, math.ceil((part.stop - part.start) / n_threads))
             for found, stats in map_in_threads(gradients_of, slices, len(slices)):
                 torch.autograd.backward(list(found), list(found.values()))  # adds them to those of the network
                 found.clear()  # not held beside the next part's

@@ -30,7 +30,7 @@ GROUPS = {  # of curves, by the start of a scalar's name
     "rates": ("lr_",),
     "metrics": ("fid", "kid", "val_", "test_"),
 }
-OTHERS = "images"  # statistics of samples and photographs
+OTHERS = "images"  # statistics of samples and real images
 STATUS_EVERY_S = 5.0  # at most: a write waits for the disk
 WINDOW_S = 600.0  # over which the speed is averaged, samples and evaluations included
 PACES, LATE_PACES = 2000, 12  # seconds per step that are kept for their median, and the newest of them
@@ -45,9 +45,9 @@ class RunLog:
         """writes: false in the processes of a run that are not the first."""
         self.run_dir, self.config, self.writes, self.path = run_dir, config, writes, run_dir / "metrics.jsonl"
         self.tensorboard = self.wandb = None
-        self.go_on_after(step)
+        self.continue_after(step)
 
-    def go_on_after(self, step: int) -> None:
+    def continue_after(self, step: int) -> None:
         """Write what comes after this step, to which the run may have been rolled back."""
         self.close()
         if not self.writes:

@@ -35,8 +35,8 @@ def discriminator_input(
     """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training; then
     with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored.
 
-    low (B, 3, k, k): what the images were refined from; None for photographs, which go through the same downsampling H.
-    alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of photographs (B, 1, K, K) goes through
+    low (B, 3, k, k): what the images were refined from; None for real images, which go through the same downsampling H.
+    alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of real images (B, 1, K, K) goes through
     H before. projection: that has H; None where images are not refined, and opacity has their size. mirrored (B, 1, 1, 1): the
     images to flip, None for no flips. Patches have no optical axis, and no camera is judged with them.
     """

@@ -19,7 +19,7 @@ MOST_FRAMES = 40  # of progress.gif
 
 
 def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
-    """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the moving average.
+    """samples/<step>_<kind>.png of fixed objects (rows) from fixed cameras (columns), by the EMA.
 
     quality: what was measured at this step, for the footer. Returns statistics of their silhouettes and depth, and warns where
     these show a collapse.
@@ -41,7 +41,7 @@ def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
 
 
 def sheet_path(state: TrainState, kind: str) -> Path:
-    """Where the sheet of a kind, such as "rgb", lies that was written at the state's step."""
+    """The file of the grid of images of a kind, such as "rgb", that was written at the state's step."""
     return state.config.run_dir / "samples" / f"{state.step:08d}_{kind}.png"
 
 

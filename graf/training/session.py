@@ -37,7 +37,7 @@ log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
 LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
-MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "card"}  # of the monitor's numbers
+MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # of the monitor's numbers
 T = TypeVar("T")
 
 
@@ -107,7 +107,7 @@ class Session:
         traceback.clear_frames(trouble.__traceback__)  # they hold the step's tensors, and the way back needs memory
         trouble.__context__ = None
         self.guard.roll_back(partial(roll_back_all, self.state, trouble))
-        self.log.go_on_after(self.state.step)
+        self.log.continue_after(self.state.step)
         self.numbers, self._seconds, self._steps = {}, 0.0, 0
 
     def step_done(self) -> None:

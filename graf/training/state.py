@@ -146,16 +146,16 @@ class RunState(abc.ABC):
 
     def state_dict(self) -> dict:
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
-        rng = {"torch": torch.get_rng_state(), "draws": self.rng.get_state(), "noise": self.device_rng.get_state()}
+        random_states = {"torch": torch.get_rng_state(), "draws": self.rng.get_state(), "noise": self.device_rng.get_state()}
         kind, numbers, *rest = np.random.get_state()
-        rng |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # of what a library draws
+        random_states |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # of what a library draws
         if self.device.type == "cuda":
-            rng["cuda"] = torch.cuda.get_rng_state(self.device)
+            random_states["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
             **{name: getattr(self, name).state_dict() for name in self.saved_parts()},
             **{name: getattr(self, name) for name in COUNTED},
             "sizes": self.sizes.state_dict(),
-            "rng": rng,
+            "rng": random_states,
         }
 
     def load_state_dict(self, saved: dict) -> None:
@@ -185,20 +185,22 @@ class RunState(abc.ABC):
             self.sizes.load_state_dict(saved["sizes"])
         self.set_learning_rates()
         # Random states
-        rng = saved["rng"]
-        torch.set_rng_state(rng["torch"].cpu())
-        self.rng.set_state(rng["draws"].cpu())
-        if self.device_rng.get_state().shape == rng["noise"].shape:  # a run moved to another kind of device draws new noise
-            self.device_rng.set_state(rng["noise"].cpu())
-        if self.device.type == "cuda" and "cuda" in rng:
-            torch.cuda.set_rng_state(rng["cuda"].cpu(), self.device)
-        if "python" in rng:  # older checkpoints have neither
-            random.setstate(rng["python"])
-            np.random.set_state(rng["numpy"])
+        random_states = saved["rng"]
+        torch.set_rng_state(random_states["torch"].cpu())
+        self.rng.set_state(random_states["draws"].cpu())
+        if (
+            self.device_rng.get_state().shape == random_states["noise"].shape
+        ):  # a run moved to another kind of device draws new noise
+            self.device_rng.set_state(random_states["noise"].cpu())
+        if self.device.type == "cuda" and "cuda" in random_states:
+            torch.cuda.set_rng_state(random_states["cuda"].cpu(), self.device)
+        if "python" in random_states:  # older checkpoints have neither
+            random.setstate(random_states["python"])
+            np.random.set_state(random_states["numpy"])
 
 
 class TrainState(RunState):
-    """A generator's run: generator, its moving average, discriminator, and what trains them."""
+    """A generator's run: generator, its EMA, discriminator, and what trains them."""
 
     FORMAT, PROGRAM = FORMAT, "train.py"
     NETWORKS, LEARNERS = NETWORKS, ("discriminator", "generator")
@@ -302,7 +304,7 @@ def compile_fields(generator: Generator) -> None:
     """Have the radiance fields compiled when they are first called, in place: names in checkpoints stay as they are.
 
     The rest stays as it is: the discriminator, because the double backward pass of its penalty cannot be compiled; CCSR's
-    backbone, whose padding's backward pass torch 2.15 fails to compile; the moving average, which renders frames of all sizes.
+    backbone, whose padding's backward pass torch 2.15 fails to compile; the EMA, which renders frames of all sizes.
     Raises GrafError without a C++ compiler.
     """
     if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
@@ -332,7 +334,7 @@ def load_checkpoint(path: Path, state: RunState) -> None:
         raise CheckpointError(f"{path}: does not fit this config; {_first_lines(error)}") from None
 
 
-def start_from(path: Path, state: TrainState) -> None:
+def initialise_from(path: Path, state: TrainState) -> None:
     """Load into a new run those weights of a checkpoint that fit its networks; step and optimizers stay at their start.
 
     The log tells what was not loaded. Raises CheckpointError where less than half of a network's parameters would be.
@@ -360,10 +362,10 @@ def _is_adam(optimizer_state: dict) -> bool:
 def _optimizer(
     network: nn.Module, training: TrainingConfig, lr_multiplier: float = 1.0, restores: bool = False
 ) -> torch.optim.Optimizer:
-    """Of all parameters, in their order, with a group per part of the network and its share of the learning rate.
+    """An optimizer of all parameters, in their order, with a group per part of the network and its share of the learning rate.
 
     Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
-    photographs, which stay what they are, it has its usual one.
+    real images, which stay what they are, it has its usual one.
     """
     adam, groups = training.optimizer == "adam", []
     for name, part in network.named_children():

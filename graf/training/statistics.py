@@ -11,9 +11,9 @@ CELLS = 4  # cells along each side of an image; their mean colours are compared
 
 
 def accuracy(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
-    """Share of the photographs' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar.
+    """Share of the real images' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar.
 
-    The relativistic loss has no such level: there it is the share of its pairs in which the photograph's is the higher.
+    The relativistic loss has no such level: there it is the share of its pairs in which the real image's is the higher.
     """
     if gan_type == "relativistic":
         return (real > fake.view(-1, len(real))).float().mean()

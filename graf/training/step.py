@@ -78,7 +78,7 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
     with torch.no_grad(), state.amp.autocast():
         real, alpha = cut_patch(batch.images, batch.real.grid).tensor_split([3], dim=1)
         moments = {"real_std": colour_moments(real)}
-        real = _seen(state, _restored(state, real, batch.real), batch.real, alpha)
+        real = _seen(state, _restored_if_judged(state, real, batch.real), batch.real, alpha)
         rendering = _render(state, batch.fake)
         moments["sample_std"] = colour_moments(rendering.images)
         stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
@@ -86,7 +86,7 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
             stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
         fake = torch.cat(
             [
-                _seen(state, _restored(state, images, batch.fake), batch.fake, 2 * opacity - 1, low)
+                _seen(state, _restored_if_judged(state, images, batch.fake), batch.fake, 2 * opacity - 1, low)
                 for images, opacity, low in stages
             ]
         )
@@ -116,12 +116,12 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
         # The adversarial loss, of the coarse network's images too where there is one
         rendering = _render(state, inputs)
         fake = rendering.images.float()
-        restored = _restored(state, fake, inputs)
+        restored = _restored_if_judged(state, fake, inputs)
         seen = _seen(state, restored, inputs, 2 * rendering.opacity - 1, rendering.low_images)
         scores = state.discriminator(seen, labels)
         loss = generator_loss(scores.logits, gan_type, real_logits)
         if rendering.coarse_images is not None:
-            coarse = _restored(state, rendering.coarse_images.float(), inputs)
+            coarse = _restored_if_judged(state, rendering.coarse_images.float(), inputs)
             seen = _seen(state, coarse, inputs, 2 * rendering.coarse_opacity - 1)
             loss = loss + generator_loss(state.discriminator(seen, labels).logits, gan_type, real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
@@ -156,13 +156,13 @@ def _render(state: TrainState, inputs: Inputs) -> Rendering:
 
 
 def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
-    """What CCSR makes of the downsampling of patches (B, 3, K, K), for ccsr.mode: consistency."""
+    """Patches (B, 3, K, K) that CCSR restored from their downsampling, for ccsr.mode: consistency."""
     return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
 
 
-def _restored(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
-    """`_restore` of the images where the discriminator sees them so. Real images have no latents: sampled ones bring in the
-    same kind of detail."""
+def _restored_if_judged(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
+    """The images, restored where the discriminator sees them so. Real images have no latents: sampled ones add the same kind
+    of detail."""
     return _restore(state, images, inputs) if state.config.judges_restored else images
 
 
@@ -179,7 +179,7 @@ def _real_logits(state: TrainState, batch: Batch) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.images, batch.fake.grid).tensor_split([3], dim=1)
-        restored = _restored(state, patches, batch.fake)  # relativistic fakes have the labels of the real images
+        restored = _restored_if_judged(state, patches, batch.fake)  # relativistic fakes have the labels of the real images
         return state.discriminator(_seen(state, restored, batch.fake, alpha), batch.labels).logits
 
 

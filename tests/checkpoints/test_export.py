@@ -13,7 +13,7 @@ from graf.config import config_to_dict
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.models.generator import Generator
-from graf.training.state import TrainState, load_checkpoint, start_from
+from graf.training.state import TrainState, initialise_from, load_checkpoint
 
 import pytest
 import torch
@@ -132,7 +132,7 @@ def test_it_is_read_as_a_checkpoint(smoke, exported, caplog):
     with pytest.raises(CheckpointError, match="holds no discriminator"):
         load_checkpoint(exported, state)
     with caplog.at_level(logging.INFO, "graf"):
-        start_from(exported, state)
+        initialise_from(exported, state)
     assert "100.0% of the parameters" in caplog.text
     assert torch.equal(state.generator.field.convs[0].weight, content["generator_ema"]["field.convs.0.weight"])
 

@@ -14,7 +14,7 @@ from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
-from graf.training.state import TrainState, load_checkpoint, start_from
+from graf.training.state import TrainState, initialise_from, load_checkpoint
 
 import pytest
 import torch
@@ -357,7 +357,7 @@ def test_class_conditioning_that_we_have_not_is_refused_unless_partial(family, r
         load_checkpoint(path, TrainState(recipe(), CPU))
     state = TrainState(recipe(), CPU)
     with caplog.at_level(logging.INFO, "graf"):
-        start_from(path, state)
+        initialise_from(path, state)
     assert "generator: unexpected: field 1 (field.condition_embedding.0.weight)" in caplog.text
     assert state.step == 0
 
@@ -405,7 +405,7 @@ def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
     state = TrainState(smoke("nerf.importance_samples_per_ray=3", "nerf.netdepth_fine=1", "nerf.netwidth_fine=4"), CPU, 2, 3)
     fine = {name: value.clone() for name, value in state.generator.field_fine.state_dict().items()}
     with caplog.at_level(logging.INFO, "graf"):
-        start_from(tmp_path / "model.pt", state)
+        initialise_from(tmp_path / "model.pt", state)
     for network in (state.generator, state.generator_ema):
         assert same(network.field.state_dict(), before.generator.field.state_dict())
         assert same(network.field_fine.state_dict(), fine)
@@ -421,7 +421,7 @@ def test_a_new_run_may_start_from_a_generator_alone(smoke, tmp_path, caplog):
     with pytest.raises(CheckpointError, match="holds no discriminator.*--partial"):
         load_checkpoint(path, TrainState(smoke(), CPU))
     with caplog.at_level(logging.WARNING, "graf"):
-        start_from(path, TrainState(smoke(), CPU))
+        initialise_from(path, TrainState(smoke(), CPU))
     assert "holds no discriminator, which starts from random weights" in caplog.text
 
 
@@ -456,7 +456,7 @@ class Intruder:
 def test_nothing_in_a_foreign_file_is_ever_run(smoke, tmp_path, key):
     marker = tmp_path / "was here"
     path = saved(tmp_path, {"generator": graf_field(), key: Intruder(marker)})
-    for way_in in (graf.load_generator, lambda p: start_from(p, TrainState(smoke(), CPU))):
+    for way_in in (graf.load_generator, lambda p: initialise_from(p, TrainState(smoke(), CPU))):
         with pytest.raises(CheckpointError, match="contains pickled Python objects"):
             way_in(path)
     assert not marker.exists()

@@ -152,7 +152,10 @@ def test_opacity_is_judged_where_all_photographs_of_all_folders_have_it(tmp_path
 @pytest.mark.parametrize(
     "opaque, reason",
     [
-        (("e.png",), "for 1 of 3 images have no transparency, such as {}/e.png; opacity is judged where all have it"),
+        (
+            ("e.png",),
+            "for 1 of 3 images have no transparency, such as {}/e.png; the discriminator sees opacity only where all have it",
+        ),
         (("a.png", "b.png", "e.jpg"), "for none of the 3 images has transparency"),
     ],
 )

@@ -141,7 +141,7 @@ def test_persistent_parts_are_counted_by_hand(refine):
     parts = estimate_step(config).parts
     assert parts["weights"] == parts["gradients"] == 4 * (generator + discriminator)
     assert parts["optimizers"] == 2 * parts["weights"]
-    assert parts["moving average"] == 4 * generator
+    assert parts["EMA"] == 4 * generator
     assert estimate_step(override(config, ["training.optimizer=rmsprop"])).parts["optimizers"] == parts["weights"]
 
 

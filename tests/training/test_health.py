@@ -92,7 +92,7 @@ def test_nan_in_the_photographs_is_named(build, batch):
     take_step(state, Noise(), *batch)
     batch[0][2, 1, 5, 7] = torch.nan
     said = derail(state, batch)
-    assert "First, step 2: loss_d is nan; the first tensor not finite is the photographs of the step" in said
+    assert "First, step 2: loss_d is nan; the first tensor not finite is the real images of the step" in said
     assert "the last good step is 1." in said
     assert all(tensor.isfinite().all() for tensor in weights(state))
     assert "lr_g 0.001, lr_d 0.001; loss scales: 1" in said

@@ -321,7 +321,7 @@ def test_the_line_tells_images_losses_quality_and_memory(build):
     told = session.progress_text(
         state, {"loss_d": 1.23456, "loss_g": 2.0, "opacity": 0.5}, ("loss_d", "loss_g"), "KID 0.07", monitor
     )
-    assert told == f"2,400 images, loss_d 1.235, loss_g 2.000, KID 0.07, host {1.5e9 / GB:.2f} GB, card {3e9 / GB:.2f} GB"
+    assert told == f"2,400 images, loss_d 1.235, loss_g 2.000, KID 0.07, host {1.5e9 / GB:.2f} GB, GPU {3e9 / GB:.2f} GB"
     monitor.latest = dict  # before the first reading
     assert session.progress_text(state, {}, (), "", monitor) == "2,400 images"
 

@@ -1,4 +1,4 @@
-"""All that a run is: its moving average, schedules and random state; and the device it runs on."""
+"""All that a run is: its EMA, schedules and random state; and the device it runs on."""
 
 import shutil
 
@@ -184,7 +184,7 @@ def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_a_compiled_field_renders_the_same_and_is_saved_under_the_same_names(smoke, labels, monkeypatch, tmp_path):
-    """Both passes; the moving average, which renders samples, and the discriminator are as they were."""
+    """Both passes; the EMA, which renders samples, and the discriminator are as they were."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # or its threads and processes outlive the test
     monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)  # instead of compiling a program for each kind
