@@ -1,7 +1,7 @@
 """A pose estimator beside simpler answers, on the objects that it was not trained on: python bench/measure_pose.py results/pose
 
 The mean pose looks at no image. A small convolutional network is trained here with the same data, loss and schedule, for as
-many steps as cost what the estimator's did, or a share of it, by the processor time of a few steps of both.
+many steps as cost what the estimator's did, or a share of it, by the CPU time of a few steps of both.
 """
 
 import argparse

@@ -111,7 +111,7 @@ def described(variant: str, rays: int, device: torch.device) -> dict:
 
 def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device, plain: bool = False) -> dict:
     """Median seconds and CPU seconds of n_steps training steps, or of as many as begin within a minute, the first few left
-    out; and peak bytes over the idle process's: of the card, or resident on the CPU.
+    out; and peak bytes over the idle process's: of the GPU, or resident on the CPU.
 
     kept: freed memory is, as train.py has it. plain: the step is that of bench/plain_step.py, of the whole batch at once.
     """
@@ -121,7 +121,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
     state = TrainState(config, device)
     if plain:
         state.generator = PlainGenerator(state.generator)
-        learn.cut = lambda rows, _: [rows]  # in this process, which measures nothing else
+        learn.split = lambda rows, _: [rows]  # in this process, which measures nothing else
     seconds, cpu_seconds, start, before = [], [], time.perf_counter(), time.process_time()
     for taken, _ in islice(timed_steps(state), WARM_UP_STEPS + n_steps):
         seconds.append(taken)
@@ -138,12 +138,12 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
 
 
 def idle_bytes(device: torch.device) -> int:
-    """What a process holds before there is a tensor: nothing of a card."""
+    """What a process holds before there is a tensor: nothing of a GPU."""
     return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
 
 
 def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
-    """Train on random photographs for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
+    """Train on random images for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
     stats."""
     state.skip_to_costliest_step()
     config, device, processes = state.config, state.device, state.processes
@@ -193,7 +193,7 @@ def verdicts(rows: list[dict]) -> list[str]:
     lines = []
     for bar in BARS:
         measured = [row for row in rows if (row["name"], row["rays_per_image"]) == (bar.variant, bar.rays)]
-        if AMP in VARIANTS[bar.variant]:  # a bar for 16 bits, which mixed precision is not on every processor
+        if AMP in VARIANTS[bar.variant]:  # a bar for 16 bits, which mixed precision is not on every CPU
             measured = [row for row in measured if row["number_format"] != "float32"]
         found = [row[bar.value] for row in measured]
         value = found[0] if found else None

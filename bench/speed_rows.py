@@ -40,7 +40,7 @@ SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}  # side of the matrices, a
 
 
 def instructions(device: torch.device) -> str:
-    """What the machine multiplies with: the card's name, or the widest vectors of the processor that PyTorch uses."""
+    """What the machine multiplies with: the GPU's name, or the widest vectors of the CPU that PyTorch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     bfloat16 = " with bfloat16 products" if has_bfloat16(device) else ""

@@ -188,9 +188,8 @@ class RunState(abc.ABC):
         random_states = saved["rng"]
         torch.set_rng_state(random_states["torch"].cpu())
         self.rng.set_state(random_states["draws"].cpu())
-        if (
-            self.device_rng.get_state().shape == random_states["noise"].shape
-        ):  # a run moved to another kind of device draws new noise
+        # A run moved to another kind of device goes on with new noise
+        if self.device_rng.get_state().shape == random_states["noise"].shape:
             self.device_rng.set_state(random_states["noise"].cpu())
         if self.device.type == "cuda" and "cuda" in random_states:
             torch.cuda.set_rng_state(random_states["cuda"].cpu(), self.device)
