@@ -10,6 +10,7 @@ python bench/benchmark.py busy       # train.py alone and beside a busy process,
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python bench/benchmark.py rules      # what the house rules about memory are worth
+python bench/benchmark.py step       # what a step asks of a GPU, counted on a pretended one: operations, waits, copies
 """
 
 import argparse
@@ -27,6 +28,7 @@ from pathlib import Path
 import loader_rows as loader
 import memory_rows as memory
 import speed_rows as speed
+import step_rows as counted
 from graf.checkpoints.generator_loading import load_generator
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.errors import GrafError
@@ -64,6 +66,7 @@ GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
 MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
+COUNTED = ("default", "cars_128", "graf")
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
 
@@ -409,6 +412,22 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
+def step_rows(args: argparse.Namespace) -> list[dict]:
+    """Counts of a step of each of COUNTED, or of --config, on a pretended GPU; and each line that waits or mixes devices."""
+    log.info("| config | operations | waits | of two devices | copies to the GPU | not pinned |\n|%s", " --- |" * 6)
+    rows = []
+    for path in [args.config] if args.config else [CONFIG_DIR / f"{name}.yaml" for name in COUNTED]:
+        gpu = counted.counted_step(load_config(path))
+        named = {name: getattr(gpu, name) for name in ("launches", "waits", "mixtures", "copies", "unpinned")}
+        row = {"config": path.stem} | {name: noted.total() for name, noted in named.items()}
+        log.info("| %s |", " | ".join(str(value) for value in row.values()))
+        for name in ("waits", "mixtures", "unpinned"):
+            for what, times in sorted(named[name].items()):
+                log.info("%s: %d x %s", name, times, what)
+        rows.append(row)
+    return rows
+
+
 TABLES = {
     "speed": speed_rows,
     "render": render_rows,
@@ -419,6 +438,7 @@ TABLES = {
     "ccsr": ccsr_rows,
     "memory": memory_rows,
     "rules": rule_rows,
+    "step": step_rows,
 }
 
 

@@ -29,7 +29,7 @@ from graf.runtime.device import clean_up, keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
 from graf.training import learn
 from graf.training import state as training_state
-from graf.training.inputs import discriminator_batch, generator_batch
+from graf.training.inputs import discriminator_batch, generator_batch, in_one_copy
 from graf.training.state import TrainState
 from graf.training.step import discriminator_step, generator_step
 from operations import LiveBytes, OneThread, ShapesOnly
@@ -151,10 +151,11 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
     images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.rng).to(device) * 2 - 1
     while True:
         start = time.perf_counter()
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)).to(device) for _ in range(3)]
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)) for _ in range(3)]
         own = labels[0][processes.rank_slice]
-        for_d = discriminator_batch(state, images, own, labels[1])
-        stats = discriminator_step(state, for_d) | generator_step(state, generator_batch(state, labels[2], images, own))
+        batches = discriminator_batch(state, images, own, labels[1]), generator_batch(state, labels[2], images, own)
+        for_d, for_g = in_one_copy(batches, device)
+        stats = discriminator_step(state, for_d) | generator_step(state, for_g)
         processes.barrier()  # as a training step ends
         state.advance()
         if afterwards:

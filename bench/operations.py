@@ -3,25 +3,35 @@ a version of PyTorch lacks some of it, what counts does not start, and the tests
 
     ours        theirs
     OneThread   torch.utils._python_dispatch.TorchDispatchMode
+    EachOperation  the same, OpOverload.is_view and its _schema
     ShapesOnly  torch._subclasses.FakeTensorMode
     LiveBytes   UntypedStorage._cdata, which tells one storage from another, and torch.ops.aten._local_scalar_dense
+    grouped_by  torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype
     map_tensors torch.utils._pytree.tree_map
     tensors_in  torch.utils._pytree.tree_leaves
     flops_of    OpOverload._overloadpacket
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 READ = torch.ops.aten._local_scalar_dense.default  # of one value, as .item() and bool() do
+
+WITHOUT_KERNEL = {
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_"),
+    *("detach", "alias", "lift_fresh", "_local_scalar_dense", "is_pinned"),
+}
 
 
 class OneThread(TorchDispatchMode):
@@ -35,6 +45,20 @@ class OneThread(TorchDispatchMode):
     def __exit__(self, *error):
         torch.set_num_threads(self._n_threads)
         return super().__exit__(*error)
+
+
+class EachOperation(OneThread):
+    """Tells the name of each operation that computes something: views and what only asks for memory do not."""
+
+    def __init__(self, tell: Callable[[str], None]):
+        super().__init__()
+        self._tell = tell
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation._schema.name.split("::")[1]
+        if not operation.is_view and name not in WITHOUT_KERNEL:
+            self._tell(name)
+        return operation(*args, **(kwargs or {}))
 
 
 class LiveBytes(OneThread):
@@ -74,6 +98,20 @@ class ShapesOnly(FakeTensorMode):
 
     def __deepcopy__(self, memo):
         return self
+
+
+@contextlib.contextmanager
+def grouped_by(device_of: Callable[[Tensor], torch.device]) -> Iterator[None]:
+    """PyTorch's clipping of gradients takes tensors to be where device_of says."""
+    name = "_group_tensors_by_device_and_dtype"
+    group = getattr(clip_grad, name)
+
+    def regrouped(lists: list[list[Tensor]], *given: Any) -> dict:
+        found = group(lists, *given)
+        return {(device_of(some[0][0]), dtype): (some, indices) for (_, dtype), (some, indices) in found.items()}
+
+    with mock.patch.object(clip_grad, name, regrouped):
+        yield
 
 
 def tensors_in(values: Any) -> list[Tensor]:

@@ -18,8 +18,19 @@ SHARE_OF_FRAME = 0.5  # of a training step's piece, rendered at a time on a CPU 
 T = TypeVar("T")
 
 
-def rays_of_a_piece(nerf: NerfConfig) -> int:
-    """Rays of a batch that training renders at a time where all activations are kept."""
+def rays_of_a_piece(nerf: NerfConfig, rays: int, device_type: str) -> int:
+    """How many of a batch's `rays` training renders at a time where all activations are kept: all on a GPU, which each piece
+    would only give more operations to launch; on a CPU as many as its cache holds."""
+    return rays if is_asynchronous(device_type) else min(rays, _rays_in_cache(nerf))
+
+
+def is_asynchronous(device_type: str) -> bool:
+    """Whether the device computes while the host goes on: in training nothing is read from it, and no shape depends on values,
+    for then the host would wait."""
+    return device_type != "cpu"
+
+
+def _rays_in_cache(nerf: NerfConfig) -> int:
     return max(1, SAMPLES_AT_ONCE // (nerf.samples_per_ray + nerf.importance_samples_per_ray))
 
 
@@ -46,5 +57,5 @@ def render_images(
 
     chunk = nerf.chunk
     if device.type == "cpu":  # larger tensors leave the cache, and the allocator keeps no pages for them
-        chunk = min(chunk, max(SMALLEST_CHUNK, int(SHARE_OF_FRAME * rays_of_a_piece(nerf) / evaluated_share)))
+        chunk = min(chunk, max(SMALLEST_CHUNK, int(SHARE_OF_FRAME * _rays_in_cache(nerf) / evaluated_share)))
     return retry_halved(render_all, chunk, "rendering", SMALLEST_CHUNK)

@@ -7,6 +7,7 @@ cpu_has_bfloat16           torch.cpu._is_avx512_bf16_supported,               mi
 record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
 allocations                torch.cuda.memory._snapshot                        snapshots are without the GPU's
 shallow_copy               torch.nn.Module._modules, _parameters              AttributeError: no way around them
+move_towards               torch._foreach_sub, _foreach_mul_, _foreach_add_   AttributeError: no way around them
 """
 
 import copy
@@ -42,6 +43,14 @@ def shallow_copy(
     twin._parameters = {name: p if p is None else of_parameter(p) for name, p in network._parameters.items()}
     twin._modules = {name: part if part is None else of_part(part) for name, part in network._modules.items()}
     return twin
+
+
+def move_towards(values: list[Tensor], aims: list[Tensor], share: Tensor) -> None:
+    """Each of the values, in place, is moved by a share of the way to its aim, in three operations for all of them; the share
+    is a scalar on their device."""
+    ways = torch._foreach_sub(aims, values)
+    torch._foreach_mul_(ways, share)
+    torch._foreach_add_(values, ways)
 
 
 def record_allocations(device: torch.device, n: int) -> None:

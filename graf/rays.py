@@ -93,7 +93,7 @@ def camera_rays(pose_c2w: Tensor, grid: Tensor, width: int, data: DataConfig) ->
 
 def depth_bounds(pose_c2w: Tensor, data: DataConfig) -> tuple[Tensor, Tensor]:
     """near and far (B, 1) of each camera: the config's, moved with the camera where data.radius is a range (as GRAF does)."""
-    near, far = (torch.full((len(pose_c2w), 1), bound).to(pose_c2w) for bound in (data.near, data.far))
+    near, far = (pose_c2w.new_full((len(pose_c2w), 1), bound) for bound in (data.near, data.far))
     low, high = data.radius
     if low < high:
         shift = high - pose_c2w[:, :, 3].norm(dim=-1, keepdim=True)

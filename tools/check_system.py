@@ -31,7 +31,7 @@ from graf.runtime.limits import GB, MB, available_cores, memory_available, memor
 from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, has_bfloat16, why_not_float16
 from graf.runtime.retry import attempt
-from graf.training.inputs import discriminator_batch, generator_batch
+from graf.training.inputs import discriminator_batch, generator_batch, in_one_copy
 from graf.training.state import TrainState
 from graf.training.step import discriminator_step, generator_step
 
@@ -209,7 +209,7 @@ def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
 
 
 def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tuple[StepSizes, float]:
-    """Training steps on noise instead of photographs. Returns the sizes of the parts that they were taken in, and the last
+    """Training steps on noise instead of images. Returns the sizes of the parts that they were taken in, and the last
     one's seconds, for the first finds nothing prepared."""
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
@@ -218,9 +218,11 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
     images = torch.rand(batch, config.data.channels, width, width, generator=state.rng).to(device) * 2 - 1
     for _ in range(STEPS):
         start = time.perf_counter()
-        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)).to(device) for _ in range(3)]
-        discriminator_step(state, discriminator_batch(state, images, labels[0], labels[1]))
-        generator_step(state, generator_batch(state, labels[2], images, labels[0]))
+        labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)) for _ in range(3)]
+        batches = discriminator_batch(state, images, *labels[:2]), generator_batch(state, labels[2], images, labels[0])
+        for_d, for_g = in_one_copy(batches, device)
+        discriminator_step(state, for_d)
+        generator_step(state, for_g)
         state.advance()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -115,7 +115,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     state.skip_to_costliest_step()
     stats = train_step(state, dataset, images, labels)
     state.advance()
-    check_numbers(state, stats, images)
+    check_numbers(state, stats, images, at_once=True)
     sample = state.generator_ema.render(state.generator_ema.sample_latents(1), rotation_poses(1, state.config.data))
     log.info("a sample: images %s, depth %s", tuple(sample.images.shape), tuple(sample.depth.shape))
     for name in ("generator", "discriminator"):

@@ -96,7 +96,7 @@ def dry_run(state: PoseState, splits: Splits) -> None:
     images, labels = next(batches)
     stats = pose_step(state, images, labels)
     state.advance()
-    check_numbers(state, stats, images)
+    check_numbers(state, stats, images, at_once=True)
     log.info("estimator: %s parameters", f"{sum(p.numel() for p in state.estimator.parameters()):,}")
     log.info("images: %s, %s", tuple(images.shape), state.sizes.of_batch(len(images)))
     log.info(

@@ -90,7 +90,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
         discriminator = build_discriminator(config, n_classes, n_elevations)
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
-    step = _Step(config, generator, discriminator, batch, amp.dtype.itemsize, n_threads)
+    step = _Step(config, generator, discriminator, batch, amp.dtype.itemsize, device_type, n_threads)
     field_kept, field_backward = step.field()
     moments = {
         "discriminator step": {
@@ -125,6 +125,7 @@ class _Step:
     discriminator: nn.Module
     batch: int  # images at a time
     size: int  # bytes of a number that a network keeps
+    device_type: str
     n_threads: int
 
     @functools.cached_property
@@ -181,7 +182,7 @@ class _Step:
         """
         nerf, rays = self.config.nerf, self.batch * self.config.ray_sampler.rays_per_patch
         others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
-        at_once = min(rays, rays_of_a_piece(nerf)) if others_wait else nerf.checkpoint_rays
+        at_once = rays_of_a_piece(nerf, rays, self.device_type) if others_wait else nerf.checkpoint_rays
         kept = peak = 0  # per ray
         for depth, width, n_samples in self.field_networks:
             sample_kept, sample_peak = self._field_sample(depth, width)

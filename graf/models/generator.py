@@ -14,7 +14,7 @@ from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import recomputed
 from graf.models.registry import build_field
-from graf.pieces import rays_of_a_piece, render_images
+from graf.pieces import is_asynchronous, rays_of_a_piece, render_images
 from graf.private_torch import shallow_copy
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, interval_lengths, sample_pdf, stratified_depths
@@ -131,9 +131,11 @@ class Generator(nn.Module):
         """
         width = resolution or self.config.data.imsize
         grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
-        recompute = 0 < rays_at_once < len(latents) * grid[0, ..., 0].numel()
-        piece = max(1, (rays_at_once if recompute else rays_of_a_piece(self.config.nerf)) // len(latents))
-        return self._render_grid(latents, labels, grid, width, piece, noise, recompute)
+        rays, device_type = len(latents) * grid[0, ..., 0].numel(), latents.device.type
+        recompute = 0 < rays_at_once < rays
+        at_once = rays_at_once if recompute else rays_of_a_piece(self.config.nerf, rays, device_type)
+        piece, fixed_shapes = max(1, at_once // len(latents)), is_asynchronous(device_type)
+        return self._render_grid(latents, labels, grid, width, piece, noise, recompute, fixed_shapes)
 
     @torch.inference_mode()
     def render(
@@ -173,20 +175,23 @@ class Generator(nn.Module):
         piece: int,
         noise: RayNoise | None = None,
         recompute: bool = False,
+        fixed_shapes: bool = False,
     ) -> Rendering:
         """The rays through the grid (B or 1, h, w, 2) of a frame of `width` pixels, `piece` of each image at a time, refined.
 
-        With `recompute` activations of the pieces are computed again in the backward pass.
+        With `recompute` activations of the pieces are computed again in the backward pass. Rays that miss the box are left
+        out, or with `fixed_shapes` have samples of length 0.
         """
         latents = self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, self.config.data))
         rays, index = (rays_o, rays_d, near, far), None
-        if self.box is not None:  # rays that miss the box are left out
-            near, far_in_box = clip_to_box(*rays, self.box)
-            index = indices_of((near < far_in_box)[..., 0])
-            rays = [take_rows(x, index) for x in (rays_o, rays_d, near, far_in_box)]
-            noise = noise and noise.each(lambda x: take_rows(x, index))
+        if self.box is not None:
+            rays = rays_o, rays_d, *clip_to_box(*rays, self.box)
+            if not fixed_shapes:
+                index = indices_of((rays[2] < rays[3])[..., 0])
+                rays = [take_rows(x, index) for x in rays]
+                noise = noise and noise.each(lambda x: take_rows(x, index))
         styles, pieces = self.styles(latents), []
         for start in range(0, rays[0].shape[1], piece):
             some = (slice(None), slice(start, start + piece))
@@ -196,6 +201,9 @@ class Generator(nn.Module):
         rendering = Rendering.cat(pieces, dim=1)
         if index is not None:
             rendering = self._among_misses(rendering, index, far)
+        if self.box is not None:  # what is empty lies beyond the box
+            depth = torch.where(rendering.disparity == EMPTY_DISPARITY, far, rendering.depth)
+            rendering = dataclasses.replace(rendering, depth=depth)
         rendering = rendering.unflatten(grid.shape[1])
         if self.config.ccsr.mode != "refine":
             return rendering
@@ -219,8 +227,7 @@ class Generator(nn.Module):
             empty = empty.to(found).expand(*far.shape[:2], found.shape[-1])
             return empty.scatter(1, index[..., None].expand_as(found), found)
 
-        maps = Rendering(*(spread(*pair) for pair in zip(rendering._maps(), missed._maps(), strict=True)))
-        return dataclasses.replace(maps, depth=torch.where(maps.disparity == EMPTY_DISPARITY, far, maps.depth))
+        return Rendering(*(spread(*pair) for pair in zip(rendering._maps(), missed._maps(), strict=True)))
 
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
         """The latents (B, Z) with the class in them, where the model knows classes."""
@@ -303,7 +310,8 @@ class Generator(nn.Module):
         """Colour (B, R, 3) without background and weights (B, R, S) of the field in its styles at the depths (B, R, S)."""
         points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]  # (B, R, S, 3)
         can_be_empty = self.config.nerf.density_activation == "relu"
-        evaluate = evaluate_dense if can_be_empty and torch.is_grad_enabled() else evaluate_all
+        leaves_out = can_be_empty and torch.is_grad_enabled() and not is_asynchronous(points.device.type)
+        evaluate = evaluate_dense if leaves_out else evaluate_all
         density, colour = evaluate(field, points, F.normalize(rays_d, dim=-1), styles, density_noise)
         density = F.relu(density) if can_be_empty else F.softplus(density)
         endless = can_be_empty and self.box is None  # nothing is behind a box

@@ -7,6 +7,7 @@ from graf.checkpoints.checkpoint import POSE_FORMAT
 from graf.config import PoseConfig
 from graf.errors import CheckpointError
 from graf.memory.sizes import StepSizes, smallest_of_all
+from graf.pieces import is_asynchronous
 from graf.pose.network import PoseEstimator
 from graf.runtime.processes import ALONE, Processes
 from graf.training.state import Player, RunState
@@ -36,9 +37,10 @@ class PoseState(RunState):
         of the config's."""
         super().__init__(config, device, processes)
         self.estimator = (PoseEstimator(config.model, distance) if estimator is None else estimator).to(device)
-        training = config.training
+        training, decay = config.training, config.training.weight_decay
+        fused = is_asynchronous(device.type) or None  # which skips a step without being waited for
         self.optimizer = torch.optim.AdamW(
-            self.estimator.parameters(), lr=training.lr, betas=BETAS, weight_decay=training.weight_decay
+            self.estimator.parameters(), lr=training.lr, betas=BETAS, weight_decay=decay, fused=fused
         )
         images = min(config.images_at_once, processes.share_of(training.batch_size))
         self.sizes = smallest_of_all(StepSizes(images, rays=0, n_rays=1), processes)

@@ -4,6 +4,7 @@ diagnosis.
 
 import contextlib
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 MAX_ROLLBACKS = 1  # in a run
+READ_EVERY = 10  # steps, where no row of the log is due that has their numbers read
 
 
 class Derailed(GrafError):
@@ -31,38 +33,59 @@ class HalfUpdated(Derailed):
     """Memory ran out while weights were being updated, so the step cannot be retried."""
 
 
-def check_numbers(state: RunState, stats: dict[str, Tensor], images: Tensor) -> None:
+def check_numbers(state: RunState, stats: dict[str, Tensor | float], images: Tensor, at_once: bool = False) -> None:
     """Count the consecutive steps, including this one, that a network skipped because something was not finite.
 
-    Raises Derailed after training.max_bad_steps of them.
+    On a GPU, which is not waited for in each step, the numbers are read when a row of the log is due, or `at_once`. Raises
+    Derailed after training.max_bad_steps of them.
     """
-    bad = [name for name in stats if name.startswith("grad_norm") and not torch.isfinite(stats[name])]
-    if not bad:
-        state.bad_steps, state.first_bad = 0, ""
+    tensors = {name: value for name, value in stats.items() if isinstance(value, Tensor)}
+    state.unread.append((state.step, tuple(tensors), torch.stack([value.float() for value in tensors.values()])))
+    is_due = state.step % (state.config.training.print_every or READ_EVERY) == 0
+    if not (is_due or at_once or state.device.type == "cpu"):
         return
-    state.bad_steps += 1
-    if not state.first_bad:
-        state.first_bad = f"step {state.step}: {first_not_finite(state, stats, images)}"
-    told = state.first_bad if state.bad_steps == 1 else f"step {state.step}: {' and '.join(bad)} not finite"
-    log.warning("%s; skipped (%d in a row)", told, state.bad_steps)
+    count_bad_steps(state, images)
     if state.bad_steps >= state.config.training.max_bad_steps:
         raise Derailed(diagnosis(state))
 
 
-def first_not_finite(state: RunState, stats: dict[str, Tensor], images: Tensor) -> str:
+def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
+    """Read the numbers of all steps since the last call, in one copy from the device, up to the last bad step that a run may
+    have. `images` are those of the newest step."""
+    rows, state.unread = state.unread, []
+    values = iter(torch.cat([row for _, _, row in rows]).tolist()) if rows else iter(())
+    for step, names, _ in rows:
+        numbers = dict(zip(names, values, strict=False))
+        bad = [name for name in names if name.startswith("grad_norm") and not math.isfinite(numbers[name])]
+        if state.bad_steps >= state.config.training.max_bad_steps:
+            return
+        if not bad:
+            state.bad_steps, state.first_bad = 0, ""
+            continue
+        state.bad_steps += 1
+        if not state.first_bad:
+            state.first_bad = f"step {step}: {first_not_finite(state, numbers, images if step == state.step else None)}"
+        told = state.first_bad if state.bad_steps == 1 else f"step {step}: {' and '.join(bad)} not finite"
+        log.warning("%s; skipped (%d in a row)", told, state.bad_steps)
+
+
+def first_not_finite(state: RunState, numbers: dict[str, float], images: Tensor | None) -> str:
     """Names the first scalar of a step that is not finite, and the first such tensor: real images, then weights, then gradients
-    in the order of the backward pass."""
-    number = next(f"{name} is {float(value):g}" for name, value in stats.items() if not torch.isfinite(value))
+    in the order of the backward pass. Without the step's `images` its gradients are gone too."""
+    number = next(f"{name} is {value:g}" for name, value in numbers.items() if not math.isfinite(value))
     tensor = next((name for name, tensor in _tensors(state, images) if not torch.isfinite(tensor).all()), None)
-    return f"{number}; {f'the first tensor not finite is {tensor}' if tensor else 'all weights and gradients are finite'}"
+    if tensor:
+        return f"{number}; the first tensor not finite is {tensor}"
+    return f"{number}; all weights {'and gradients ' if images is not None else ''}are finite"
 
 
-def _tensors(state: RunState, images: Tensor) -> Iterator[tuple[str, Tensor]]:
-    yield "the real images of the step", images
+def _tensors(state: RunState, images: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+    if images is not None:
+        yield "the real images of the step", images
     networks = {name: getattr(state, name) for name in state.LEARNERS}
     for network, module in networks.items():
         yield from ((f"the weight {network}.{path}", p) for path, p in module.named_parameters())
-    for network, module in networks.items():
+    for network, module in networks.items() if images is not None else ():
         for path, p in reversed(list(module.named_parameters())):
             if p.grad is not None:
                 yield f"the gradient of {network}.{path}", p.grad

@@ -4,6 +4,9 @@ Legend: B images of a step, or of a part of one, K side of a patch, W side of an
 """
 
 import dataclasses
+import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from graf.camera import Labels
 from graf.data import Views, sample_labels
@@ -15,6 +18,10 @@ from graf.training.state import TrainState
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
+
+ALIGNMENT = 16  # bytes, of what lies in one block
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +63,14 @@ class Batch:
 
 
 def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> tuple[Batch, Batch]:
-    """The discriminator's and the generator's batch of a step, for this process's real images from the loader."""
+    """The discriminator's and the generator's batch of a step, on its device, for this process's real images and labels from
+    the loader."""
 
     def sample() -> tuple[Batch, Batch]:
-        own, own_labels = images.to(state.device, non_blocking=True), labels.to(state.device)
-        n = len(images) * state.processes.world_size
-        cameras = (sample_labels(dataset, n, state.config.data, state.rng).to(state.device) for _ in range(2))
-        for_d = discriminator_batch(state, own, own_labels, next(cameras))
-        return for_d, generator_batch(state, next(cameras), own, own_labels)
+        own, n = images.to(state.device, non_blocking=True), len(images) * state.processes.world_size
+        cameras = (sample_labels(dataset, n, state.config.data, state.rng) for _ in range(2))
+        for_d = discriminator_batch(state, own, labels, next(cameras))
+        return in_one_copy((for_d, generator_batch(state, next(cameras), own, labels)), state.device)
 
     return retried(state, sample)
 
@@ -90,7 +97,7 @@ def generator_batch(
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
-    """Random inputs, one per label; real images are not `rendered` and have no rays."""
+    """Random inputs, one per label, on the CPU but for the noise; real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng)
     if state.step < config.discriminator.low_res_steps:
@@ -101,11 +108,42 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     return Inputs(
         latents=state.sample_latents(n),
         labels=labels,
-        grid=grid.to(state.device, non_blocking=True),
-        mirrored=mirrored.to(state.device, non_blocking=True),
-        share=share.to(state.device, non_blocking=True),
+        grid=grid,
+        mirrored=mirrored,
+        share=share,
         noise=state.generator.sample_noise(n, state.step, state.device_rng, n_rays) if rendered else RayNoise(),
     )
+
+
+def in_one_copy(batches: tuple[Batch, ...], device: torch.device) -> tuple[Batch, ...]:
+    """The batches with all their tensors on the device: those of the CPU are copied there in one block of pinned memory, which
+    is not waited for."""
+    found: dict[int, Tensor] = {}
+    if device.type == "cpu":
+        return batches
+    each_tensor(batches, lambda x: found.setdefault(id(x), x) if x.device.type == "cpu" else x)
+    sizes = [math.ceil(x.nbytes / ALIGNMENT) * ALIGNMENT for x in found.values()]
+    block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def as_in_block(block: Tensor) -> list[Tensor]:
+        parts = zip(block.split(sizes), found.values(), strict=True)
+        return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in parts]
+
+    for part, x in zip(as_in_block(block), found.values(), strict=True):
+        part.copy_(x)
+    moved = dict(zip(found, as_in_block(block.to(device, non_blocking=True)), strict=True))
+    return each_tensor(batches, lambda x: moved.get(id(x), x))
+
+
+def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """Tuples and dataclasses with what `change` makes of each tensor in them."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(each_tensor(part, change) for part in value)
+    if dataclasses.is_dataclass(value):
+        return type(value)(*(each_tensor(getattr(value, f.name), change) for f in dataclasses.fields(value)))
+    return value
 
 
 def paired(state: TrainState, fake: Inputs, labels: Labels) -> Inputs:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from graf.memory.sizes import split
+from graf.pieces import is_asynchronous
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
 from graf.runtime.retry import attempt, retry_smaller
@@ -107,22 +108,28 @@ def all_reduce(totals: Stats, buffers: list[Tensor], processes: Processes) -> St
 
 
 def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
-    """One optimizer step, skipped where a gradient or one of the stats is not finite.
+    """One optimizer step, skipped where a gradient or one of the stats is not finite: on a GPU without reading from it.
 
     From here until `advance` counts the step, the state's weights are not whole. Returns the gradient's norm before clipping,
-    nan for such stats, on the CPU, where to look at it again costs nothing.
+    nan for such stats.
     """
     state.weights_whole = False
-    player.scaler.unscale_(player.optimizer)
+    optimizer, scaler, grad_clip = player.optimizer, player.scaler, state.config.training.grad_clip
     found = [p.grad for p in player.network.parameters() if p.grad is not None]
-    norm = (nn.utils.get_total_norm(found) + 0 * sum(value.sum().float() for value in stats.values())).cpu()
-    if torch.isfinite(norm):
-        nn.utils.clip_grads_with_norm_(player.network.parameters(), state.config.training.grad_clip or torch.inf, norm)
-        player.scaler.step(player.optimizer)
-        player.scaler.update()
-    elif player.scaler.is_enabled():  # each gradient by itself may be finite, so the scaler has to be told
-        player.scaler.load_state_dict(player.scaler.state_dict() | {"_growth_tracker": 0})
-        player.scaler.update(player.scaler.get_scale() * player.scaler.get_backoff_factor())
+    norm = nn.utils.get_total_norm(found) + 0 * sum(value.sum().float() for value in stats.values())
+    if scaler.is_enabled():
+        found[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
+        scaler.unscale_(optimizer)
+        norm = norm / scaler.scale(torch.ones_like(norm))
+    elif is_asynchronous(state.device.type):
+        optimizer.found_inf = 1 - norm.isfinite().float()
+    elif not norm.isfinite():
+        return norm
+    if grad_clip:
+        nn.utils.clip_grads_with_norm_(player.network.parameters(), grad_clip, norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.found_inf = None
     return norm
 
 

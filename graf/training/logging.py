@@ -19,6 +19,7 @@ from graf.runtime.files import json_rows, optional_file, read_object, set_aside,
 from graf.training.state import RunState
 
 import imageio.v2 as imageio
+import torch
 import yaml
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -64,7 +65,9 @@ class RunLog:
 
     def scalars(self, values: dict[str, Tensor | float], step: int) -> dict[str, float]:
         """Write one row: the only place where a step's tensors are read. Returns them as numbers."""
-        numbers = {name: float(value) for name, value in values.items()}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        read = torch.stack([value.float() for value in tensors.values()]).tolist() if tensors else []
+        numbers = {name: float(value) for name, value in (values | dict(zip(tensors, read, strict=True))).items()}
         self._append({"step": step} | {name: value if math.isfinite(value) else None for name, value in numbers.items()})
         self._plot({tag_of(name): value for name, value in numbers.items()}, step)
         return numbers

@@ -26,7 +26,7 @@ from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import repeatable
-from graf.training.health import Derailed, roll_back_all
+from graf.training.health import Derailed, count_bad_steps, roll_back_all
 from graf.training.logging import RunLog, StatusFile
 from graf.training.state import RunState
 
@@ -157,6 +157,7 @@ class Session:
             clean_up()
 
     def _save(self) -> None:
+        count_bad_steps(self.state)
         with self.monitor.phase("checkpoint"):
             save_newest(self.state.checkpoint(), self.numbers)
             if self.memory_snapshot:
@@ -164,6 +165,7 @@ class Session:
                     log.info("memory snapshot: %s", write_snapshot(self.config.run_dir / "memory", self.state.step))
 
     def _save_backup(self) -> None:
+        count_bad_steps(self.state)
         save(self.config.run_dir / backup_name(self.state.step), self.state.checkpoint(), self.numbers)
 
 

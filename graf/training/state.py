@@ -14,7 +14,7 @@ from typing import NamedTuple
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
 from graf.checkpoints.partial_loading import load_partially, require_fit
-from graf.config import Config, RunConfig, TrainingConfig
+from graf.config import Config, RunConfig
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
@@ -23,9 +23,12 @@ from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
+from graf.pieces import is_asynchronous
+from graf.private_torch import move_towards
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
+from graf.training.optimizers import build_optimizer
 
 import numpy as np
 import torch
@@ -77,6 +80,7 @@ class RunState(abc.ABC):
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
+        self.unread: list[tuple[int, tuple[str, ...], Tensor]] = []  # steps' names and numbers that are still on the device
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
         self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
@@ -163,6 +167,7 @@ class RunState(abc.ABC):
 
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
+        self.unread = []
         # Networks, optimizers and scalers; scalers of an unfinished step cannot be reused
         for name in self.SCALERS:
             setattr(self, name, self.amp.scaler())
@@ -222,8 +227,10 @@ class TrainState(RunState):
         if config.training.compile:
             compile_fields(self.generator)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs)
-        self.optimizer_d = _optimizer(self.discriminator, config.training)
+        self.optimizer_g = build_optimizer(
+            self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs
+        )
+        self.optimizer_d = build_optimizer(self.discriminator, config.training)
         # Parts of a step
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
@@ -247,15 +254,19 @@ class TrainState(RunState):
         self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
 
     def sample_latents(self, n: int) -> Tensor:
-        """(n, Z) latents on the run's device, from the run's own random state."""
-        return self.generator.sample_latents(n, self.rng).to(self.device, non_blocking=True)
+        """(n, Z) latents on the CPU, from the run's own random state."""
+        return self.generator.sample_latents(n, self.rng)
 
     @torch.no_grad()
-    def update_average(self) -> None:
-        """generator_ema follows the generator; in the first steps faster than model_average_beta, so as to forget its start."""
+    def update_average(self, learned: Tensor) -> None:
+        """generator_ema follows the generator where that has `learned` (a bool), not where its step was skipped; in the first
+        steps faster than model_average_beta, so as to forget its start."""
         beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
         averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
-        get_ema_multi_avg_fn(beta)(averaged, current, None)
+        if is_asynchronous(self.device.type):
+            move_towards(averaged, current, (1 - beta) * learned)
+        elif learned:
+            get_ema_multi_avg_fn(beta)(averaged, current, None)
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
@@ -356,23 +367,3 @@ def _first_lines(error: Exception, n: int = 5) -> str:
 
 def _is_adam(optimizer_state: dict) -> bool:
     return "betas" in optimizer_state["param_groups"][0]
-
-
-def _optimizer(
-    network: nn.Module, training: TrainingConfig, lr_multiplier: float = 1.0, restores: bool = False
-) -> torch.optim.Optimizer:
-    """An optimizer of all parameters, in their order, with a group per part of the network and its share of the learning rate.
-
-    Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
-    real images, which stay what they are, it has its usual one.
-    """
-    adam, groups = training.optimizer == "adam", []
-    for name, part in network.named_children():
-        is_ccsr = name == "refinement"
-        group = {"params": part.parameters(), "share": lr_multiplier if is_ccsr else 1.0}
-        if adam:
-            group["betas"] = (0.9 if is_ccsr and restores else 0.0, 0.99)
-        groups.append(group)
-    if adam:
-        return torch.optim.Adam(groups, eps=1e-8, fused=True)  # many small tensors
-    return torch.optim.RMSprop(groups, alpha=0.99, eps=1e-8)

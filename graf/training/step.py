@@ -56,8 +56,7 @@ def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
     with frozen(state.discriminator):
         stats = learn(state, state.g, batch, generator_objective)
-    if torch.isfinite(stats["grad_norm_g"]):
-        state.update_average()
+    state.update_average(stats["grad_norm_g"].isfinite())
     return stats
 
 
@@ -90,7 +89,7 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
                 for images, opacity, low in stages
             ]
         )
-        fake_labels = batch.fake.labels[torch.arange(len(fake)) % len(batch)]
+        fake_labels = batch.fake.labels[torch.arange(len(fake), device=fake.device) % len(batch)]
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
         real_scores, fake_scores = state.discriminator(real, labels), state.discriminator(fake, fake_labels)

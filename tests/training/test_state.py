@@ -28,7 +28,7 @@ def test_the_average_moves_by_one_minus_beta(build, step, beta):
     fill(state.generator, 1.0)
     fill(state.generator_ema, 3.0)
     state.step = step
-    state.update_average()
+    state.update_average(torch.tensor(True))
     for p in state.generator_ema.parameters():
         torch.testing.assert_close(p, torch.full_like(p, beta * 3 + (1 - beta) * 1))
     assert all((p == 1).all() for p in state.generator.parameters())
@@ -37,7 +37,7 @@ def test_the_average_moves_by_one_minus_beta(build, step, beta):
 def test_no_average_is_the_generator_itself(build):
     state = build("training.model_average_beta=0")
     fill(state.generator, 0.1)
-    state.update_average()
+    state.update_average(torch.tensor(True))
     assert all((p == torch.tensor(0.1)).all() for p in state.generator_ema.parameters())
 
 

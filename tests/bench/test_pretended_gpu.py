@@ -1,0 +1,148 @@
+"""A GPU that a CPU pretends to be: it notes what would wait, and a training step on it does not."""
+
+import dataclasses
+from pathlib import Path
+
+from graf.camera import Labels, sample_poses
+from graf.config import CONFIG_DIR, load_config
+from graf.training.health import Derailed, check_numbers, count_bad_steps
+from graf.training.state import TrainState
+from graf.training.step import train_step
+from pretended_gpu import GPU, pretended_gpu
+from step_rows import AnyViews, counted_step
+
+import pytest
+import torch
+
+CPU = torch.device("cpu")
+LIGHT = ("nerf.netwidth=8", "nerf.samples_per_ray=4", "discriminator.ndf=4")  # which change no count but of CCSR's
+CONFIGS = sorted(path.stem for path in Path(CONFIG_DIR).glob("*.yaml") if path.stem != "pose")
+
+
+@pytest.mark.parametrize(
+    "work, noted",
+    [
+        (lambda x: x.sum().item(), "item"),
+        (lambda x: bool(x.sum() > 0), "__bool__"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: x[x > 0], "index by a mask"),
+        (lambda x: x[torch.tensor([1, 0])], "index of the host"),
+        (lambda x: x.cpu(), "copy to the host"),
+        (lambda x: x.new_tensor([1.0]), "new_tensor"),
+        (lambda x: torch.ones(3).to(GPU), "copy from the host"),
+    ],
+)
+def test_what_waits_is_noted(work, noted):
+    with pretended_gpu() as gpu:
+        x = torch.ones(3, device=GPU)
+        gpu.reset()
+        work(x)
+        assert [what.partition(" at ")[0] for what in gpu.waits] == [noted]
+
+
+def test_operations_are_counted_in_both_passes_and_those_of_the_host_are_not():
+    with pretended_gpu() as gpu:
+        x, y = torch.ones(3, device=GPU, requires_grad=True), torch.ones(3)
+        gpu.reset()
+        (x * 2).sum().backward()
+        y * 2
+    assert gpu.launches["mul"] == 2 and gpu.launches["sum"] == 1 and not gpu.waits
+    assert x.grad.tolist() == [2, 2, 2] and y.device == CPU
+
+
+def test_tensors_of_two_devices_and_copies_of_what_is_not_pinned_are_noted():
+    with pretended_gpu() as gpu:
+        x = torch.ones(3, device=GPU)
+        assert x.device == GPU and x.is_cuda and (x + 1).device == GPU and x.cpu().device == CPU
+        gpu.reset()
+        x + torch.ones(3)
+        torch.ones(4).to(GPU, non_blocking=True)
+        torch.ones(4).pin_memory().to(GPU, non_blocking=True)
+    assert gpu.mixtures.total() == 1 and gpu.copies.total() == 2 and gpu.unpinned.total() == 1 and not gpu.waits
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_waits_for_nothing_mixes_nothing_and_copies_from_pinned_memory(name):
+    gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", LIGHT))
+    assert (gpu.waits, gpu.mixtures, gpu.unpinned) == ({}, {}, {})
+    assert gpu.copies.total() == 2  # the images, and everything else
+
+
+@pytest.mark.parametrize("name, most", [("default", 1700), ("cars_128", 1900)])
+def test_a_step_asks_for_few_operations(name, most):
+    gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", LIGHT[:2]))
+    assert 500 < gpu.launches.total() <= most
+
+
+@pytest.fixture
+def runs(smoke, tmp_path, photographs):
+    """Makes states on a device, and takes steps of them on the same images."""
+
+    def build(device, *overrides):
+        overrides = "training.use_amp=false", "training.max_bad_steps=3", f"expname={tmp_path.name}", *overrides
+        config = smoke(*overrides)
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, box=(-0.9, -0.5, -0.45, 0.9, 0.5, 0.45)))
+        return TrainState(config, device)
+
+    def step(state, spoilt=False):
+        views = AnyViews(Labels.of_poses(sample_poses(8, state.config.data, torch.Generator().manual_seed(1))))
+        images = torch.full_like(photographs, torch.nan) if spoilt else photographs
+        stats = train_step(state, views, images.pin_memory() if state.device == GPU else images, views.labels[:4])
+        state.advance()
+        check_numbers(state, stats, images)
+        return stats
+
+    return build, step
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_steps_on_a_gpu_are_those_of_the_cpu_with_a_skipped_one_among_them(runs, optimizer):
+    build, step = runs
+    found = []
+    for device in (CPU, GPU):
+        with pretended_gpu():
+            state = build(device, f"training.optimizer={optimizer}")
+            for i in range(20):
+                step(state, spoilt=i == 7)
+            count_bad_steps(state)
+            assert state.bad_steps == 0 and state.step == 20
+            networks = state.generator, state.discriminator, state.generator_ema
+            found.append([p.detach().clone() for network in networks for p in network.parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-6 * max(1, ours.abs().max())
+
+
+def test_a_skipped_step_changes_nothing_on_a_gpu(runs):
+    build, step = runs
+    with pretended_gpu():
+        state = build(GPU, "training.optimizer=rmsprop")
+        step(state)
+        before = [p.detach().clone() for p in state.discriminator.parameters()]
+        averages = [value["square_avg"].clone() for value in state.optimizer_d.state.values()]
+        step(state, spoilt=True)  # by real images, which the generator does not learn from
+        kept = [value["square_avg"] for value in state.optimizer_d.state.values()]
+        for old, new in ((before, state.discriminator.parameters()), (averages, kept)):
+            assert all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+
+
+def test_bad_steps_are_read_when_a_row_is_due_with_the_same_decision(runs, caplog):
+    build, step = runs
+    with pretended_gpu() as gpu:
+        state = build(GPU, "training.print_every=5")
+        gpu.reset()
+        for i in range(4):
+            step(state, spoilt=i > 0)
+        assert not gpu.waits and state.bad_steps == 0 and "skipped" not in caplog.text
+        with pytest.raises(Derailed, match="3 steps in a row .* First, step 2: loss_d is nan"):
+            step(state)
+    assert caplog.text.count("skipped (") == 3
+
+
+def test_bad_steps_are_counted_before_a_checkpoint_is_saved(runs):
+    build, step = runs
+    with pretended_gpu():
+        state = build(GPU, "training.print_every=50")
+        for _ in range(2):
+            step(state, spoilt=True)
+        count_bad_steps(state)
+        assert state.bad_steps == 2 and state.first_bad.startswith("step 1: loss_d is nan")
