@@ -111,33 +111,28 @@ def run_script(main: Callable[[], int | None]) -> None:
     A file that cannot be read or written ends it with status 1, Ctrl-C with 130. A closed terminal does not end it.
     """
     with _lossy_terminal():
-        status = _exit_status(main)
+        handler, level = _TqdmHandler(), log.level
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
+        try:
+            with _lost_files_as_warnings():
+                status = main()
+        except GrafError as error:
+            sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
+            status = error.exit_status
+        except (OSError, MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                advice = "a smaller result takes less, and tools/check_system.py names edits of a config that fit"
+                message, status = f"out of memory ({first_line(error)}); {advice}", 2
+            elif isinstance(error, OSError):
+                message, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
+            else:
+                raise
+            sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {message}\n")
+        except KeyboardInterrupt:
+            sys.stderr.write("\ninterrupted\n")
+            status = 130
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
     sys.exit(status)
-
-
-def _exit_status(main: Callable[[], int | None]) -> int | None:
-    handler, level = _TqdmHandler(), log.level
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
-    try:
-        with _lost_files_as_warnings():
-            status = main()
-    except GrafError as error:
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
-        status = error.exit_status
-    except (OSError, MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            advice = "a smaller result takes less, and tools/check_system.py names edits of a config that fit"
-            message, status = f"out of memory ({first_line(error)}); {advice}", 2
-        elif isinstance(error, OSError):
-            message, status = f"{error.filename or 'a file'}: {error.strerror or error}", 1
-        else:
-            raise
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {message}\n")
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
-        status = 130
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
-    return status

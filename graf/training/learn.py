@@ -14,7 +14,7 @@ from graf.memory.sizes import split
 from graf.pieces import is_asynchronous
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
-from graf.runtime.retry import attempt, retry_smaller
+from graf.runtime.retry import attempt, retry_smaller, tries
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState
@@ -45,10 +45,11 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-    totals, buffers = retry_smaller(
-        lambda: gradients(state, player, batch, objective), state.sizes.shrink, f"step {state.step}", state.processes
-    )
-    stats = all_reduce(totals, buffers, state.processes)
+    for found in tries(state.sizes.shrink, f"step {state.step + 1}", state.processes):
+        with found:
+            found.result = gradients(state, player, batch, objective)
+    totals, buffers = found.result
+    stats = sum_over_processes(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
 
@@ -65,10 +66,12 @@ def gradients(state: RunState, player: Player, batch: AnyBatch, objective: Objec
     n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
     learning = [p for p in player.network.parameters() if p.requires_grad]
 
-    def gradients_of(images: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
-        share = (images.stop - images.start) / (len(batch) * world_size)
-        loss, stats = objective(state, batch[images])
-        found = torch.autograd.grad(player.scaler.scale(share * loss), learning, allow_unused=True)
+    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (rows.stop - rows.start) / (len(batch) * world_size)
+        loss, stats = objective(state, batch[rows])
+        found = torch.autograd.grad(  # the backward pass
+            player.scaler.scale(share * loss), learning, allow_unused=True
+        )
         by_parameter = {p: gradient for p, gradient in zip(learning, found, strict=True) if gradient is not None}
         return by_parameter, {name: share * value.detach() for name, value in stats.items()}
 
@@ -98,8 +101,8 @@ def _in_one_buffer(network: nn.Module) -> Tensor:
     return buffer
 
 
-def all_reduce(totals: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
-    """The values, and in the network the gradients, summed over all processes."""
+def sum_over_processes(totals: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
+    """The values summed over all processes, and so the network's gradients, which are views of the first buffer."""
     if not buffers:
         return totals
     _, summed = map(processes.all_reduce, buffers)
@@ -141,7 +144,7 @@ def retried(state: RunState, sample: Callable[[], T]) -> T:
         state.set_random_states(before)
         return sample()
 
-    return retry_smaller(sample_from_there, state.sizes.shrink, f"step {state.step}", state.processes)
+    return retry_smaller(sample_from_there, state.sizes.shrink, f"step {state.step + 1}", state.processes)
 
 
 @contextlib.contextmanager

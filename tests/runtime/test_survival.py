@@ -185,7 +185,7 @@ def test_the_smallest_piece_that_fails_ends_it(build, photographs, labels, monke
 
     monkeypatch.setattr(steps, "_render", fails)
     before = [p.clone() for p in state.discriminator.parameters()]
-    with pytest.raises(OutOfMemory, match="step 0: out of memory .*Tried to allocate 2 GiB"):
+    with pytest.raises(OutOfMemory, match="step 1: out of memory .*Tried to allocate 2 GiB"):
         discriminator_step(state, photographs, labels, labels)
     for actual, wanted in zip(state.discriminator.parameters(), before, strict=True):
         assert torch.equal(actual, wanted)
