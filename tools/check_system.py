@@ -21,8 +21,8 @@ from graf.data.resolve import with_alpha, with_condition
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
 from graf.memory.budget import budget_bytes
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, smallest_edits
-from graf.memory.sizes import StepSizes, starting_sizes, with_sizes
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
+from graf.memory.sizes import StepSizes, edits_that_fit, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
 from graf.runtime.command_line import Parser, add_folder_flags, add_set_flag, folder_overrides
 from graf.runtime.console import duration, log, run_script
@@ -58,7 +58,7 @@ def main() -> int:
     config = with_condition(config, known)
     config = with_alpha(config, None, otherwise="rgba")  # no image is read here, and this takes more
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
-    config = with_sizes(config, sizes)
+    asked, config = config, with_sizes(config, sizes)
     estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)
     taken = f"batches of {config.training.batch_size}, {sizes} (peak: {estimate.moment})"
     log_rows(f"estimate: {config.expname}, {taken}", parts(estimate))
@@ -69,7 +69,7 @@ def main() -> int:
         log.info("\nfits, %s: %s needed, %s free on %s", sizes, size(needed), size(budget), device)
         return 0
     log.info("\ndoes not fit, %s: %s needed, %s free on %s", sizes, size(needed), size(budget), device)
-    log.info("%s", advice(config, budget, device, needed / estimate.total_bytes))
+    log.info("%s", advice(asked, sizes, budget, device, needed / estimate.total_bytes))
     return 1
 
 
@@ -229,9 +229,9 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
     return state.sizes, time.perf_counter() - start
 
 
-def advice(config: Config, budget: int, device: torch.device, excess: float) -> str:
+def advice(config: Config, sizes: StepSizes, budget: int, device: torch.device, excess: float) -> str:
     """What to set; `excess` is measured bytes over estimated ones where those were too few."""
-    edits = smallest_edits(config, int(budget / excess), device.type)
+    edits = edits_that_fit(config, sizes, int(budget / excess), device.type)
     if not edits:
         return "no setting makes it fit; configs/low_memory_1gb.yaml is the smallest run there is"
     return f"the smallest edits that make it fit: --set {' '.join(edits)}"

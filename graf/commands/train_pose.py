@@ -1,6 +1,7 @@
 """What train_pose.py does once its arguments are parsed: the run of a pose estimator, and its plots however it ends."""
 
 import argparse
+import contextlib
 import logging
 import shlex
 from collections.abc import Callable
@@ -40,9 +41,11 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
         try:
             with setup.interruption, anomaly_checks(args, state):
                 measured = train_pose(state, splits, setup.interruption, args.memory_snapshot)
-        finally:
-            if setup.processes.first:
+        except BaseException:
+            with contextlib.suppress(Exception):  # none hides how the run ended
                 draw_validation(state)
+            raise
+        draw_validation(state)
         return end(state, setup.interruption, began, lambda: estimator_lines(state, measured))
 
 
@@ -81,7 +84,9 @@ def estimator_lines(state: PoseState, measured: dict[str, float]) -> dict[str, s
 
 
 def draw_validation(state: PoseState) -> None:
-    """Write plots and CSV of the newest validation into the run's folder."""
+    """Write plots and CSV of the newest validation into the run's folder, in the first process."""
+    if not state.processes.first:
+        return
     if not state.validation:
         log.info("no validation was made yet, so there are no plots; training.validate_every says when it is")
         return

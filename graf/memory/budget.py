@@ -14,11 +14,13 @@ log = logging.getLogger("graf")
 
 
 def budget_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """Bytes that the process may use on the device: memory.budget_gb, else what is free on the GPU, or what the machine or the
-    process's control group has. A GPU belongs to one process; host memory is shared by the run's processes on the machine."""
+    """Bytes that the process may use on the device: memory.budget_gb, else what the machine or the process's control group has,
+    or what is free on the GPU or held there by the process already. A GPU belongs to one process; host memory is shared by
+    the run's processes on the machine."""
     asked = int(memory.budget_gb * GB)
     if device.type == "cuda":
-        limit, _ = torch.cuda.mem_get_info(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        limit = free + torch.cuda.memory_reserved(device)
         return min(asked or limit, limit)
     limit = memory_limit()
     return min(asked or limit, limit) // local_processes()

@@ -178,10 +178,13 @@ class MemoryMonitor:
 
 def read_rows(path: Path) -> Iterator[dict]:
     """The rows that a monitor wrote to `path`, if any; reports of leaks, and lines that a crash cut short, are left out."""
-    for row in json_rows(path.open(encoding="utf-8", errors="replace") if path.is_file() else ()):
-        match row:
-            case {"time": int() | float(), "phase": str()}:
-                yield row
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for row in json_rows(lines):
+            match row:
+                case {"time": int() | float(), "phase": str()}:
+                    yield row
 
 
 def pause(interval_s: float, spent_s: float) -> float:

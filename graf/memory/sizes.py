@@ -127,10 +127,18 @@ def with_sizes(config: Config, sizes: StepSizes) -> Config:
     )
 
 
+def edits_that_fit(config: Config, sizes: StepSizes, budget_bytes: int, device_type: str) -> tuple[str, ...] | None:
+    """`smallest_edits` of the config with these sizes; where they name the images at a time, training.accumulation_steps, which
+    the config may have instead, goes back to 1."""
+    edits = smallest_edits(with_sizes(config, sizes), budget_bytes, device_type)
+    names_images = edits and any(edit.startswith("training.micro_batch=") for edit in edits)
+    return (*edits, "training.accumulation_steps=1") if names_images and config.training.accumulation_steps > 1 else edits
+
+
 def with_advice(error: OutOfMemory, config: Config, sizes: StepSizes, device: torch.device) -> OutOfMemory:
     """The error with the settings that would make a step fit."""
-    budget = budget_bytes(config.memory, device) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
-    edits, room = smallest_edits(with_sizes(config, sizes), budget, device.type), f"into {budget / GB:.1f} GB"
+    budget = budget_bytes(config.memory, device)
+    edits, room = edits_that_fit(config, sizes, budget, device.type), f"into {budget / GB:.1f} GB"
     if edits is None:
         advice = f"no setting fits {room}; take a smaller data.imsize or another device"
     else:

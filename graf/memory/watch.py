@@ -208,10 +208,12 @@ def watch_pid(pid: int, settings: WatchSettings) -> None:
     process = find_process(pid)
     if process is None:
         raise GrafError(f"--pid {pid}: no such process runs here")
-    watch = ProcessWatch(pid, settings.run_dir, settings.warm_up_s)
     try:
+        watch = ProcessWatch(pid, settings.run_dir, settings.warm_up_s)
         with contextlib.suppress(KeyboardInterrupt):
             observe(process, watch, settings)
+    except psutil.NoSuchProcess:
+        raise GrafError(f"--pid {pid}: the process has ended") from None
     except psutil.AccessDenied:
         raise GrafError(f"--pid {pid}: its memory is not ours to read; it is another user's process") from None
     write_report(watch, settings.out, pid=pid)

@@ -14,8 +14,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 class Interruption:
     """A context in which the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
 
-    max_hours: counted from the start of the context; 0 for no limit. It ends a run only after `began` was set by a first step:
-    if it were shorter than the start-up, the run would be requeued for ever.
+    max_hours: counted from when this is made, before the networks; 0 for no limit. It ends a run only after `began` was
+    set by a first step: if it were shorter than the start-up, the run would be requeued for ever.
     """
 
     def __init__(self, max_hours: float = 0, clock: Callable[[], float] = time.monotonic):

@@ -14,6 +14,7 @@ from graf.models.discriminator import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.training.learn import retried
+from graf.training.losses import GAN_LOSSES
 from graf.training.state import TrainState
 
 import torch
@@ -49,13 +50,13 @@ class Batch:
     The generator may do without real images; its own patches are cut from them.
     """
 
-    fake: Inputs
-    images: Tensor | None = None
-    labels: Labels | None = None
-    real: Inputs | None = None
+    fake_inputs: Inputs
+    real_images: Tensor | None = None
+    real_labels: Labels | None = None
+    real_inputs: Inputs | None = None
 
     def __len__(self) -> int:
-        return len(self.fake.latents)
+        return len(self.fake_inputs.latents)
 
     def __getitem__(self, some: slice) -> "Batch":
         parts = (getattr(self, f.name) for f in dataclasses.fields(self))
@@ -147,8 +148,8 @@ def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
 
 
 def paired(state: TrainState, fake: Inputs, labels: Labels) -> Inputs:
-    """Inputs of fakes with the labels of the real images in their rows, for the relativistic loss: its pairs share class and
+    """Inputs of fakes with the labels of the real images in their rows, for a paired loss: its pairs share class and
     camera, as in R3GAN, so that they differ in nothing that the discriminator is told. Unknown cameras stay sampled."""
-    if state.config.training.gan_type != "relativistic":
+    if not GAN_LOSSES[state.config.training.gan_type].paired:
         return fake
     return dataclasses.replace(fake, labels=labels.with_cameras(fake.labels))

@@ -147,8 +147,13 @@ class StatusFile:
         self._seconds, self._steps = 0.0, 0
         self._write("running")
 
-    def close(self) -> None:
-        self._write("finished" if self.state.step >= self.state.config.training.max_steps else "stopped")
+    def __enter__(self) -> "StatusFile":
+        return self
+
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        """A run is finished once its last step and all that is due after it is done."""
+        done = kind is None and self.state.step >= self.state.config.training.max_steps
+        self._write("finished" if done else "stopped")
 
     def _write(self, name: str) -> None:
         if not self.state.processes.first:

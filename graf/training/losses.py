@@ -3,7 +3,9 @@
 Legend: B images, K side of a patch; logits (B,), above 0 for what looks real.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 from graf.camera import Labels
 from graf.config import CcsrConfig, DiscriminatorConfig
@@ -11,6 +13,7 @@ from graf.models.discriminator import Scores
 from graf.models.perception import feature_distance, features_of
 from graf.models.projected import ProjectedDiscriminator
 from graf.models.projection import ConsistencyEnforcingModule
+from graf.training.statistics import by_pairs, by_sign
 
 import torch
 from torch import Tensor, nn
@@ -73,27 +76,48 @@ def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
     return gaussian_blur(images, [size, size], [sigma, sigma])
 
 
-def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
-    """Mean loss of the discriminator: `standard` (Goodfellow et al. 2014), `wgan` (Arjovsky et al. 2017), `hinge`, or
-    `relativistic` (RpGAN, Jolicoeur-Martineau 2019; R3GAN, Huang et al. 2024).
+@dataclasses.dataclass(frozen=True)
+class GanLoss:
+    """An adversarial loss of logits of real images (B,) and of fakes (n B,), n for each row.
 
-    Logits real (B,) and fake (n B,), n for each row: the relativistic loss pairs each of them with the row's real one, which
-    has the same class and camera.
+    of_discriminator(real, fake) and of_generator(fake, real): mean losses; told_apart(real, fake): the share of images that the
+    discriminator tells apart, None where its logits have no level for that. A `paired` loss compares each fake with the real
+    image of its row, which has the same class and camera; others get real None in of_generator.
     """
-    if gan_type == "relativistic":
-        return F.softplus(fake.view(-1, len(real)) - real).mean()
-    if gan_type == "standard":
-        return F.softplus(-real).mean() + F.softplus(fake).mean()
-    if gan_type == "hinge":
-        return F.relu(1 - real).mean() + F.relu(1 + fake).mean()
-    return fake.mean() - real.mean()
+
+    of_discriminator: Callable[[Tensor, Tensor], Tensor]
+    of_generator: Callable[[Tensor, Tensor | None], Tensor]
+    told_apart: Callable[[Tensor, Tensor], Tensor] | None
+    paired: bool = False
+
+
+GAN_LOSSES = {  # by training.gan_type
+    "standard": GanLoss(  # Goodfellow et al. 2014, the generator's the non-saturating one
+        lambda real, fake: F.softplus(-real).mean() + F.softplus(fake).mean(), lambda fake, _: F.softplus(-fake).mean(), by_sign
+    ),
+    "wgan": GanLoss(  # Arjovsky et al. 2017
+        lambda real, fake: fake.mean() - real.mean(), lambda fake, _: -fake.mean(), None
+    ),
+    "hinge": GanLoss(
+        lambda real, fake: F.relu(1 - real).mean() + F.relu(1 + fake).mean(), lambda fake, _: -fake.mean(), by_sign
+    ),
+    "relativistic": GanLoss(  # RpGAN, Jolicoeur-Martineau 2019; R3GAN, Huang et al. 2024
+        lambda real, fake: F.softplus(fake.view(-1, len(real)) - real).mean(),
+        lambda fake, real: F.softplus(real - fake).mean(),
+        by_pairs,
+        paired=True,
+    ),
+}
+
+
+def discriminator_loss(real: Tensor, fake: Tensor, gan_type: str) -> Tensor:
+    """The discriminator's mean loss of logits real (B,) and fake (n B,)."""
+    return GAN_LOSSES[gan_type].of_discriminator(real, fake)
 
 
 def generator_loss(fake: Tensor, gan_type: str, real: Tensor | None = None) -> Tensor:
-    """Mean loss of the generator; `standard` is the non-saturating one, `relativistic` wants the logits real (B,) too."""
-    if gan_type == "relativistic":
-        return F.softplus(real - fake).mean()
-    return F.softplus(-fake).mean() if gan_type == "standard" else -fake.mean()
+    """The generator's mean loss of logits fake (B,); a paired one wants the logits real (B,) of their rows too."""
+    return GAN_LOSSES[gan_type].of_generator(fake, real)
 
 
 def label_loss(scores: Scores, labels: Labels) -> Tensor:

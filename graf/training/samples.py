@@ -67,6 +67,10 @@ def write_progress(run_dir: Path, step: int) -> Path | None:
         return None
     n = min(len(sheets), MOST_FRAMES)
     shown = [sheets[i * (len(sheets) - 1) // (n - 1)] for i in range(n)]
-    with optional_file("progress.gif"):
-        return write_gif(last.with_name("progress.gif"), shown)
+    path = last.with_name("progress.gif")
+    try:
+        with optional_file("progress.gif"):
+            return write_gif(path, shown)
+    except (ValueError, SyntaxError) as error:  # of a sheet that is damaged
+        log.warning("%s is not written: a sheet of %s cannot be read (%s)", path.name, path.parent, error)
     return None

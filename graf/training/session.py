@@ -64,7 +64,7 @@ def running(
     session, config, first = Session(state, interruption, memory_snapshot, shown), state.config, state.processes.first
     with (
         repeatable(state.device),
-        contextlib.closing(StatusFile(state)) as session.status,  # its last word comes after the monitor's last row
+        StatusFile(state) as session.status,  # its last word comes after the monitor's last row
         session.monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
         _progress_line(config, state.step, first) as session.line,
@@ -142,7 +142,7 @@ class Session:
         training, step = self.config.training, self.state.step
         if due(step, training.save_every) or self.guard.owes_checkpoint:
             self.guard.checkpoint()
-        if due(step, training.backup_every):
+        if due(step, training.backup_every) and not self.state.bad_steps:  # such a backup would not be gone back to
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:

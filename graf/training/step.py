@@ -15,6 +15,7 @@ from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
 from graf.training.learn import Stats, learn, whole_step
 from graf.training.losses import (
+    GAN_LOSSES,
     consistency_loss,
     consistency_weight,
     discriminator_input,
@@ -26,7 +27,7 @@ from graf.training.losses import (
     wgan_gp_penalty,
 )
 from graf.training.state import TrainState
-from graf.training.statistics import accuracy, colour_deviation, colour_moments
+from graf.training.statistics import colour_deviation, colour_moments
 
 import torch
 from torch import Tensor, nn
@@ -72,63 +73,64 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The discriminator's loss on B real images and as many fakes, with its gradient penalty, and values for the log."""
-    config, training, labels = state.config, state.config.training, batch.labels
+    config, training, real_labels = state.config, state.config.training, batch.real_labels
     # What the discriminator sees: patches of real images, and fakes without gradient
     with torch.no_grad(), state.amp.autocast():
-        real, alpha = cut_patch(batch.images, batch.real.grid).tensor_split([3], dim=1)
+        real, alpha = cut_patch(batch.real_images, batch.real_inputs.grid).tensor_split([3], dim=1)
         moments = {"real_std": colour_moments(real)}
-        real = _seen(state, _restored_if_judged(state, real, batch.real), batch.real, alpha)
-        rendering = _render(state, batch.fake)
+        real = _seen(state, _restored_if_judged(state, real, batch.real_inputs), batch.real_inputs, alpha)
+        rendering = _render(state, batch.fake_inputs)
         moments["sample_std"] = colour_moments(rendering.images)
         stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
         if rendering.coarse_images is not None:
             stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
         fake = torch.cat(
             [
-                _seen(state, _restored_if_judged(state, images, batch.fake), batch.fake, 2 * opacity - 1, low)
-                for images, opacity, low in stages
+                _seen(state, _restored_if_judged(state, rendered, batch.fake_inputs), batch.fake_inputs, 2 * opacity - 1, low)
+                for rendered, opacity, low in stages
             ]
         )
-        fake_labels = batch.fake.labels[torch.arange(len(fake), device=fake.device) % len(batch)]
+        fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
-        real_scores, fake_scores = state.discriminator(real, labels), state.discriminator(fake, fake_labels)
+        real_scores, fake_scores = state.discriminator(real, real_labels), state.discriminator(fake, fake_labels)
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
         stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
-        if training.gan_type != "wgan":  # whose logits have no zero
-            stats["accuracy_d"] = accuracy(real_scores.logits, fake_scores.logits, training.gan_type)
+        if told_apart := GAN_LOSSES[training.gan_type].told_apart:
+            stats["accuracy_d"] = told_apart(real_scores.logits, fake_scores.logits)
         if config.discriminator.label_loss == "MCE":
-            stats["loss_label_d"] = label_loss(real_scores, labels)
+            stats["loss_label_d"] = label_loss(real_scores, real_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
     # The gradient penalty
     if state.penalises:
-        stats["penalty"] = _gradient_penalty(state, real, fake, labels, fake_labels, batch.fake.share)
+        stats["penalty"] = _gradient_penalty(state, real, fake, real_labels, fake_labels, batch.fake_inputs.share)
         loss = loss + training.reg_param * training.reg_every * stats["penalty"]
     return loss, stats
 
 
 def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log."""
-    config, inputs, labels, gan_type = state.config, batch.fake, batch.fake.labels, state.config.training.gan_type
-    real_logits = _real_logits(state, batch) if gan_type == "relativistic" else None
+    config, inputs, fake_labels = state.config, batch.fake_inputs, batch.fake_inputs.labels
+    gan_type = config.training.gan_type
+    real_logits = _real_logits(state, batch) if GAN_LOSSES[gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restored_if_judged(state, fake, inputs)
         seen = _seen(state, restored, inputs, 2 * rendering.opacity - 1, rendering.low_images)
-        scores = state.discriminator(seen, labels)
+        scores = state.discriminator(seen, fake_labels)
         loss = generator_loss(scores.logits, gan_type, real_logits)
         if rendering.coarse_images is not None:
             coarse = _restored_if_judged(state, rendering.coarse_images.float(), inputs)
             seen = _seen(state, coarse, inputs, 2 * rendering.coarse_opacity - 1)
-            loss = loss + generator_loss(state.discriminator(seen, labels).logits, gan_type, real_logits)
+            loss = loss + generator_loss(state.discriminator(seen, fake_labels).logits, gan_type, real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
         drift = rendering.drift
         if config.restores_photographs:
-            patches = cut_patch(batch.images, inputs.grid)[:, :3]
-            cameras = batch.labels.with_cameras(labels)
+            patches = cut_patch(batch.real_images, inputs.grid)[:, :3]
+            cameras = batch.real_labels.with_cameras(fake_labels)
             sharpened, drift = state.generator.restore_with_drift(patches, inputs.latents, cameras, inputs.grid)
             stats["loss_restore"] = F.l1_loss(sharpened, patches)
             loss = loss + stats["loss_restore"]
@@ -144,7 +146,7 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
             stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
             loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
         if config.discriminator.label_loss == "MCE":
-            stats["loss_label_g"] = label_loss(scores, labels)
+            stats["loss_label_g"] = label_loss(scores, fake_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
     return loss, stats
 
@@ -177,9 +179,9 @@ def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low:
 def _real_logits(state: TrainState, batch: Batch) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
-        patches, alpha = cut_patch(batch.images, batch.fake.grid).tensor_split([3], dim=1)
-        restored = _restored_if_judged(state, patches, batch.fake)  # relativistic fakes have the labels of the real images
-        return state.discriminator(_seen(state, restored, batch.fake, alpha), batch.labels).logits
+        patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
+        restored = _restored_if_judged(state, patches, batch.fake_inputs)  # fakes have the labels of the real images
+        return state.discriminator(_seen(state, restored, batch.fake_inputs, alpha), batch.real_labels).logits
 
 
 def _gradient_penalty(

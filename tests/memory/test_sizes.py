@@ -2,7 +2,7 @@
 
 from graf.config import load_config, override
 from graf.memory.planner import estimate_step
-from graf.memory.sizes import GOOD_STEPS, StepSizes, starting_sizes, with_sizes
+from graf.memory.sizes import GOOD_STEPS, StepSizes, edits_that_fit, starting_sizes, with_sizes
 from graf.rays import SMALLEST_CHUNK
 
 import pytest
@@ -134,3 +134,12 @@ def test_rays_are_chunked_where_the_images_at_a_time_are_fixed():
     assert sizes.images == 2 and 0 < sizes.rays < 2 * sizes.n_rays
     assert estimate_step(with_sizes(config, sizes)).total_bytes <= budget
     assert starting_sizes(override(config, ["nerf.checkpoint_rays=0"]), "cpu", budget).rays == 0
+
+
+def test_edits_that_fit_are_read_beside_the_configs_own_way_to_split_a_batch():
+    config = load_config(overrides=("training.accumulation_steps=2", "training.use_amp=true"))
+    sizes = StepSizes(8, 0, 1024)
+    budget = estimate_step(with_sizes(config, sizes), "cuda").total_bytes - 1
+    edits = edits_that_fit(config, sizes, budget, "cuda")
+    assert edits == ("training.micro_batch=4", "training.accumulation_steps=1")
+    assert override(config, edits).images_at_once == 4

@@ -21,7 +21,7 @@ from graf.training.collapse import CollapseWatch, collapses
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
-from graf.training.statistics import accuracy, colour_deviation, colour_moments
+from graf.training.statistics import by_pairs, by_sign, colour_deviation, colour_moments
 from graf.training.step import train_step
 
 import pytest
@@ -366,9 +366,9 @@ def test_accuracy_by_hand():
     """Half of the photographs are above 0 and half of the fakes below. In the pairs 1, 0.5; -1, -2; 1, 3; -1, -4 three
     photographs are above their fakes, which stays so where all logits rise."""
     real, fake = torch.tensor([1.0, -1.0]), torch.tensor([0.5, -2.0, 3.0, -4.0])
-    assert accuracy(real, fake, "standard") == accuracy(real, fake, "hinge") == (0.5 + 0.5) / 2
-    assert accuracy(real, fake, "relativistic") == accuracy(real + 5, fake + 5, "relativistic") == 3 / 4
-    assert accuracy(real, torch.tensor([-1.0, -2.0, 3.0, -4.0]), "standard") == (0.5 + 0.75) / 2
+    assert by_sign(real, fake) == (0.5 + 0.5) / 2
+    assert by_pairs(real, fake) == by_pairs(real + 5, fake + 5) == 3 / 4
+    assert by_sign(real, torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
 
 
 def test_deviation_by_hand_and_in_parts():
@@ -465,7 +465,7 @@ def test_a_roll_back_holds_nothing_of_the_step(build, monkeypatch):
 
     def sampled(*given):
         batches = sample_step(*given)
-        held.append(weakref.ref(batches[1].fake.latents))
+        held.append(weakref.ref(batches[1].fake_inputs.latents))
         return batches
 
     def back(*given):

@@ -4,11 +4,14 @@ import sys
 from types import SimpleNamespace
 
 import graf.runtime.files
+from graf.pictures.outputs import write_image
 from graf.training.logging import RunLog, tag_of
+from graf.training.samples import write_progress
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
@@ -88,3 +91,14 @@ def test_wandb_knows_a_run_that_is_continued(smoke, tmp_path, monkeypatch):
         (tmp_path / run).mkdir(exist_ok=True)
         RunLog(tmp_path / run, smoke("training.monitoring=wandb"), step).close()
     assert started[0] == started[1] != started[2]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no picture"])
+def test_a_damaged_sheet_ends_no_run(tmp_path, caplog, damage):
+    sheets = tmp_path / "samples"
+    sheets.mkdir()
+    for step in (10, 20):
+        write_image(sheets / f"{step:08d}_rgb.png", torch.zeros(3, 8, 8, dtype=torch.uint8))
+    (sheets / "00000010_rgb.png").write_bytes(damage)
+    assert write_progress(tmp_path, 20) is None
+    assert "progress.gif is not written: a sheet of" in caplog.text and not (sheets / "progress.gif").exists()

@@ -1,16 +1,17 @@
-"""What CONTRIBUTING.md promises who adds a radiance field or a discriminator: a class and a line of the registry are enough."""
+"""A new radiance field, discriminator or adversarial loss is a class or two functions, and a line of the registry."""
 
 from typing import Literal, get_args
 
 import graf
 from graf.checkpoints.checkpoint import NEWEST
-from graf.config import DiscriminatorConfig, NerfConfig
+from graf.config import DiscriminatorConfig, NerfConfig, TrainingConfig
 from graf.data import Views
 from graf.memory.planner import estimate_step
 from graf.models.discriminator import ConditionedDiscriminator, Scores
 from graf.models.registry import DISCRIMINATORS, FIELDS
 from graf.runtime.interruption import Interruption
 from graf.training.loop import train
+from graf.training.losses import GAN_LOSSES, GanLoss
 from graf.training.state import TrainState, load_checkpoint
 
 import pytest
@@ -21,7 +22,11 @@ CPU = torch.device("cpu")
 CHOICES = {
     "nerf.conditioning": (FIELDS, NerfConfig.__dataclass_fields__["conditioning"]),
     "discriminator.architecture": (DISCRIMINATORS, DiscriminatorConfig.__dataclass_fields__["architecture"]),
+    "training.gan_type": (GAN_LOSSES, TrainingConfig.__dataclass_fields__["gan_type"]),
 }
+TOY_LOSS = GanLoss(
+    lambda real, fake: (real - 1).square().mean() + (fake + 1).square().mean(), lambda fake, _: -fake.mean(), None
+)
 
 
 class ToyField(nn.Module):
@@ -68,7 +73,7 @@ def test_the_config_knows_the_names_of_the_registry(key):
     assert set(get_args(field.type)) == registry.keys()
 
 
-@pytest.mark.parametrize(("key", "toy"), zip(CHOICES, (ToyField, ToyDiscriminator), strict=True))
+@pytest.mark.parametrize(("key", "toy"), list(zip(CHOICES, (ToyField, ToyDiscriminator, TOY_LOSS), strict=True)))
 def test_a_new_one_trains_is_planned_and_is_loaded(smoke, tmp_path, monkeypatch, key, toy):
     registry, field = CHOICES[key]
     monkeypatch.setitem(registry, "toy", toy)

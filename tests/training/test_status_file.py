@@ -59,12 +59,19 @@ def test_it_is_written_every_5_seconds_at_most(state, clock):
         log_step(status, clock, step, 1.5)
         assert content(state)["step"] == (10 if step < 14 else 14)
     assert content(state)["seconds_per_step"] == 1.5
-    log_step(status, clock, 15, 1.5)
-    status.close()
+    with status:
+        log_step(status, clock, 15, 1.5)
     assert (content(state)["state"], content(state)["step"]) == ("stopped", 15)
+
+
+def test_a_run_is_finished_once_nothing_fails_after_its_last_step(state, clock):
     state.step = 1000
-    status.close()
+    with StatusFile(state):
+        pass
     assert content(state)["state"] == "finished"
+    with pytest.raises(OSError), StatusFile(state):
+        raise OSError("no space left for the last checkpoint")
+    assert content(state)["state"] == "stopped"
 
 
 def test_the_speed_is_of_the_last_10_minutes_or_of_the_last_step_where_that_took_longer(state, clock):
@@ -97,15 +104,16 @@ def test_late_steps_are_told_once_there_are_enough(state, clock):
 def test_only_the_first_process_writes(state, clock):
     state.processes.first = False
     status = StatusFile(state)
-    log_step(status, clock, 20, 10.0)
-    status.close()
+    with status:
+        log_step(status, clock, 20, 10.0)
     assert list(state.config.run_dir.iterdir()) == []
 
 
 def test_a_file_that_no_run_wrote_is_renamed(state, clock, caplog):
     (state.config.run_dir / "status.json").write_text('{"mine": 1}')
     for _ in range(2):
-        StatusFile(state).close()
+        with StatusFile(state):
+            pass
     assert (state.config.run_dir / "status_1.json").read_text() == '{"mine": 1}'
     assert caplog.messages == [f"{state.config.run_dir / 'status.json'}: not written by a run; renamed to status_1.json"]
 

@@ -360,7 +360,7 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
         return judged[-1][1]
 
     monkeypatch.setattr(state.discriminator, "forward", judge)
-    monkeypatch.setattr(steps, "generator_objective", lambda *given: (drawn.append(given[1].fake), loss(*given))[1])
+    monkeypatch.setattr(steps, "generator_objective", lambda *given: (drawn.append(given[1].fake_inputs), loss(*given))[1])
     own = dataclasses.replace(labels[[1, 0, 3, 2]], pose_c2w=labels.pose_c2w[[3, 2, 1, 0]] if posed else None)
     stats = generator_step(state, labels, images, own)
     ((seen, its_labels), real), ((_, fake_labels), fake) = judged
