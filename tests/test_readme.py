@@ -106,7 +106,7 @@ def test_its_python_saves_a_png(page, tmp_path, monkeypatch):
     code = textwrap.dedent(code).replace("results/default/model.pt", str(ROOT / "weights" / "toy_cars.safetensors"))
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    with Image.open(tmp_path / "cars.png") as image:
+    with Image.open(tmp_path / "four_cars.png") as image:
         assert image.size == (4 * 130 + 2, 130 + 2)  # four pictures of 128 pixels, 2 between
 
 

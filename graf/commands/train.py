@@ -4,6 +4,7 @@ import argparse
 import logging
 import shlex
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from graf.camera import rotation_poses
@@ -75,7 +76,7 @@ def generator_lines(state: TrainState, measured: dict) -> dict[str, str]:
         "progress": str(write_progress(config.run_dir, state.step) or ""),
         "curves": str(config.run_dir / "curves"),
         "next": f"python eval.py --run {run_dir}",
-        "look": f"python view.py --run {run_dir}",
+        "look": f"python view.py --run {run_dir}" + ("" if find_spec("viser") else "  (needs pip install -e '.[viewer]')"),
     }
 
 

@@ -5,6 +5,7 @@ import functools
 import json
 import logging
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,15 +190,15 @@ def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
 def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     """What the numbers say, by the names that report.html has for it."""
     (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
-    views = [*agreement(found)] if isinstance(found, dict) else []
+    views, measure = [*agreement(found)] if isinstance(found, dict) else [], f"eval.py --run {shlex.quote(str(run.folder))}"
     if run.folders and not views:
-        views.append("Whether the views of an object agree has not been measured: eval.py --consistency does that.")
+        views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
     views += [field_sentence(sweep)] if isinstance(sweep, dict) else []
     warnings = [f"{warning}." for warning in result.get("warnings") or [] if isinstance(warning, str)]
-    like = "Samples have not been compared with their nearest training images: eval.py --neighbours does that."
+    like = f"Samples have not been compared with their nearest training images: {measure} --neighbours does that."
     if run.compared:
         like = memorised(_json(run.compared[0].parent / "neighbours.json", embedder))
-    unmeasured = "Its distance to the data has not been measured: eval.py --metrics fid,kid does that."
+    unmeasured = f"Its distance to the data has not been measured: {measure} --metrics fid,kid does that."
     return {
         "measured": protocol_sentence(result, step) if result else unmeasured,
         "progress": progress_sentence(run.history),
