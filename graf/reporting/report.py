@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from graf.checkpoints.checkpoint import NEWEST
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
 from graf.inversion.results import INVERSIONS
@@ -190,7 +191,9 @@ def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
 def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
     """What the numbers say, by the names that report.html has for it."""
     (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
-    views, measure = [*agreement(found)] if isinstance(found, dict) else [], f"eval.py --run {shlex.quote(str(run.folder))}"
+    views = [*agreement(found)] if isinstance(found, dict) else []
+    own = (run.folder / NEWEST).is_file()  # other weights have results in a folder of their own
+    measure = f"eval.py --run {shlex.quote(str(run.folder))}" if own else "eval.py --checkpoint FILE"
     if run.folders and not views:
         views.append(f"Whether the views of an object agree has not been measured: {measure} --consistency does that.")
     views += [field_sentence(sweep)] if isinstance(sweep, dict) else []

@@ -448,8 +448,8 @@ def test_of_weights_from_elsewhere_their_results_tell_the_step_and_what_is_not_m
     text = page_of(tmp_path / "eval_weights").text
     for part in (
         "steps 3,000",
-        f"not been measured: eval.py --run {tmp_path / 'eval_weights'} --metrics",
-        f"not been measured: eval.py --run {tmp_path / 'eval_weights'} --consistency",
+        "not been measured: eval.py --checkpoint FILE --metrics",
+        "not been measured: eval.py --checkpoint FILE --consistency",
         "0.0001 of 255",
     ):
         assert part in text
