@@ -16,7 +16,7 @@ from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config
-from graf.data.loader import MAX_WORKERS
+from graf.data.loader import loader_processes
 from graf.data.resolve import with_alpha, with_condition
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
@@ -49,7 +49,7 @@ def main() -> int:
         raise GrafError(f"--budget_gb {args.budget_gb:g}: expected more than 0 GB; without it, what is free counts")
     config = load_config(args.config, [*args.set, *folder_overrides(args.data_dir, args.output_dir)])
     device = choose_device(args.device)
-    log_rows("machine", [*machine(device), number_format(config.training, device), *storage(config), *programs(config.metrics)])
+    log_rows("machine", [*machine(device), number_format(config.training, device), *programs(config.metrics)])
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
@@ -57,6 +57,7 @@ def main() -> int:
     known = expected_labels(config.data)
     config = with_condition(config, known)
     config = with_alpha(config, None, otherwise="rgba")  # no image is read here, and this takes more
+    log_rows("storage", storage(config))
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)
     asked, config = config, with_sizes(config, sizes)
     estimate = estimate_step(config, device.type, known.n_classes, known.n_elevations)
@@ -133,11 +134,11 @@ def storage(config: Config) -> list[tuple[str, str]]:
     while not folder.exists():
         folder = folder.parent
     rows = [("disk", f"{size(shutil.disk_usage(folder).free)} free for {config.run_dir}")]
-    workers = min(config.training.nworkers, MAX_WORKERS, available_cores())
+    workers = loader_processes(config)
     if SHARED_MEMORY.exists():
         free = shutil.disk_usage(SHARED_MEMORY).free
         batches = workers * config.data.prefetch_factor
-        needed = batches * config.training.batch_size * 3 * config.data.imsize**2 * 4
+        needed = batches * config.training.batch_size * config.data.channels * config.data.imsize**2 * 4
         enough = "" if needed <= free else "; too little: set training.nworkers=0"
         rows.append(("shared memory", f"{size(free)} free, {size(needed)} for {workers} workers{enough}"))
     return rows

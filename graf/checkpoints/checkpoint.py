@@ -12,7 +12,6 @@ from graf.checkpoints.export import broken, missing, read_export
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
-    is_machine_fault,
     make_record,
     read_record,
     record_path,
@@ -24,6 +23,7 @@ from graf.config import RunConfig, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.files import optional_file, stream_sha256, whole_file
+from graf.runtime.out_of_memory import is_machine_fault
 
 import numpy as np
 import torch

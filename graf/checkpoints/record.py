@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from graf.runtime.files import file_sha256, write_text
-from graf.runtime.out_of_memory import is_out_of_memory
+from graf.runtime.out_of_memory import is_machine_fault
 from graf.version import __version__
 
 import torch
@@ -121,13 +121,6 @@ def has_right_checksums(file: Path) -> bool:
         if is_machine_fault(error):
             raise
         return False
-
-
-def is_machine_fault(error: Exception) -> bool:
-    """Whether reading failed because of memory or the disk, rather than because of the file's content."""
-    if isinstance(error, OSError):
-        return error.errno not in (None, errno.EINVAL)  # EINVAL: a damaged file names a bad offset
-    return is_out_of_memory(error)
 
 
 class _HashingFile:

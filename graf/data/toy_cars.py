@@ -26,6 +26,7 @@ from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.files import make_writable_folder, whole_file
 from graf.runtime.limits import GB, available_cores, memory_limit
+from graf.runtime.out_of_memory import is_machine_fault
 from graf.runtime.threads import map_in_threads
 
 import torch
@@ -186,9 +187,11 @@ def _read(file: Path, data: DataConfig) -> dict[str, Tensor] | None:
                 raise zipfile.BadZipFile(f"{part} has a wrong checksum")
         kept = torch.load(file, weights_only=True)
         found = {name: (tuple(kept[name].shape), kept[name].dtype) for name in ("images", "pose_c2w")}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except Exception as error:  # torch.load raises whatever its zip or pickle reader does for a damaged file
+        if is_machine_fault(error):
+            raise
         log.warning("%s: not readable (%s), making it again", file, error)
         return None
     n, side = data.n_images, data.imsize

@@ -14,7 +14,6 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal
 
-from graf.checkpoints.record import is_machine_fault
 from graf.config import MetricsConfig
 from graf.config.digest import rendering_sha256
 from graf.data import Views
@@ -24,7 +23,7 @@ from graf.metrics.results import FEWEST_IMAGES
 from graf.models.generator import Generator, weights_hash
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import fresh_samples, labels_in_range, labels_of
-from graf.runtime.out_of_memory import first_line, is_out_of_memory
+from graf.runtime.out_of_memory import first_line, is_machine_fault, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
 from graf.runtime.retry import retry_halved
 

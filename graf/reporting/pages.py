@@ -138,7 +138,7 @@ def json_html(path: Path) -> str:
     """The content of a JSON file as HTML, or the reason why it cannot be read."""
     try:
         return value_html(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return TEMPLATES.get_template("pieces.html").module.note(f"cannot be read: {error}")
 
 

@@ -85,7 +85,8 @@ def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         content = compute()
-    write_text(path, json.dumps(content))
+    with optional_file("what is kept for the next time"):
+        write_text(path, json.dumps(content))
     return content
 
 

@@ -28,6 +28,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
 
 
+def is_machine_fault(error: Exception) -> bool:
+    """Whether reading failed because of memory or the disk, rather than because of the file's content."""
+    if isinstance(error, OSError):
+        return error.errno not in (None, errno.EINVAL)  # EINVAL: a damaged file names a bad offset
+    return is_out_of_memory(error)
+
+
 def first_line(error: BaseException) -> str:
     """The error's message, in one line; its class where it has none."""
     return str(error).split("\n")[0] or type(error).__name__

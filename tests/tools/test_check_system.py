@@ -171,8 +171,10 @@ def test_sizes_are_read_easily(module):
 
 def test_shared_memory_of_two_workers(module, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
-    monkeypatch.setattr(module, "available_cores", lambda: 2)
-    config = override(load_config(SMOKE), ["training.nworkers=2", "training.batch_size=64", "data.imsize=128"])
+    monkeypatch.setattr("graf.data.loader.available_cores", lambda: 2)
+    config = override(
+        load_config(SMOKE), ["training.nworkers=2", "training.batch_size=64", "data.imsize=128", "data.alpha=ignore"]
+    )
     rows = dict(module.storage(config))
     assert "48.0 MB for 2 workers" in rows["shared memory"]  # 2 workers, 2 batches each, 64 x 3 x 128 x 128 floats
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 47 * MB}))
