@@ -31,7 +31,7 @@ test: lint  ## install into .venv, look at the code's style, run the tests
 test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in environments of 5 GB each in .versions/
 	$(PYTHON) bench/check_versions.py $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-test-gpu: .venv/ready  ## the tests that need a CUDA card, two for the last of them
+test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
 
 lint: .venv/ready  ## the style alone

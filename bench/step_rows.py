@@ -1,6 +1,7 @@
 """Counts of a training step on a pretended GPU, for bench/benchmark.py step."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config
@@ -26,19 +27,24 @@ class AnyViews:
 
 
 def counted_step(config: Config) -> PretendedGpu:
-    """What a step of whole images with a gradient penalty asks of a GPU."""
-    config = with_data(config)
+    """What a step of whole images with a gradient penalty asks of a GPU; the first of two also makes what is kept."""
+    for gpu in steps_on_pretended_gpu(with_data(config), 2):
+        last = gpu
+    return last
+
+
+def steps_on_pretended_gpu(config: Config, n_steps: int) -> Iterator[PretendedGpu]:
+    """Take n_steps steps of whole images with a gradient penalty; yields after each what it asked of the GPU."""
     with pretended_gpu() as gpu:
-        state = TrainState(config, GPU)
-        batch, width = config.training.batch_size, config.data.imsize
+        state, batch, width = TrainState(config, GPU), config.training.batch_size, config.data.imsize
         images = torch.rand(batch, config.data.channels, width, width) * 2 - 1
         views = AnyViews(Labels.of_poses(sample_poses(N_VIEWS, config.data, state.rng)))
-        for _ in range(2):  # the first one also makes what is kept
+        for _ in range(n_steps):
             state.skip_to_costliest_step()
             gpu.reset()
             train_step(state, views, images.pin_memory(), views.labels[:batch])
             state.advance()
-    return gpu
+            yield gpu
 
 
 def with_data(config: Config) -> Config:

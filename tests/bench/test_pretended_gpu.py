@@ -5,11 +5,14 @@ from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
+from graf.memory.planner import estimate_step
+from graf.training import step as steps
 from graf.training.health import Derailed, check_numbers, count_bad_steps
 from graf.training.state import TrainState
 from graf.training.step import train_step
+from operations import LiveBytes
 from pretended_gpu import GPU, pretended_gpu
-from step_rows import AnyViews, counted_step
+from step_rows import AnyViews, counted_step, steps_on_pretended_gpu, with_data
 
 import pytest
 import torch
@@ -146,3 +149,83 @@ def test_bad_steps_are_counted_before_a_checkpoint_is_saved(runs):
             step(state, spoilt=True)
         count_bad_steps(state)
         assert state.bad_steps == 2 and state.first_bad.startswith("step 1: loss_d is nan")
+
+
+FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
+
+
+def scales(state):
+    return [state.gradient_scales()[f"gradient_scale_{name}"] for name in "dg"]
+
+
+def test_float16_backs_off_where_a_step_overflows_grows_and_goes_on_from_a_checkpoint(runs):
+    build, step = runs
+    with pretended_gpu() as gpu:
+        state = build(GPU, *FLOAT16, "training.print_every=50")
+        assert state.amp.dtype == torch.float16
+        for scaler in (state.scaler_d, state.scaler_g):
+            scaler.set_growth_interval(3)
+            scaler.scale(torch.zeros((), device=GPU))  # which makes the scale
+            scaler.update(1024.0)
+        before = [p.detach().clone() for p in state.generator.parameters()]
+        state.scaler_g.update(2.0**60)
+        gpu.reset()
+        step(state)
+        assert not gpu.waits
+        assert scales(state) == [1024, 2.0**59]
+        assert all(torch.equal(a, b) for a, b in zip(before, state.generator.parameters(), strict=True))
+        state.scaler_g.update(1024.0)
+        step(state)
+        assert not all(torch.equal(a, b) for a, b in zip(before, state.generator.parameters(), strict=True))
+        saved = state.state_dict()
+        step(state)
+        assert scales(state) == [2048, 1024]  # after three good steps, and after two
+        resumed = build(GPU, *FLOAT16)
+        resumed.load_state_dict(saved)
+        assert scales(resumed) == [1024, 1024]
+        step(resumed)
+        assert scales(resumed) == [2048, 1024]
+        for ours, theirs in zip(state.generator.parameters(), resumed.generator.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_a_step_that_is_not_finite_is_told_to_the_scaler(runs):
+    build, step = runs
+    with pretended_gpu():
+        state = build(GPU, *FLOAT16)
+        for scaler in (state.scaler_d, state.scaler_g):
+            scaler.scale(torch.zeros((), device=GPU))
+            scaler.update(1024.0)
+        step(state, spoilt=True)
+        assert scales(state) == [512, 1024]
+
+
+@pytest.mark.parametrize("name, amp", [("default", True), ("default", False), ("cars_128", True)])
+def test_the_planned_peak_is_near_what_tensors_hold(name, amp):
+    settings = ("training.batch_size=2", f"training.use_amp={amp}", "training.amp_dtype=bfloat16")
+    config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", settings))
+    with LiveBytes() as held:
+        steps_taken = steps_on_pretended_gpu(config, 2)
+        next(steps_taken)  # after which optimizers have their state
+        held.peak = held.live
+        next(steps_taken)
+    assert 0.75 <= estimate_step(config, "cuda").step_bytes / held.peak <= 1.25
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_memory_that_runs_out_on_a_gpu_is_survived_in_smaller_parts(runs, monkeypatch, failing):
+    build, step = runs
+    with pretended_gpu():
+        state, real, calls = build(GPU), steps.generator_loss, []
+
+        def runs_out(logits, *given):
+            calls.append(len(logits))
+            if len(calls) == failing:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(logits, *given)
+
+        monkeypatch.setattr(steps, "generator_loss", runs_out)
+        for _ in range(3):
+            step(state)
+        assert state.step == 3 and state.sizes.images == 2
+        assert calls == [4] * failing + [2] * 2 * (4 - failing)

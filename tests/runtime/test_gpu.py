@@ -1,4 +1,4 @@
-"""Each path of the code that only a card takes, once: `make test-gpu`."""
+"""Each path of the code that only a GPU takes, once: `make test-gpu`."""
 
 import json
 import signal
@@ -15,6 +15,8 @@ from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.state import TrainState, load_checkpoint
+from graf.training.step import train_step
+from step_rows import AnyViews
 
 import pytest
 import torch
@@ -22,10 +24,10 @@ from command_line import ROOT
 from halves import discriminator_step, generator_step
 from test_distributed import run_that_loses_its_second_process
 
-CARD = torch.device("cuda", 0)
-N_CARDS = torch.cuda.device_count()
+GPU = torch.device("cuda", 0)
+N_GPUS = torch.cuda.device_count()
 FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_CARDS == 0, reason="no CUDA card here")]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_GPUS == 0, reason="no CUDA GPU here")]
 
 
 def take_steps(state, images, labels, n):
@@ -40,9 +42,9 @@ def weights(state):
 
 
 def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(film, photographs, labels):
-    state, images, labels = TrainState(film(*FLOAT16), CARD, n_classes=2, n_elevations=3), photographs.to(CARD), labels.to(CARD)
+    state, images, labels = TrainState(film(*FLOAT16), GPU, n_classes=2, n_elevations=3), photographs.to(GPU), labels.to(GPU)
     before = weights(state)
-    state.scaler_g.scale(torch.zeros((), device=CARD))  # which makes the scale
+    state.scaler_g.scale(torch.zeros((), device=GPU))  # which makes the scale
     state.scaler_g.update(2.0**60)
     take_steps(state, images, labels, 1)
     assert state.gradient_scales()["gradient_scale_g"] == 2.0**59
@@ -53,44 +55,57 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
     assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
 
 
-def test_what_the_card_computes_in_float16_is_compared_with_float32():
-    assert (float16_error(CARD) <= LARGEST_ERROR) == ("convolution" not in why_not_float16(CARD))
+def test_a_step_waits_for_nothing(film, photographs, labels):
+    """As on the pretended GPU of bench/pretended_gpu.py; the first step makes what is kept."""
+    state, views = TrainState(film(), GPU, n_classes=2, n_elevations=3), AnyViews(labels)
+    for mode in ("default", "error"):
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            stats = train_step(state, views, photographs.pin_memory(), labels)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        state.advance()
+    assert stats["grad_norm_g"].isfinite()
+
+
+def test_what_the_gpu_computes_in_float16_is_compared_with_float32():
+    assert (float16_error(GPU) <= LARGEST_ERROR) == ("convolution" not in why_not_float16(GPU))
 
 
 def test_each_weight_of_grafs_field_has_a_gradient_in_float16(concat, photographs, labels):
     """A pass without gradients, which finds the samples with density, converts the same weights before."""
-    state = TrainState(concat(*FLOAT16), CARD, n_classes=2, n_elevations=3)
-    take_steps(state, photographs.to(CARD), labels.to(CARD), 1)
+    state = TrainState(concat(*FLOAT16), GPU, n_classes=2, n_elevations=3)
+    take_steps(state, photographs.to(GPU), labels.to(GPU), 1)
     assert [name for name, p in state.generator.field.named_parameters() if p.grad is None] == []
 
 
 def test_batches_lie_in_pinned_memory(smoke, labels):
     pictures = torch.zeros(4, 3, 16, 16, dtype=torch.uint8)
-    with closing(build_loader(ToyCars(pictures, Labels.of_poses(labels.pose_c2w), "grey"), smoke(), CARD)) as batches:
+    with closing(build_loader(ToyCars(pictures, Labels.of_poses(labels.pose_c2w), "grey"), smoke(), GPU)) as batches:
         images, _ = next(batches)
         assert images.is_pinned()
 
 
 def test_a_rendering_that_does_not_fit_is_taken_in_smaller_pieces(film, labels, caplog):
     wide = ("nerf.netwidth=512", "nerf.samples_per_ray=256", "nerf.render_samples_per_ray=0", "data.imsize=64")
-    fits, too_large = (Generator(film(*wide, f"nerf.chunk={chunk}")).to(CARD) for chunk in (512, 2**20))
+    fits, too_large = (Generator(film(*wide, f"nerf.chunk={chunk}")).to(GPU) for chunk in (512, 2**20))
     too_large.load_state_dict(fits.state_dict())
-    latents = fits.sample_latents(4, torch.Generator().manual_seed(0)).to(CARD)
+    latents = fits.sample_latents(4, torch.Generator().manual_seed(0)).to(GPU)
     expected = fits.render(latents, labels.pose_c2w).images
     torch.cuda.empty_cache()
     try:
-        enforce_budget(film("memory.budget_gb=1").memory, CARD)  # of the 8 GB of a layer
+        enforce_budget(film("memory.budget_gb=1").memory, GPU)  # of the 8 GB of a layer
         found = too_large.render(latents, labels.pose_c2w).images
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, CARD)
+        torch.cuda.set_per_process_memory_fraction(1.0, GPU)
     assert "retried in smaller pieces" in caplog.text
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_the_driver_and_the_allocator_answer():
-    tensor = torch.zeros(2**20, device=CARD)
-    assert read_allocator(CARD)["allocated_bytes"] >= tensor.nbytes
-    found = Gpu(CARD).read()
+    tensor = torch.zeros(2**20, device=GPU)
+    assert read_allocator(GPU)["allocated_bytes"] >= tensor.nbytes
+    found = Gpu(GPU).read()
     assert tensor.nbytes <= found["gpu_used_bytes"] <= found["gpu_total_bytes"]
     pytest.importorskip("pynvml")
     assert GPU_READINGS.keys() & found.keys()
@@ -101,8 +116,8 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, label
     """The networks' backward passes add in a fixed order on a GPU; look-ups in planes and code maps would not."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    images, labels = photographs.to(CARD), labels.to(CARD)
-    straight, first, second = (TrainState(film(*overrides), CARD, n_classes=2, n_elevations=3) for _ in range(3))
+    images, labels = photographs.to(GPU), labels.to(GPU)
+    straight, first, second = (TrainState(film(*overrides), GPU, n_classes=2, n_elevations=3) for _ in range(3))
     take_steps(straight, images, labels, 4)
     take_steps(first, images, labels, 2)
     save_checkpoint(tmp_path / "model.pt", first.checkpoint())
@@ -111,14 +126,14 @@ def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, label
     assert all(torch.equal(p, q) for p, q in zip(weights(straight), weights(second), strict=True))
 
 
-@pytest.mark.skipif(N_CARDS < 2, reason="fewer than two CUDA cards here")
+@pytest.mark.skipif(N_GPUS < 2, reason="fewer than two CUDA GPUs here")
 @pytest.mark.parametrize("loss", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_is_lost_in_the_middle_of_a_step_ends_the_other(tmp_path, loss):
     statuses, said, step = run_that_loses_its_second_process(tmp_path, loss, "cuda")
     assert statuses[0] == 1 and "another process of the run is gone or hangs" in said and step == 2
 
 
-@pytest.mark.skipif(N_CARDS < 2, reason="fewer than two CUDA cards here")
+@pytest.mark.skipif(N_GPUS < 2, reason="fewer than two CUDA GPUs here")
 def test_two_processes_train_as_one(tmp_path):
     rows = []
     for n in (1, 2):
