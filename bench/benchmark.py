@@ -10,6 +10,7 @@ python bench/benchmark.py busy       # train.py alone and beside a busy process,
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python bench/benchmark.py rules      # what the house rules about memory are worth
+python bench/benchmark.py gpus       # memory, operations and bytes of steps on four GPUs, counted, and a bound of their speed
 python bench/benchmark.py step       # what a step asks of a GPU, counted on a pretended one: operations, waits, copies
 """
 
@@ -67,6 +68,7 @@ MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
 COUNTED = ("default", "cars_128", "graf")
+SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
 
@@ -428,6 +430,21 @@ def step_rows(args: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def gpu_rows(args: argparse.Namespace) -> list[dict]:
+    """Memory by the planner, operations and bytes of a step of each of SIZED, or of --config, in the parts that each GPU of
+    counted.GPUS has memory for; and the images per second that its bandwidth and launches would allow."""
+    log.info(
+        "| config | batch | GPU | images at a time | GB | operations | GB touched | images / s at most |\n|%s", " --- |" * 8
+    )
+    rows = []
+    for path in [args.config] if args.config else [CONFIG_DIR / f"{name}.yaml" for name in SIZED]:
+        for row in counted.estimated_rows(load_config(path)):
+            rows.append({"config": path.stem} | row)
+            values = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in rows[-1].values())
+            log.info("| %s |", " | ".join(values))
+    return rows
+
+
 TABLES = {
     "speed": speed_rows,
     "render": render_rows,
@@ -439,6 +456,7 @@ TABLES = {
     "memory": memory_rows,
     "rules": rule_rows,
     "step": step_rows,
+    "gpus": gpu_rows,
 }
 
 

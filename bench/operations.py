@@ -48,17 +48,18 @@ class OneThread(TorchDispatchMode):
 
 
 class EachOperation(OneThread):
-    """Tells the name of each operation that computes something: views and what only asks for memory do not."""
+    """Tells the name of each operation that computes something, and the bytes of the tensors that it reads and writes: views
+    and what only asks for memory are left out."""
 
-    def __init__(self, tell: Callable[[str], None]):
+    def __init__(self, tell: Callable[[str, int], None]):
         super().__init__()
         self._tell = tell
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        name = operation._schema.name.split("::")[1]
+        name, result = operation._schema.name.split("::")[1], operation(*args, **(kwargs or {}))
         if not operation.is_view and name not in WITHOUT_KERNEL:
-            self._tell(name)
-        return operation(*args, **(kwargs or {}))
+            self._tell(name, sum(x.nbytes for x in tensors_in((args, kwargs, result))))
+        return result
 
 
 class LiveBytes(OneThread):

@@ -42,6 +42,7 @@ class PretendedGpu(TorchFunctionMode):
 
     def reset(self) -> None:
         self.launches, self.waits, self.mixtures = Counter(), Counter(), Counter()
+        self.bytes = 0  # read and written by launched operations
         self.copies, self.unpinned = Counter(), Counter()  # from the host, without a wait; `unpinned` wait for the host's pages
 
     def __enter__(self):
@@ -54,6 +55,8 @@ class PretendedGpu(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), getattr(function, "__name__", str(function))
+        if "." in name:  # an operation that another one consists of, which older versions of PyTorch show here too
+            return function(*args, **kwargs)
         attribute = getattr(getattr(function, "__self__", None), "__name__", "")
         if name == "__get__" and attribute in ("device", "is_cuda", "is_cpu"):
             on = is_on_gpu(args[0])
@@ -92,9 +95,10 @@ class PretendedGpu(TorchFunctionMode):
         finally:
             self.computes = before
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, touched: int) -> None:
         if self.computes:
             self.launches[name] += 1
+            self.bytes += touched
 
     def _note_wait(self, name: str, args: tuple, on_gpu: bool) -> None:
         if not on_gpu:
@@ -192,6 +196,9 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         (torch.cuda, "mem_get_info", lambda device=None: (MEMORY_BYTES, MEMORY_BYTES)),
         (torch.cuda, "get_device_name", lambda device=None: "pretended GPU"),
         (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+        (torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state()),
+        (torch.cuda, "set_rng_state", lambda state, device=None: None),
+        (torch.cuda, "memory_reserved", lambda device=None: 0),
         (torch, "autocast", _Autocast),
         (torch, "is_autocast_enabled", lambda device_type="cpu": is_autocast_on("cpu")),
         (torch, "Generator", rng),

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config
+from graf.memory.planner import estimate_step
+from graf.memory.sizes import starting_sizes, with_sizes
+from graf.runtime.limits import GB
 from graf.training.state import TrainState
 from graf.training.step import train_step
 from pretended_gpu import GPU, PretendedGpu, pretended_gpu
@@ -13,7 +16,14 @@ import torch
 
 BOX = (-0.95, -0.5, -0.45, 0.95, 0.5, 0.45)  # of the toy cars, where a config leaves it to the data
 
-N_VIEWS = 16
+LAUNCH_S = 5e-6  # of one operation, by the host: what PyTorch's authors and users report
+GPUS = {  # memory in bytes and bandwidth in bytes per second, by the maker's data sheets, and whether it multiplies bfloat16
+    "H100 (80 GB)": (80 * GB, 3.35e12, True),
+    "RTX 4090 (24 GB)": (24 * GB, 1.01e12, True),
+    "RTX 3060 (12 GB)": (12 * GB, 0.36e12, True),
+    "GTX 1650 (4 GB)": (4 * GB, 0.128e12, False),
+}
+USABLE = 0.9  # of a GPU's memory
 
 
 @dataclasses.dataclass
@@ -38,11 +48,11 @@ def steps_on_pretended_gpu(config: Config, n_steps: int) -> Iterator[PretendedGp
     with pretended_gpu() as gpu:
         state, batch, width = TrainState(config, GPU), config.training.batch_size, config.data.imsize
         images = torch.rand(batch, config.data.channels, width, width) * 2 - 1
-        views = AnyViews(Labels.of_poses(sample_poses(N_VIEWS, config.data, state.rng)))
+        views = AnyViews(Labels.of_poses(sample_poses(batch, config.data, state.rng)))
         for _ in range(n_steps):
             state.skip_to_costliest_step()
             gpu.reset()
-            train_step(state, views, images.pin_memory(), views.labels[:batch])
+            train_step(state, views, images.pin_memory(), views.labels)
             state.advance()
             yield gpu
 
@@ -53,3 +63,42 @@ def with_data(config: Config) -> Config:
     box = BOX if data.box == "auto" else data.box
     alpha = "rgba" if data.alpha == "auto" else data.alpha
     return dataclasses.replace(config, data=dataclasses.replace(data, box=box, alpha=alpha))
+
+
+def estimated_rows(config: Config) -> Iterator[dict]:
+    """A row per GPU: the images at a time that the planner finds room for, the estimate of the step's memory, and what a step
+    launches and touches, counted for one image at a time and for two, on which it depends linearly.
+
+    images_per_second is a bound and no measurement: the batch, over the longer of touching all bytes once from memory and
+    launching all operations.
+    """
+    counts = {}
+    for name, (memory, bandwidth, has_bfloat16) in GPUS.items():
+        training = dataclasses.replace(config.training, use_amp=has_bfloat16)
+        config = with_data(dataclasses.replace(config, training=training))
+        if has_bfloat16 not in counts:
+            counts[has_bfloat16] = [_counts(config, n) for n in (1, 2)]
+        (one_ops, one_bytes), (_, two_bytes) = counts[has_bfloat16]
+        batch, per_image = config.training.batch_size, two_bytes - one_bytes
+        sizes = starting_sizes(config, "cuda", int(USABLE * memory))
+        estimate = estimate_step(with_sizes(config, sizes), "cuda").total_bytes
+        n_parts = len(sizes.parts(batch))
+        operations, touched = n_parts * one_ops, n_parts * (one_bytes - per_image) + batch * per_image
+        seconds = max(operations * LAUNCH_S, touched / bandwidth)
+        fits = estimate <= memory
+        yield {
+            "batch": batch,
+            "GPU": name,
+            "images_at_a_time": f"{sizes.images}" + (f", {sizes.rays} rays" if sizes.rays else "") if fits else "none",
+            "estimate_gb": estimate / GB,
+            "operations": operations,
+            "touched_gb": touched / GB,
+            "images_per_second": batch / seconds if fits else 0.0,
+        }
+
+
+def _counts(config: Config, n_images: int) -> tuple[int, int]:
+    """Launched operations, and bytes that they read and write, of a step on so many images."""
+    training = dataclasses.replace(config.training, batch_size=n_images, micro_batch="auto", accumulation_steps=1)
+    gpu = counted_step(dataclasses.replace(config, training=training))
+    return gpu.launches.total(), gpu.bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 from graf.config.schema import Config, NerfConfig, PoseConfig, RunConfig
 from graf.config.strict import faults_as_error, shown
 
-PATCH_SIZES = (16, 32, 64, 128)
+PATCH_SIZES = (16, 32, 64, 128, 256)
 SCALE_FACTORS = (2, 4, 8)  # that divide patches
 FEWEST_RAYS = 16  # of a patch
 LONGEST_NAME = 200  # bytes of a folder's name, below which files with longer names lie

@@ -69,7 +69,7 @@ class ConditionedDiscriminator(nn.Module):
 
 
 class Discriminator(ConditionedDiscriminator):
-    """GRAF's convolutional discriminator of patches of side 16, 32, 64 or 128 (DCGAN layers).
+    """GRAF's convolutional discriminator of patches of side 16, 32, 64, 128 or 256 (DCGAN layers).
 
     An image has data.channels, and with discriminator.dual three more.
     With instance and spectral normalisation and no condition its parameters have the official code's names and shapes.
@@ -82,8 +82,8 @@ class Discriminator(ConditionedDiscriminator):
         self.patch_size, self.coarse_entry = config.patch_size, None
         channels, config = config.data.channels + 3 * config.discriminator.dual, config.discriminator
         ndf = config.ndf
-        widths = {128: [ndf // 2, ndf, 2 * ndf], 64: [ndf, 2 * ndf], 32: [2 * ndf], 16: []}[self.patch_size]
-        widths += [4 * ndf, 8 * ndf]
+        n_halvings = (self.patch_size // 16).bit_length() - 1  # down to 16 pixels
+        widths = [max(1, 2 * ndf // 2**i) for i in reversed(range(n_halvings))] + [4 * ndf, 8 * ndf]
         layers: list[nn.Module] = []
         for i, (width_in, width) in enumerate(zip([channels, *widths], widths, strict=False)):
             layers.append(self._conv(width_in, width, stride=2, padding=1))

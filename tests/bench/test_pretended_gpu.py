@@ -1,5 +1,6 @@
 """A GPU that a CPU pretends to be: it notes what would wait, and a training step on it does not."""
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -177,7 +178,7 @@ def test_float16_backs_off_where_a_step_overflows_grows_and_goes_on_from_a_check
         state.scaler_g.update(1024.0)
         step(state)
         assert not all(torch.equal(a, b) for a, b in zip(before, state.generator.parameters(), strict=True))
-        saved = state.state_dict()
+        saved = copy.deepcopy(state.state_dict())
         step(state)
         assert scales(state) == [2048, 1024]  # after three good steps, and after two
         resumed = build(GPU, *FLOAT16)

@@ -144,7 +144,7 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("training.lr_anneal_every=[0]", "lr_anneal_every: must be at least 1"),
         ("training.lr_anneal_every=some", "lr_anneal_every: expected auto or steps such as [3000, 4000], found 'some'"),
         ("ray_sampler.rays_per_patch=1000", "must be a square number such as 961 or 1024, found 1000"),
-        ("ray_sampler.rays_per_patch=400", "rays_per_patch 64, 256, 1024, 4096; found 400 (side 40)"),
+        ("ray_sampler.rays_per_patch=400", "rays_per_patch 64, 256, 1024, 4096, 16384; found 400 (side 40)"),
         ("ray_sampler.min_scale=0", "min_scale must be above 0"),
         ("ray_sampler.max_scale=0.5", "min_scale must be above 0 and at most max_scale, found 1 and 0.5"),
         ("data.near=4.6", "near must be below far, found 4.6 and 4.6"),
@@ -457,7 +457,7 @@ def test_none_may_be_written_as_yaml_has_it(text):
     assert load_config(None, [f"training.reg_type={text}"]).training.reg_type == "none"
 
 
-@pytest.mark.parametrize("side", [16, 32, 64, 128])
+@pytest.mark.parametrize("side", [16, 32, 64, 128, 256])
 def test_patch_size_is_the_root_of_the_rays(side):
     assert load_config(None, ["ccsr.mode=none", f"ray_sampler.rays_per_patch={side**2}"]).patch_size == side
 
@@ -478,7 +478,7 @@ def test_refined_patches_are_scale_factor_times_their_rays():
             ["ccsr.scale_factor=6", "data.imsize=96"],
             "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 6",
         ),
-        (["ccsr.scale_factor=8"], "that is rays_per_patch 16, 64, 256; found 1024"),
+        (["ccsr.scale_factor=8", "ray_sampler.rays_per_patch=4096"], "that is rays_per_patch 16, 64, 256, 1024; found 4096"),
         (["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"], "must divide data.imsize 66, found 4"),
         (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
         (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.rays_per_patch=64"], "rrdb backbone takes 2 or 4, found 8"),
@@ -561,7 +561,7 @@ def test_configs_cannot_be_changed_after_they_were_checked():
         (["data.imsize=32", "ray_sampler.rays_per_patch=256"], None),
         (["data.imsize=64", "ray_sampler.rays_per_patch=256"], "details out; set ray_sampler.rays_per_patch=1024, or "),
         (["data.imsize=16", "ray_sampler.rays_per_patch=256"], "set ray_sampler.rays_per_patch=64, or data.imsize=32"),
-        (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "set data.imsize=64, or ray_sampler.min_scale=0.25 "),
+        (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "data.imsize=64, or ray_sampler.min_scale=0.25 "),
         (["data.imsize=64", "ray_sampler.rays_per_patch=256", "ray_sampler.min_scale=0.5"], None),
         (["discriminator.low_res_steps=300", "training.max_steps=0"], None),
         (["discriminator.low_res_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),

@@ -19,7 +19,7 @@ def build(smoke):
     return build
 
 
-@pytest.mark.parametrize("patch", [16, 32, 64, 128])
+@pytest.mark.parametrize("patch", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("norm", ["none", "instance"])
 def test_one_logit_an_image_at_every_patch_size(build, labels, patch, norm):
     discriminator = build(f"discriminator.norm={norm}", patch=patch)
@@ -131,7 +131,7 @@ def test_the_input_is_not_overwritten(build, labels, photographs):
     assert torch.equal(photographs, before)
 
 
-@pytest.mark.parametrize("patch", [16, 32, 64, 128])
+@pytest.mark.parametrize("patch", [16, 32, 64, 128, 256])
 @pytest.mark.parametrize("norm", ["none", "instance"])
 def test_coarse_patches_enter_at_the_third_layer(build, labels, patch, norm):
     whole = build(f"discriminator.norm={norm}", patch=patch)
