@@ -66,7 +66,8 @@ def require_free_folder(config: RunConfig, is_new: bool) -> None:
         )
     # A run's history
     save_every, last_step, lost = began.training.save_every, last_step or 0, lost_checkpoints(run_dir)
-    if is_new and (lost or 0 < save_every < last_step):
+    saved = isinstance(save_every, int) and 0 < save_every < last_step  # in less than its minutes a run may have saved nothing
+    if is_new and (lost or saved):
         goes_to = f"{rows_file.name} goes to step {last_step}" if last_step else "a run was saved here"
         traces = f" ({', '.join(lost)} {'is' if len(lost) == 1 else 'are'} left)" if lost else ""
         raise CheckpointError(

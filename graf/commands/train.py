@@ -136,5 +136,5 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         log.info("low_res_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
-        log.info("%s: %s", cadence, f"{every} steps" if every else "never")
+        log.info("%s: %s", cadence, (f"{every} steps" if isinstance(every, int) else every) if every else "never")
     log.info("one step: %s", ", ".join(f"{name} {float(value):.4g}" for name, value in stats.items()))

@@ -35,3 +35,4 @@ from graf.config.schema import (
     RunTrainingConfig,
     TrainingConfig,
 )
+from graf.config.strict import Cadence, minutes_of

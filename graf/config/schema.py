@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from graf.config.strict import key
+from graf.config.strict import Cadence, key
 from graf.foreign.configs import OTHER_SUITES
 
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
@@ -279,11 +279,15 @@ class RunTrainingConfig:
     monitoring: Literal["tensorboard", "wandb", "none"] = key(
         "tensorboard", "curves beside metrics.jsonl; wandb needs `pip install wandb`"
     )
-    print_every: int = key(10, "steps between rows of metrics.jsonl; 0 = off, as for all *_every keys", 0)
-    save_every: int = key(500, "steps between checkpoints of the run (model.pt)", 0)
+    print_every: int = key(
+        10,
+        "steps between rows of metrics.jsonl; 0 = off, as for all *_every keys, the others of which may be minutes: 5min",
+        0,
+    )
+    save_every: Cadence = key(500, "steps between checkpoints of the run (model.pt)", 0)
     keep_checkpoints: int = key(2, "newest checkpoints that are kept; backups and the best stay beside them", 1)
     save_retries: int = key(3, "retries of a checkpoint that cannot be written, before the run ends", 0, 100)
-    backup_every: int = key(50000, "steps between checkpoints that are kept for good", 0)
+    backup_every: Cadence = key(50000, "steps between checkpoints that are kept for good", 0)
 
 
 @dataclass(frozen=True)
@@ -317,11 +321,11 @@ class TrainingConfig(RunTrainingConfig):
         False,
         "compile the radiance field for training (torch.compile); needs a C++ compiler, and slows CPUs down",
     )
-    sample_every: int = key(500, "steps between image grids (four times as often in the first 500)", 0)
-    fid_every: int = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
+    sample_every: Cadence = key(500, "steps between image grids (four times as often in the first 500)", 0)
+    fid_every: Cadence = key(1000, "steps between measurements of FID and KID, with another after the last step; 0 for none", 0)
     fid_images: int = key(250, "most real and most generated images of such a measurement; 0 for as many as eval.py takes", 0)
     save_best: Literal["none", "fid", "kid"] = key("none", "keep the best checkpoint by this as model_best.pt; needs fid_every")
-    video_every: int = key(10000, "steps between rotation videos", 0)
+    video_every: Cadence = key(10000, "steps between rotation videos", 0)
 
     @property
     def milestones(self) -> tuple[int, ...]:
@@ -334,13 +338,13 @@ class PoseTrainingConfig(RunTrainingConfig):
     max_steps: int = key(2560, "train until this step; training images / batch_size steps are an epoch", 0)
     batch_size: int = key(32, "images per step", 1)
     grad_clip: float = key(1.0, "largest gradient norm of the network; 0 for no limit", 0)
-    save_every: int = key(200, "steps between checkpoints of the run (model.pt)", 0)
+    save_every: Cadence = key(200, "steps between checkpoints of the run (model.pt)", 0)
     lr: float = key(0.001, "highest learning rate, of AdamW with betas (0.9, 0.99), from which it falls along a cosine to 0", 0)
     warm_up_steps: int = key(100, "first steps, over which the learning rate rises to lr", 0)
     weight_decay: float = key(0.05, "of AdamW", 0)
     recolour: bool = key(True, "recolour real images at random each time: the pose has to come from shapes")
     mirror: bool = key(False, "mirror them half of the time: for objects that are the same on both sides of the plane y = 0")
-    validate_every: int = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
+    validate_every: Cadence = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
     validation_share: float = key(
         0.1, "share of the objects, or of the images of a single one, held out to validate on", 0.001, 0.9
     )

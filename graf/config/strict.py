@@ -5,6 +5,7 @@ import difflib
 import itertools
 import math
 import os
+import re
 import reprlib
 import typing
 import unicodedata
@@ -17,6 +18,9 @@ LARGEST, LARGEST_WHOLE = 1e30, 2**53  # what float32 and exact reading leave roo
 LONGEST_NAME = 200  # characters of a name in a message
 FAULTS_SHOWN = 20
 NAME_IN_UTF_8 = "a name in UTF-8 (rename the folder or file, or make a link to it)"
+
+Cadence = int | str  # steps, or minutes: 5min
+MINUTES = re.compile(r"(\d+(?:\.\d+)?) ?min")
 
 
 def key(
@@ -164,6 +168,8 @@ def expanded(path: str) -> str:
 def _typed(value: Any, kind: Any) -> Any:
     """The value in the type that the dataclass declares. Raises ValueError with what was expected."""
     origin = typing.get_origin(kind)
+    if kind == Cadence:
+        return _cadence(value)
     if origin is typing.Union:  # a word or a number, or a word or several numbers
         words, numbers = typing.get_args(kind)
         is_word = value is None or (isinstance(value, str) and not value.isdigit() and "," not in value)
@@ -196,6 +202,20 @@ def _typed(value: Any, kind: Any) -> Any:
             raise ValueError("text of one line without control characters")
         return value
     return _number(value, kind)
+
+
+def minutes_of(cadence: Cadence) -> float | None:
+    """The minutes of `5min`; None for a number of steps."""
+    return float(cadence.removesuffix("min")) if isinstance(cadence, str) else None
+
+
+def _cadence(value: Any) -> Cadence:
+    if isinstance(value, str) and (found := MINUTES.fullmatch(value.strip())) and float(found[1]) > 0:
+        return f"{float(found[1]):g}min"
+    try:
+        return _number(value, int)
+    except ValueError:
+        raise ValueError("a number of steps, or minutes such as 5min") from None
 
 
 def _number(value: Any, kind: type) -> float:

@@ -40,7 +40,7 @@ def train_pose(state: PoseState, splits: Splits, interruption: Interruption, mem
             if due(state.step, training.print_every):
                 session.log_step(stats)
             measured, last = {}, state.step == training.max_steps
-            if due(state.step, training.validate_every) or last:
+            if session.due("validate_every") or last:
                 measured |= session.optional("validation", partial(validate, state, splits), otherwise={})
             if last:
                 measured |= session.optional("test", partial(measure_test_set, state, splits), otherwise={})

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from graf.config import Cadence
 from graf.data import Views
 from graf.memory.sizes import with_advice
 from graf.runtime.interruption import Interruption
@@ -43,16 +44,17 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             if due(state.step, training.print_every):
                 watch.look(session.log_step(stats), state.step)
             measured = {}
-            if due(state.step, training.fid_every) or (training.fid_every and last):
+            if session.due("fid_every") or (training.fid_every and last):
                 measured = session.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
             if measured:
                 session.log.evaluation(measured, state.step)
                 session.quality = kid_text(measured) or session.quality
             # Checkpoints, and pictures of the EMA
             session.save_what_is_due()
-            if sample_due(state.step, training.sample_every) or (training.sample_every and last):
+            is_early = early_sample_due(state.step, training.sample_every)
+            if session.due("sample_every") or is_early or (training.sample_every and last):
                 session.optional("sample", partial(write_sheet, session, kid_text(measured)))
-            if due(state.step, training.video_every):
+            if session.due("video_every"):
                 session.optional("video", partial(write_rotation, state))
             session.tidy_up()
     return measured
@@ -71,6 +73,6 @@ def kid_text(measured: dict) -> str:
     return next((f"KID {value:.4g}" for value in kids), "")
 
 
-def sample_due(step: int, every: int) -> bool:
-    """Whether image grids are written after this step: every so many, and four times as often early on."""
-    return due(step, every) or (step <= EARLY_STEPS and due(step, -(-every // 4)))
+def early_sample_due(step: int, every: Cadence) -> bool:
+    """Whether image grids are written after this early step, where they are four times as often if counted in steps."""
+    return isinstance(every, int) and step <= EARLY_STEPS and due(step, -(-every // 4))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from graf.camera import Labels
 from graf.checkpoints.checkpoint import backup_name
 from graf.checkpoints.run_folder import save, save_newest
-from graf.config import RunConfig
+from graf.config import Cadence, RunConfig, minutes_of
 from graf.data import Views, build_loader
 from graf.memory.budget import watched_budget
 from graf.memory.monitor import MemoryMonitor
@@ -26,6 +26,7 @@ from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import repeatable
+from graf.runtime.processes import Processes
 from graf.training.health import Derailed, count_bad_steps, roll_back_all
 from graf.training.logging import RunLog, StatusFile
 from graf.training.state import RunState
@@ -44,6 +45,26 @@ T = TypeVar("T")
 def due(step: int, every: int) -> bool:
     """Whether something that is done `every` so many steps is due at this step; never where `every` is 0."""
     return every > 0 and step % every == 0
+
+
+class Cadences:
+    """Whether work that is done every so many steps, or minutes, is due: the same answer in all processes of a run."""
+
+    def __init__(self, processes: Processes):
+        self._processes, self._began, self._last = processes, time.monotonic(), {}
+
+    def due(self, name: str, step: int, every: Cadence) -> bool:
+        """Whether the work of this name is due after a step. By minutes the first process's clock counts, from the start of the
+        run's process and then from the last time it was due."""
+        minutes = minutes_of(every)
+        if minutes is None:
+            return due(step, every)
+        now = time.monotonic()
+        late = now - self._last.get(name, self._began) >= 60 * minutes
+        if not self._processes.any(late and self._processes.first):
+            return False
+        self._last[name] = now
+        return True
 
 
 @contextlib.contextmanager
@@ -90,6 +111,7 @@ class Session:
         self.state, self.config, self.memory_snapshot, self.shown = state, state.config, memory_snapshot, shown
         self.numbers, self.quality = {}, ""
         self.monitor = _monitor_of(state)
+        self.cadences = Cadences(state.processes)
         self.guard = Guard(state, interruption, self._save, self.config.memory.empty_cache == "phases")
         self._seconds, self._steps = 0.0, 0  # of the steps since the last row
 
@@ -137,12 +159,15 @@ class Session:
         with self.monitor.phase(phase):
             return self.guard.optional_together(phase, work, otherwise)
 
+    def due(self, name: str) -> bool:
+        """Whether the work of training's key `name` is due after this step."""
+        return self.cadences.due(name, self.state.step, getattr(self.config.training, name))
+
     def save_what_is_due(self) -> None:
         """The newest checkpoint and backups, as often as the config says."""
-        training, step = self.config.training, self.state.step
-        if due(step, training.save_every) or self.guard.owes_checkpoint:
+        if self.due("save_every") or self.guard.owes_checkpoint:
             self.guard.checkpoint()
-        if due(step, training.backup_every) and not self.state.bad_steps:  # such a backup would not be gone back to
+        if self.due("backup_every") and not self.state.bad_steps:  # such a backup would not be gone back to
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:

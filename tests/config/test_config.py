@@ -18,6 +18,7 @@ from graf.config import (
     is_set,
     load_config,
     merge,
+    minutes_of,
     parse_override,
     read_yaml,
 )
@@ -610,3 +611,17 @@ def test_an_override_of_a_flag_can_be_copied():
     text = FlagOverride("data.type=images", "--data_dir photos")
     for copied in (copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
         assert copied == text and copied.typed == "--data_dir photos"
+
+
+@pytest.mark.parametrize("text, value", [("500", 500), ("5min", "5min"), ("0.5 min", "0.5min"), ("0", 0)])
+def test_a_cadence_is_in_steps_or_minutes(text, value):
+    config = load_config(overrides=(f"training.fid_every={text}",))
+    assert config.training.fid_every == value
+    assert config_from_dict(config_to_dict(config), "again").training.fid_every == value
+    assert minutes_of(value) == {"5min": 5, "0.5min": 0.5}.get(value)
+
+
+@pytest.mark.parametrize("text", ["5 minutes", "0min", "-1min", "min", "1.5", "often"])
+def test_a_cadence_of_neither_is_refused(text):
+    with pytest.raises(ConfigError, match="training.fid_every: expected a number of steps, or minutes such as 5min"):
+        load_config(overrides=(f"training.fid_every={text}",))

@@ -345,3 +345,29 @@ def test_the_line_tells_what_was_measured_after_the_last_step(build, monkeypatch
     monkeypatch.setattr(session, "progress_text", lambda state, numbers, shown, quality, monitor: said.append(quality) or "")
     train(state, Grey(), Interruption())
     assert said == ["", "KID 0.07", "KID 0.07"]
+
+
+def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_was(monkeypatch):
+    clock, said = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    processes = SimpleNamespace(first=True, any=lambda flag: said.append(flag) or flag)
+    cadences = session.Cadences(processes)
+    due = []
+    for clock.now in (0, 59, 60, 61, 119, 120, 500):
+        due.append((cadences.due("fid_every", 3, "1min"), cadences.due("sample_every", 3, "5min")))
+    assert due == [(False, False)] * 2 + [(True, False)] + [(False, False)] * 2 + [(True, False), (True, True)]
+    asked = len(said)
+    assert cadences.due("save_every", 4, 2) and not cadences.due("save_every", 3, 2) and not cadences.due("save_every", 4, 0)
+    assert len(said) == asked  # steps need no agreement
+    processes.first = False
+    clock.now = 5000.0
+    assert not cadences.due("fid_every", 3, "1min")
+
+
+def test_a_run_saves_and_draws_by_minutes(build, monkeypatch):
+    state = build("training.max_steps=3", "training.save_every=100min", "training.sample_every=0.000001min")
+    drawn = []
+    monkeypatch.setattr(loop, "write_sheet", lambda session, quality: drawn.append(session.state.step))
+    train(state, Grey(), Interruption())
+    assert drawn == [1, 2, 3]
+    assert saved_step(state) == 3  # at the end alone
