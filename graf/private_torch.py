@@ -7,6 +7,7 @@ cpu_has_bfloat16           torch.cpu._is_avx512_bf16_supported,               mi
 record_allocations         torch.cuda.memory._record_memory_history           snapshots have no history
 allocations                torch.cuda.memory._snapshot                        snapshots are without the GPU's
 shallow_copy               torch.nn.Module._modules, _parameters              AttributeError: no way around them
+SkippingRMSprop            _step_supports_amp_scaling of torch.optim           GradScaler reads whether a step was skipped
 move_towards               torch._foreach_sub, _foreach_mul_, _foreach_add_   AttributeError: no way around them
 """
 
@@ -51,6 +52,29 @@ def move_towards(values: list[Tensor], aims: list[Tensor], share: Tensor) -> Non
     ways = torch._foreach_sub(aims, values)
     torch._foreach_mul_(ways, share)
     torch._foreach_add_(values, ways)
+
+
+class SkippingRMSprop(torch.optim.RMSprop):
+    """RMSprop that, as PyTorch's fused optimizers do, leaves everything as it was where its `found_inf` (a scalar) is 1."""
+
+    _step_supports_amp_scaling = True  # so that torch.amp.GradScaler sets found_inf and reads nothing
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        skip = getattr(self, "found_inf", None)
+        if skip is None:
+            super().step()
+            return
+        learning = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        weights, averages = [p.clone() for p in learning], [self._average(p).clone() for p in learning]
+        super().step()
+        for p, weight, average in zip(learning, weights, averages, strict=True):
+            p.copy_(torch.where(skip.bool(), weight, p))
+            self._average(p).copy_(torch.where(skip.bool(), average, self._average(p)))
+
+    def _average(self, p: nn.Parameter) -> Tensor:
+        """The running mean of a parameter's squared gradient, which is 0 before its first step."""
+        return self.state[p]["square_avg"] if "square_avg" in self.state[p] else torch.zeros_like(p)
 
 
 def record_allocations(device: torch.device, n: int) -> None:

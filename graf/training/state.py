@@ -14,7 +14,7 @@ from typing import NamedTuple
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
 from graf.checkpoints.partial_loading import load_partially, require_fit
-from graf.config import Config, RunConfig
+from graf.config import Config, RunConfig, TrainingConfig
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
@@ -24,11 +24,10 @@ from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
 from graf.pieces import is_asynchronous
-from graf.private_torch import move_towards
+from graf.private_torch import SkippingRMSprop, move_towards
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
-from graf.training.optimizers import build_optimizer
 
 import numpy as np
 import torch
@@ -227,10 +226,8 @@ class TrainState(RunState):
         if config.training.compile:
             compile_fields(self.generator)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = build_optimizer(
-            self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs
-        )
-        self.optimizer_d = build_optimizer(self.discriminator, config.training)
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs)
+        self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
@@ -367,3 +364,23 @@ def _first_lines(error: Exception, n: int = 5) -> str:
 
 def _is_adam(optimizer_state: dict) -> bool:
     return "betas" in optimizer_state["param_groups"][0]
+
+
+def _optimizer(
+    network: nn.Module, training: TrainingConfig, lr_multiplier: float = 1.0, restores: bool = False
+) -> torch.optim.Optimizer:
+    """An optimizer of all parameters, in their order, with a group per part of the network and its share of the learning rate.
+
+    Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
+    real images, which stay what they are, it has its usual one.
+    """
+    adam, groups = training.optimizer == "adam", []
+    for name, part in network.named_children():
+        is_ccsr = name == "refinement"
+        group = {"params": part.parameters(), "share": lr_multiplier if is_ccsr else 1.0}
+        if adam:
+            group["betas"] = (0.9 if is_ccsr and restores else 0.0, 0.99)
+        groups.append(group)
+    if adam:
+        return torch.optim.Adam(groups, eps=1e-8, fused=True)  # many small tensors
+    return SkippingRMSprop(groups, alpha=0.99, eps=1e-8)
