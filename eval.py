@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     for flag in shared_flags():
         flag.add_to(p)
     p.add_argument("--seed", type=seed, default=0, help="seed of the objects' latents and of the measured samples")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--out", type=Path, help="folder of the results; by default eval/step_N in the run's folder")
     return p
 

@@ -34,8 +34,9 @@ class PretendedGpu(TorchFunctionMode):
     """What was noted since `reset`: names and numbers of launched operations, and waits, mixtures and copies from the host
     with the line of this package that asked for each."""
 
-    def __init__(self):
+    def __init__(self, device: torch.device = GPU):
         super().__init__()
+        self.device = device
         self._operations = EachOperation(self._launch)
         self.computes = False  # whether the operation under way would be the GPU's
         self.reset()
@@ -43,6 +44,7 @@ class PretendedGpu(TorchFunctionMode):
     def reset(self) -> None:
         self.launches, self.waits, self.mixtures = Counter(), Counter(), Counter()
         self.bytes = 0  # read and written by launched operations
+        self.doubles = Counter()  # results in float64
         self.copies, self.unpinned = Counter(), Counter()  # from the host, without a wait; `unpinned` wait for the host's pages
 
     def __enter__(self):
@@ -60,7 +62,7 @@ class PretendedGpu(TorchFunctionMode):
         attribute = getattr(getattr(function, "__self__", None), "__name__", "")
         if name == "__get__" and attribute in ("device", "is_cuda", "is_cpu"):
             on = is_on_gpu(args[0])
-            return {"device": GPU if on else HOST, "is_cuda": on, "is_cpu": not on}[attribute]
+            return {"device": self.device if on else HOST, "is_cuda": on and self.device == GPU, "is_cpu": not on}[attribute]
         if name in MOVES:
             return self._move(function, name, args, kwargs)
         if name == "is_pinned":
@@ -71,7 +73,7 @@ class PretendedGpu(TorchFunctionMode):
         inputs = tensors_in((args, kwargs))
         on_gpu, makes = any(map(is_on_gpu, inputs)), False
         if (device := kwargs.get("device")) is not None:
-            makes, kwargs["device"] = torch.device(device).type == "cuda", HOST
+            makes, kwargs["device"] = torch.device(device).type == self.device.type, HOST
         self._note_wait(name, args, on_gpu or makes)
         if on_gpu and name not in MAY_MIX:
             for x in inputs:
@@ -86,6 +88,7 @@ class PretendedGpu(TorchFunctionMode):
             for x in tensors_in(result):
                 if not any(x is given and not is_on_gpu(given) for given in inputs):
                     x.on_gpu = True
+                    self.doubles[f"{name} at {place()}"] += x.dtype == torch.float64
         return result
 
     def _computed(self, function, args, kwargs, on_gpu: bool) -> Any:
@@ -133,7 +136,7 @@ class PretendedGpu(TorchFunctionMode):
         given = [kwargs.get("device"), *(x for x in others if isinstance(x, (torch.device, str, Tensor)))]
         for target in given:
             if target is not None:
-                goes = is_on_gpu(target) if isinstance(target, Tensor) else torch.device(target).type == "cuda"
+                goes = is_on_gpu(target) if isinstance(target, Tensor) else torch.device(target).type == self.device.type
         others = [HOST if isinstance(x, (torch.device, str)) and name != "type_as" else x for x in others]
         if kwargs.get("device") is not None:
             kwargs["device"] = HOST
@@ -143,6 +146,7 @@ class PretendedGpu(TorchFunctionMode):
             if moved is source:
                 moved = source.detach() if isinstance(source, nn.Parameter) else source.view_as(source)
         moved.on_gpu = goes
+        self.doubles[f"{name} at {place()}"] += goes and moved.dtype == torch.float64
         return moved
 
 
@@ -172,18 +176,17 @@ class _Autocast(torch.autocast):
         super().__init__("cpu", *args, **kwargs)
 
 
-class _GpuGenerator(torch.Generator):
-    device = property(lambda self: GPU)
-
-
 @contextlib.contextmanager
-def pretended_gpu() -> Iterator[PretendedGpu]:
-    """A pretended GPU, for what is made and called inside."""
-    gpu, make_rng, is_autocast_on = PretendedGpu(), torch.Generator, torch.is_autocast_enabled
+def pretended_gpu(gpu_device: torch.device = GPU) -> Iterator[PretendedGpu]:
+    """A pretended GPU of NVIDIA's, or with `mps` of Apple's, for what is made and called inside."""
+    gpu, make_rng, is_autocast_on = PretendedGpu(gpu_device), torch.Generator, torch.is_autocast_enabled
     copy_parameter = nn.Parameter.__deepcopy__
 
     def rng(device="cpu") -> torch.Generator:
-        return _GpuGenerator() if torch.device(device).type == "cuda" else make_rng(device)
+        return OnGpu() if torch.device(device).type == gpu_device.type else make_rng(device)
+
+    class OnGpu(torch.Generator):
+        device = gpu_device
 
     def copied(parameter: nn.Parameter, memo: dict) -> nn.Parameter:
         copy = copy_parameter(parameter, memo)
@@ -191,7 +194,8 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         return copy
 
     replaced = (
-        (torch.cuda, "is_available", lambda: True),
+        (torch.cuda, "is_available", lambda: gpu_device == GPU),
+        (torch.backends.mps, "is_available", lambda: gpu_device != GPU),
         (torch.cuda, "is_bf16_supported", lambda including_emulation=True: True),
         (torch.cuda, "mem_get_info", lambda device=None: (MEMORY_BYTES, MEMORY_BYTES)),
         (torch.cuda, "get_device_name", lambda device=None: "pretended GPU"),
@@ -209,5 +213,5 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
     with contextlib.ExitStack() as stack:
         for where, name, value in replaced:
             stack.enter_context(mock.patch.object(where, name, value))
-        stack.enter_context(grouped_by(lambda x: GPU if is_on_gpu(x) else HOST))
+        stack.enter_context(grouped_by(lambda x: gpu_device if is_on_gpu(x) else HOST))
         yield stack.enter_context(gpu)

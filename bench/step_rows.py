@@ -43,10 +43,10 @@ def counted_step(config: Config) -> PretendedGpu:
     return last
 
 
-def steps_on_pretended_gpu(config: Config, n_steps: int) -> Iterator[PretendedGpu]:
+def steps_on_pretended_gpu(config: Config, n_steps: int, device: torch.device = GPU) -> Iterator[PretendedGpu]:
     """Take n_steps steps of whole images with a gradient penalty; yields after each what it asked of the GPU."""
-    with pretended_gpu() as gpu:
-        state, batch, width = TrainState(config, GPU), config.training.batch_size, config.data.imsize
+    with pretended_gpu(device) as gpu:
+        state, batch, width = TrainState(config, device), config.training.batch_size, config.data.imsize
         images = torch.rand(batch, config.data.channels, width, width) * 2 - 1
         views = AnyViews(Labels.of_poses(sample_poses(batch, config.data, state.rng)))
         for _ in range(n_steps):

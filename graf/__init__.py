@@ -17,6 +17,7 @@ from graf.version import __version__
 # and no slower alone.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 keep_threads_within_quota()
+os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what Apple GPUs cannot compute, the CPU does
 
 HOMES = {  # module of each public name; it is imported, and torch with it, on first access
     "Config": "graf.config",

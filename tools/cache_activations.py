@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1; default auto")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps; default auto")
     return p
 
 

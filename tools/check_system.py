@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     add_set_flag(p)
     add_folder_flags(p)
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--budget_gb", type=float, help="assume this much memory instead of what is free, such as 4")
     p.add_argument("--no_step", action="store_true", help="only estimate; do not train for two steps to measure")
     return p

@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
     p.add_argument("--estimator", type=Path, required=True, metavar="RUN", help="a run of train_pose.py, or its checkpoint")
     p.add_argument("--overwrite", action="store_true", help="replace an existing transforms.json")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     return p
 
 

@@ -63,7 +63,7 @@ def projection_operators(kernel: Kernel, scale: int, n: int, dtype: torch.dtype,
     with torch.inference_mode(False):  # a sample rendered before the first step must not leave tensors unfit for training
         down = downsampling_matrix(kernel, scale, n)
         up = torch.linalg.solve(down @ down.mT, down).mT.contiguous()
-        return down.to(device, dtype), up.to(device, dtype)
+        return down.to(dtype).to(device), up.to(dtype).to(device)  # Apple GPUs have no float64
 
 
 def downsampling_matrix(kernel: Kernel, scale: int, n: int) -> Tensor:

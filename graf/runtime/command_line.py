@@ -180,7 +180,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="auto: continue the run in its folder; none: refuse if there is one; or a file",
     )
     p.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
-    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
     p.add_argument("--seed", type=whole_number, help="sets training.seed")
     p.add_argument(

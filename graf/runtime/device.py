@@ -23,7 +23,8 @@ LARGEST_KEPT = 6 * 2**20  # bytes: holes of larger blocks would double what a wi
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:1`. A GPU has its index, and becomes the current device.
+    """`auto` (CUDA where there is one), `cpu`, `cuda`, `cuda:1`, or `mps`: an Apple GPU, which was not tested. A CUDA GPU has
+    its index, and becomes the current device.
 
     `auto` warns where it takes the CPU beside a GPU that PyTorch cannot use. Raises GrafError for what this machine lacks.
     """
@@ -35,9 +36,13 @@ def choose_device(name: str) -> torch.device:
         device = torch.device("cuda" if name == "auto" else name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise GrafError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    if device.type == "cpu":
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise GrafError(f"--device {name}: expected auto, cpu, cuda, cuda:N or mps")
+    if device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise GrafError(f"--device {name}: PyTorch sees no Apple GPU here; try --device auto")
+        log.warning("--device mps: no Apple GPU was at hand to test this program on; it computes in float32 there")
+    if device.type != "cuda":
         return device
     if why := unusable_gpus():
         raise GrafError(f"--device {name}: {why}; or take --device cpu")

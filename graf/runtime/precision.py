@@ -42,8 +42,9 @@ class AmpSettings:
     @classmethod
     def choose(cls, training: TrainingConfig, device: torch.device) -> "AmpSettings":
         """The format that training.use_amp and training.amp_dtype ask for. `auto` is bfloat16 where the device has it, else
-        float16 on a GPU that is fast and right in it, else float32. On a CPU float16 is taken for `auto`."""
-        if not training.use_amp:
+        float16 on a GPU that is fast and right in it, else float32. On a CPU float16 is taken for `auto`; an Apple GPU computes
+        in float32."""
+        if not training.use_amp or device.type == "mps":
             return cls(device.type, torch.float32)
         on_cpu, named = device.type == "cpu", training.amp_dtype
         if named != "auto" and not (on_cpu and named == "float16"):
@@ -77,6 +78,9 @@ class AmpSettings:
 def log_number_format(training: TrainingConfig, device: torch.device) -> None:
     """Log one line where mixed precision is requested but is float32, another format, or slow or wrong here."""
     if not training.use_amp:
+        return
+    if device.type == "mps":
+        log.info("mixed precision: none on an Apple GPU; training in float32")
         return
     named = training.amp_dtype
     if device.type == "cuda":

@@ -21,11 +21,13 @@ def by_pairs(real: Tensor, fake: Tensor) -> Tensor:
 
 
 def colour_moments(images: Tensor) -> Tensor:
-    """Mean and mean square over images (B, 3, K, K) of their colours in 4 x 4 cells: (2, 3, 4, 4), in float64.
+    """Mean and mean square over images (B, 3, K, K) of their colours in 4 x 4 cells: (2, 3, 4, 4), in float64, which
+    Apple GPUs do not have: there in float32.
 
     The moments of a batch are the weighted sum of those of its parts. They carry no gradient.
     """
-    cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS).double()  # (B, 3, 4, 4)
+    cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS)  # (B, 3, 4, 4)
+    cells = cells if cells.device.type == "mps" else cells.double()
     return torch.stack((cells.mean(0), cells.square().mean(0)))
 
 

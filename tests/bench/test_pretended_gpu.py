@@ -230,3 +230,10 @@ def test_memory_that_runs_out_on_a_gpu_is_survived_in_smaller_parts(runs, monkey
             step(state)
         assert state.step == 3 and state.sizes.images == 2
         assert calls == [4] * failing + [2] * 2 * (4 - failing)
+
+
+@pytest.mark.parametrize("name", ["default", "graf"])
+def test_an_apple_gpu_computes_a_step_in_float32_without_float64(name):
+    config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.batch_size=2", "training.use_amp=true")))
+    _, gpu = steps_on_pretended_gpu(config, 2, torch.device("mps"))
+    assert gpu.launches.total() > 500 and not (gpu.waits | gpu.mixtures | +gpu.doubles)

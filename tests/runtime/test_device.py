@@ -91,3 +91,11 @@ def test_a_system_that_does_not_tell_has_ru_maxrss(monkeypatch):
 
 def test_sizes_that_are_not_told_are_none():
     assert device.process_bytes("VmNothing") is None
+
+
+def test_an_apple_gpu_is_taken_when_asked_for_and_said_to_be_untested(monkeypatch, caplog):
+    with pytest.raises(GrafError, match="--device mps: PyTorch sees no Apple GPU here; try --device auto"):
+        choose_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("mps") == torch.device("mps")
+    assert "no Apple GPU was at hand to test this program on" in caplog.text
