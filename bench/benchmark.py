@@ -426,6 +426,8 @@ def step_rows(args: argparse.Namespace) -> list[dict]:
         for name in ("waits", "mixtures", "unpinned"):
             for what, times in sorted(named[name].items()):
                 log.info("%s: %d x %s", name, times, what)
+        row["adds_in_no_order"] = counted.adds_in_no_order(gpu)
+        log.info("adds in no fixed order on CUDA: %s", ", ".join(row["adds_in_no_order"]))
         rows.append(row)
     return rows
 

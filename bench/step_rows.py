@@ -16,6 +16,12 @@ import torch
 
 BOX = (-0.95, -0.5, -0.45, 0.95, 0.5, 0.45)  # of the toy cars, where a config leaves it to the data
 
+ADDS_IN_NO_ORDER = {  # on CUDA, by PyTorch's documentation of torch.use_deterministic_algorithms
+    *("convolution_backward", "cumsum", "grid_sampler_2d_backward", "grid_sampler_3d_backward", "index_add", "index_put"),
+    *("scatter_add", "scatter_reduce", "put_", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward", "histc"),
+    *("replication_pad2d_backward", "reflection_pad2d_backward", "adaptive_avg_pool2d_backward", "avg_pool3d_backward"),
+    *("_adaptive_avg_pool2d_backward", "max_pool2d_with_indices_backward", "kthvalue", "median"),
+}
 LAUNCH_S = 5e-6  # of one operation, by the host: what PyTorch's authors and users report
 GPUS = {  # memory in bytes and bandwidth in bytes per second, by the maker's data sheets, and whether it multiplies bfloat16
     "H100 (80 GB)": (80 * GB, 3.35e12, True),
@@ -41,6 +47,11 @@ def counted_step(config: Config) -> PretendedGpu:
     for gpu in steps_on_pretended_gpu(with_data(config), 2):
         last = gpu
     return last
+
+
+def adds_in_no_order(gpu: PretendedGpu) -> list[str]:
+    """Names of the operations that were launched which add in no fixed order on CUDA."""
+    return sorted({name.removesuffix("_") for name in gpu.launches} & ADDS_IN_NO_ORDER)
 
 
 def steps_on_pretended_gpu(config: Config, n_steps: int, device: torch.device = GPU) -> Iterator[PretendedGpu]:

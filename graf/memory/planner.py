@@ -41,11 +41,8 @@ FLOAT = 4  # bytes
 LOADED_BYTES = 400 * MB, 800 * MB  # of Python with its libraries, at least and at most: by PyTorch's version and build
 FIRST_STEP_BYTES = 64 * MB  # what they load when they are first used
 GRAIN = 64 * MB  # of what was measured: a resumed run is to plan as it did before
-GAPS = {
-    "cpu": 0.3,
-    "cuda": 0.15,
-    "mps": 0.15,
-}  # of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
+# Of tensors' bytes: freed blocks that the allocator keeps and cannot use again at once
+GAPS = {"cpu": 0.3, "cuda": 0.15, "mps": 0.15}
 COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32

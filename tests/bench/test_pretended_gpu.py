@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
@@ -13,11 +14,12 @@ from graf.training.state import TrainState
 from graf.training.step import train_step
 from operations import LiveBytes
 from pretended_gpu import GPU, pretended_gpu
-from step_rows import AnyViews, counted_step, steps_on_pretended_gpu, with_data
+from step_rows import AnyViews, adds_in_no_order, counted_step, steps_on_pretended_gpu, with_data
 
 import pytest
 import torch
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 LIGHT = ("nerf.netwidth=8", "nerf.samples_per_ray=4", "discriminator.ndf=4")  # which change no count but of CCSR's
 CONFIGS = sorted(path.stem for path in Path(CONFIG_DIR).glob("*.yaml") if path.stem != "pose")
@@ -70,6 +72,18 @@ def test_a_step_waits_for_nothing_mixes_nothing_and_copies_from_pinned_memory(na
     gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", LIGHT))
     assert (gpu.waits, gpu.mixtures, gpu.unpinned) == ({}, {}, {})
     assert gpu.copies.total() == 2  # the images, and everything else
+    assert set(adds_in_no_order(gpu)) <= documented()
+
+
+def documented():
+    """The operations that docs/checkpoints.md names."""
+    said = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
+    return set(re.findall(r"`(\w+)`", said.partition("On a CUDA GPU")[2].partition("\n\n")[0]))
+
+
+def test_what_adds_in_no_fixed_order_is_what_the_docs_say():
+    configs = (load_config(CONFIG_DIR / f"{name}.yaml", LIGHT) for name in ("default", "film_64"))
+    assert {name for config in configs for name in adds_in_no_order(counted_step(config))} == documented()
 
 
 @pytest.mark.parametrize("name, most", [("default", 1700), ("cars_128", 1900)])
