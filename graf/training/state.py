@@ -317,7 +317,8 @@ def compile_fields(generator: Generator) -> None:
     if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
         raise GrafError("training.compile: no C++ compiler is found; install g++, or set training.compile=false")
     for field in filter(None, (generator.field, generator.field_fine)):
-        field.compile(dynamic=True)  # the number of rays that hit the box changes from step to step
+        # On a CPU the number of rays that hit the box changes from step to step
+        field.compile(dynamic=not is_asynchronous(generator.background.device.type))
 
 
 def load_checkpoint(path: Path, state: RunState) -> None:

@@ -3,7 +3,9 @@
 import shutil
 
 from graf.checkpoints.checkpoint import save_checkpoint
+from graf.config import load_config
 from graf.errors import GrafError
+from graf.models.generator import Generator
 from graf.runtime.device import choose_device
 from graf.training.state import TrainState, load_checkpoint
 
@@ -179,6 +181,25 @@ def test_images_are_counted_as_they_are_seen_over_sessions_with_other_batch_size
 def test_the_saved_state_is_tensors_and_plain_values(build, tmp_path):
     torch.save(build().state_dict(), tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+@pytest.mark.parametrize("name", ["default", "graf"])
+def test_a_field_compiles_to_two_graphs_at_most_without_a_break(name):
+    """Both passes, for six numbers of rays; fullgraph raises where the graph would break."""
+    generator, graphs = Generator(load_config(name, ("nerf.netwidth=8", "nerf.samples_per_ray=4"))), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    torch.compiler.reset()
+    field = torch.compile(generator.field, backend=backend, dynamic=True, fullgraph=True)
+    for rays in (64, 100, 128, 129, 256, 300):
+        styles = generator.field.styles(generator.sample_latents(2))
+        density, colour = field(torch.rand(2, rays, 4, 3), torch.rand(2, rays, 3), styles)
+        (density.sum() + colour.sum()).backward()
+    assert 1 <= len(graphs) <= 2
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
