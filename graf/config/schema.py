@@ -97,6 +97,10 @@ class DataConfig:
         0,
         1e6,
     )
+    cache_device: Literal["auto", "none"] = key(
+        "auto",
+        "auto: keep all images on the GPU, 1 byte per value, where they fit beside a step; none: load them batch by batch",
+    )
     prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) prefetches", 1, 1000)
 
     @property

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from graf.config import Config
 from graf.data.images import load_images
-from graf.data.loader import Batches, build_loader
+from graf.data.loader import Batches, build_loader, images_on_device
 from graf.data.resolve import resolve, with_alpha
 from graf.data.toy_cars import load_toy_cars
 from graf.data.validation import check_fit, raise_or_skip
 from graf.data.views import Views, sample_labels
 
-__all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", "resolve", "sample_labels"]
+__all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", "images_on_device", "resolve", "sample_labels"]
 
 
 def build_dataset(config: Config, cache: Path | None = None, trained: Config | None = None) -> Views:

@@ -11,8 +11,10 @@ from graf.camera import Labels
 from graf.config import Config
 from graf.data.views import Views, whole_images
 from graf.errors import DataError, GrafError
+from graf.rays import mirrored_images
 from graf.rng import seeded_rng
-from graf.runtime.limits import available_cores
+from graf.runtime.console import progress
+from graf.runtime.limits import GB, available_cores
 
 import torch
 from torch import Tensor
@@ -148,16 +150,67 @@ class Batches:
             self._open()
 
 
+class DeviceBatches:
+    """Iterator over the batches of `Batches`, of images (N, data.channels, H, W) uint8 that all lie on the device."""
+
+    def __init__(self, images: Tensor, dataset: Views, batches: EndlessBatches):
+        self._images, self._dataset, self._batches = images, dataset, iter(batches)
+
+    def __next__(self) -> tuple[Tensor, Labels]:
+        index, flips = map(torch.tensor, zip(*next(self._batches), strict=True))
+        chosen = self._images[self._moved(index)]
+        if flips.any():
+            chosen = torch.where(self._moved(flips)[:, None, None, None], mirrored_images(chosen), chosen)
+        labels, classes = self._dataset.labels, self._dataset.class_index[index]
+        known = Labels(None, classes, torch.zeros_like(classes)) if labels is None else labels[index]
+        return chosen.to(torch.float32) / 127.5 - 1, known
+
+    def close(self) -> None:
+        """Let go of nothing: the images stay for the next iterator."""
+
+    def _moved(self, values: Tensor) -> Tensor:
+        device = self._images.device
+        return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+
+
+def images_on_device(dataset: Views, config: Config, device: torch.device, room_bytes: int) -> Tensor | None:
+    """All images (N, data.channels, H, W) uint8 on a GPU. None on a CPU, with data.cache_device: none, where they do not fit into
+    room_bytes, and where one cannot be read, which is then told as its batch is loaded."""
+    data = config.data
+    size = len(dataset) * data.channels * data.imsize**2
+    if data.cache_device == "none" or device.type == "cpu" or size > room_bytes:
+        return None
+    images = torch.empty(len(dataset), data.channels, data.imsize, data.imsize, dtype=torch.uint8, device=device)
+    try:
+        for index in progress(range(len(dataset)), desc="images to the GPU", unit="image"):
+            images[index] = dataset.read(index).to(device)
+    except DataError:
+        return None
+    log.info("data.cache_device: all %d images are kept on the GPU, %.2f GB", len(dataset), size / GB)
+    return images
+
+
 def build_loader(
-    dataset: Views, config: Config, device: torch.device | str, start_step: int = 0, rank: int = 0, world_size: int = 1
-) -> Batches:
+    dataset: Views,
+    config: Config,
+    device: torch.device | str,
+    start_step: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    images: Tensor | None = None,
+) -> Batches | DeviceBatches:
     """Endless training batches; start_step = k continues as if k batches had been taken.
 
-    torch's global random state is not touched. Each of world_size processes gets training.batch_size / world_size images.
+    torch's global random state is not touched. Each of world_size processes gets training.batch_size / world_size images. With
+    the `images` of images_on_device nothing is loaded, and there are no workers.
     """
     data, training = config.data, config.training
     n_workers = loader_processes(config)
     n, batch_size = len(dataset), training.batch_size
+    if images is not None:
+        return DeviceBatches(
+            images, dataset, EndlessBatches(n, batch_size, training.seed, data.hflip, start_step, rank, world_size)
+        )
 
     def open_loader(step: int) -> DataLoader:
         return DataLoader(

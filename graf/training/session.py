@@ -14,7 +14,7 @@ from graf.camera import Labels
 from graf.checkpoints.checkpoint import backup_name
 from graf.checkpoints.run_folder import save, save_newest
 from graf.config import Cadence, RunConfig, minutes_of
-from graf.data import Views, build_loader
+from graf.data import Views, build_loader, images_on_device
 from graf.memory.budget import watched_budget
 from graf.memory.monitor import MemoryMonitor
 from graf.memory.snapshot import write_snapshot
@@ -230,9 +230,10 @@ def _progress_line(config: RunConfig, step: int, shown: bool) -> tqdm:
 def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
     """Real images and labels for the state's current step, also after it was rolled back to an earlier one."""
     processes = state.processes
+    images = images_on_device(dataset, state.config, state.device, state.spare_bytes())
     while True:
         step = state.step
-        loader = build_loader(dataset, state.config, state.device, step, processes.rank, processes.world_size)
+        loader = build_loader(dataset, state.config, state.device, step, processes.rank, processes.world_size, images)
         with contextlib.closing(loader):
             while state.step == step:
                 yield next(loader)

@@ -19,7 +19,8 @@ from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
-from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes
+from graf.memory.planner import estimate_step
+from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
@@ -134,6 +135,10 @@ class RunState(abc.ABC):
         if self.sizes.step_done():
             log.info("step %d: memory sufficed for long enough to try %s again", self.step, self.sizes)
 
+    def spare_bytes(self) -> int:
+        """What the plan of a step leaves free on a GPU; 0 where there is no plan."""
+        return 0
+
     def random_states(self) -> tuple[Tensor, Tensor]:
         """Random states of what a step samples, on the CPU and on the device."""
         return self.rng.get_state(), self.device_rng.get_state()
@@ -244,6 +249,13 @@ class TrainState(RunState):
     def g(self) -> Player:
         """The generator, likewise."""
         return Player("grad_norm_g", self.generator, self.optimizer_g, self.scaler_g)
+
+    def spare_bytes(self) -> int:
+        """What the plan of a step leaves free on a GPU, 0 on a CPU."""
+        if self.device.type != "cuda":
+            return 0
+        plan = estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations)
+        return budget_bytes(self.config.memory, self.device) - plan.total_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:
         """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""

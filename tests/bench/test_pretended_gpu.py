@@ -3,10 +3,13 @@
 import copy
 import dataclasses
 import re
+from contextlib import closing
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
+from graf.data import Views, build_loader, images_on_device
+from graf.errors import DataError
 from graf.memory.planner import estimate_step
 from graf.training import step as steps
 from graf.training.health import Derailed, check_numbers, count_bad_steps
@@ -251,3 +254,45 @@ def test_an_apple_gpu_computes_a_step_in_float32_without_float64(name):
     config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.batch_size=2", "training.use_amp=true")))
     _, gpu = steps_on_pretended_gpu(config, 2, torch.device("mps"))
     assert gpu.launches.total() > 500 and not (gpu.waits | gpu.mixtures | +gpu.doubles)
+
+
+class Pictures(Views):
+    """Ten images of noise, with cameras or without; of `bad` ones none can be read."""
+
+    def __init__(self, posed, bad=()):
+        cameras = Labels.of_poses(sample_poses(10, load_config().data, torch.Generator().manual_seed(1)))
+        super().__init__([f"{i}.png" for i in range(10)], ["a", "b"], torch.arange(10) % 2, cameras if posed else None, "x")
+        self.bad = bad
+
+    def read(self, index):
+        if index in self.bad:
+            raise DataError("no image")
+        return torch.randint(256, (3, 16, 16), generator=torch.Generator().manual_seed(index), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("posed, hflip", [(True, False), (False, False), (False, True)])
+def test_images_on_the_gpu_come_in_the_batches_of_the_loader(smoke, posed, hflip):
+    config = smoke("training.batch_size=4", f"data.hflip={hflip}", "data.alpha=ignore", "training.nworkers=0")
+    views = Pictures(posed)
+    with closing(build_loader(views, config, CPU, 3)) as loader:
+        wanted = [next(loader) for _ in range(4)]
+    with pretended_gpu() as gpu:
+        images = images_on_device(views, config, GPU, room_bytes=10 * 3 * 16 * 16)
+        loader = build_loader(views, config, GPU, 3, images=images)
+        gpu.reset()
+        found = [next(loader) for _ in range(4)]
+        assert not gpu.waits and not gpu.mixtures and not gpu.unpinned
+        for (theirs, labels), (ours, known) in zip(wanted, found, strict=True):
+            assert ours.device == GPU and torch.equal(ours.cpu(), theirs)
+            for name in ("class_index", "elevation_index") + posed * ("pose_c2w",):
+                assert torch.equal(getattr(known, name), getattr(labels, name))
+
+
+def test_images_stay_with_the_loader_where_they_do_not_fit_or_are_not_wanted(smoke):
+    config = smoke("data.alpha=ignore")
+    with pretended_gpu():
+        assert images_on_device(Pictures(True), config, GPU, room_bytes=10 * 3 * 16 * 16 - 1) is None
+        assert images_on_device(Pictures(True), smoke("data.alpha=ignore", "data.cache_device=none"), GPU, 10**9) is None
+        assert images_on_device(Pictures(True, bad=(4,)), config, GPU, room_bytes=10**9) is None
+        assert images_on_device(Pictures(True), config, CPU, room_bytes=10**9) is None
+        assert TrainState(config, GPU).spare_bytes() > 10**9 and TrainState(config, CPU).spare_bytes() == 0
