@@ -174,7 +174,7 @@ class DeviceBatches:
 
 
 def images_on_device(dataset: Views, config: Config, device: torch.device, room_bytes: int) -> Tensor | None:
-    """All images (N, data.channels, H, W) uint8 on a GPU. None on a CPU, with data.cache_device: none, where they do not fit into
+    """All images (N, data.channels, H, W) uint8 on a GPU. None on a CPU, with data.cache_device: none, where they do not fit in
     room_bytes, and where one cannot be read, which is then told as its batch is loaded."""
     data = config.data
     size = len(dataset) * data.channels * data.imsize**2
