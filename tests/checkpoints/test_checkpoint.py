@@ -451,7 +451,7 @@ def test_the_newest_runs_below_a_folder_or_beside_it_are_suggested(tmp_path):
 
 def test_a_device_that_is_none_is_said(smoke, tmp_path):
     save_checkpoint(tmp_path / NEWEST, new_state(smoke()).checkpoint())
-    with pytest.raises(GrafError, match="--device gpu: expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(GrafError, match="--device gpu: expected auto, cpu, cuda, cuda:N or mps"):
         load_generator(tmp_path, device="gpu")
     for device in ("cpu", torch.device("cpu")):
         assert load_generator(tmp_path, device=device).background.device.type == "cpu"
