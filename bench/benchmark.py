@@ -67,7 +67,12 @@ GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
 MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
-COUNTED = ("default", "cars_128", "graf")
+COUNTED = {
+    "default": (FLOAT32,),
+    "default, bfloat16": (AMP,),
+    "cars_128": (),
+    "graf": (),
+}  # overrides, of the config first named
 SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
@@ -418,10 +423,10 @@ def step_rows(args: argparse.Namespace) -> list[dict]:
     """Counts of a step of each of COUNTED, or of --config, on a pretended GPU; and each line that waits or mixes devices."""
     log.info("| config | operations | waits | of two devices | copies to the GPU | not pinned |\n|%s", " --- |" * 6)
     rows = []
-    for path in [args.config] if args.config else [CONFIG_DIR / f"{name}.yaml" for name in COUNTED]:
-        gpu = counted.counted_step(load_config(path))
+    for name, overrides in {args.config: ()}.items() if args.config else COUNTED.items():
+        gpu = counted.counted_step(load_config(args.config or name.partition(",")[0], overrides))
         named = {name: getattr(gpu, name) for name in ("launches", "waits", "mixtures", "copies", "unpinned")}
-        row = {"config": path.stem} | {name: noted.total() for name, noted in named.items()}
+        row = {"config": str(name)} | {name: noted.total() for name, noted in named.items()}
         log.info("| %s |", " | ".join(str(value) for value in row.values()))
         for name in ("waits", "mixtures", "unpinned"):
             for what, times in sorted(named[name].items()):
