@@ -45,7 +45,8 @@ class Labels:
         return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=sampled.pose_c2w)
 
     def to(self, device: torch.device | str) -> "Labels":
-        return self._each(lambda values: values.to(device, non_blocking=True))
+        without_waiting = torch.device(device).type == "cuda"  # others may copy what has been freed by then
+        return self._each(lambda values: values.to(device, non_blocking=without_waiting))
 
     def __len__(self) -> int:
         return len(self.class_index)

@@ -211,7 +211,7 @@ def minutes_of(cadence: Cadence) -> float | None:
 
 def _cadence(value: Any) -> Cadence:
     if isinstance(value, str) and (found := MINUTES.fullmatch(value.strip())) and float(found[1]) > 0:
-        return f"{float(found[1]):g}min"
+        return f"{found[1]}min"
     try:
         return _number(value, int)
     except ValueError:

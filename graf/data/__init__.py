@@ -9,9 +9,12 @@ from graf.data.loader import Batches, build_loader, images_on_device
 from graf.data.resolve import resolve, with_alpha
 from graf.data.toy_cars import load_toy_cars
 from graf.data.validation import check_fit, raise_or_skip
-from graf.data.views import Views, sample_labels
+from graf.data.views import Views, as_floats, sample_labels
 
-__all__ = ["Batches", "Views", "build_dataset", "build_loader", "colours_only", "images_on_device", "resolve", "sample_labels"]
+__all__ = [
+    *("Batches", "Views", "as_floats", "build_dataset", "build_loader", "colours_only", "images_on_device", "resolve"),
+    "sample_labels",
+]
 
 
 def build_dataset(config: Config, cache: Path | None = None, trained: Config | None = None) -> Views:

@@ -14,7 +14,9 @@ from graf.errors import DataError, GrafError
 from graf.rays import mirrored_images
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
+from graf.runtime.device import clean_up
 from graf.runtime.limits import GB, available_cores
+from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 import torch
 from torch import Tensor
@@ -151,7 +153,7 @@ class Batches:
 
 
 class DeviceBatches:
-    """Iterator over the batches of `Batches`, of images (N, data.channels, H, W) uint8 that all lie on the device."""
+    """Iterator over the batches of `Batches`, as uint8, of images (N, data.channels, H, W) that all lie on the device."""
 
     def __init__(self, images: Tensor, dataset: Views, batches: EndlessBatches):
         self._images, self._dataset, self._batches = images, dataset, iter(batches)
@@ -163,14 +165,14 @@ class DeviceBatches:
             chosen = torch.where(self._moved(flips)[:, None, None, None], mirrored_images(chosen), chosen)
         labels, classes = self._dataset.labels, self._dataset.class_index[index]
         known = Labels(None, classes, torch.zeros_like(classes)) if labels is None else labels[index]
-        return chosen.to(torch.float32) / 127.5 - 1, known
+        return chosen, known
 
     def close(self) -> None:
         """Let go of nothing: the images stay for the next iterator."""
 
     def _moved(self, values: Tensor) -> Tensor:
         device = self._images.device
-        return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+        return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def images_on_device(dataset: Views, config: Config, device: torch.device, room_bytes: int) -> Tensor | None:
@@ -180,11 +182,20 @@ def images_on_device(dataset: Views, config: Config, device: torch.device, room_
     size = len(dataset) * data.channels * data.imsize**2
     if data.cache_device == "none" or device.type == "cpu" or size > room_bytes:
         return None
-    images = torch.empty(len(dataset), data.channels, data.imsize, data.imsize, dtype=torch.uint8, device=device)
     try:
-        for index in progress(range(len(dataset)), desc="images to the GPU", unit="image"):
+        images = torch.empty(len(dataset), data.channels, data.imsize, data.imsize, dtype=torch.uint8, device=device)
+        bar = progress(range(len(dataset)), desc="images to the GPU", unit="image", disable=not log.isEnabledFor(logging.INFO))
+        for index in bar:
             images[index] = dataset.read(index).to(device)
     except DataError:
+        return None
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.warning(
+            "data.cache_device: the images do not fit on the GPU (%s); they are loaded batch by batch", first_line(error)
+        )
+        clean_up()
         return None
     log.info("data.cache_device: all %d images are kept on the GPU, %.2f GB", len(dataset), size / GB)
     return images

@@ -71,11 +71,16 @@ class Views(Dataset, abc.ABC):
         index, flip = key if isinstance(key, tuple) else (key, False)
         assert not (flip and self.posed), "a mirrored image needs a mirrored camera"
         image = self.read(index)
-        image = (mirrored_images(image) if flip else image).to(torch.float32) / 127.5 - 1
+        image = as_floats(mirrored_images(image) if flip else image)
         item = {"image": image[:3]} | ({"alpha": image[3:]} if len(image) > 3 else {})
         if self.labels is None:
             return item | {"class_index": self.class_index[index], "elevation_index": torch.tensor(0)}
         return item | {f.name: getattr(self.labels, f.name)[index] for f in dataclasses.fields(Labels)}
+
+
+def as_floats(images: Tensor) -> Tensor:
+    """uint8 images as float32 in [-1, 1]; others as they are."""
+    return images if images.is_floating_point() else images.to(torch.float32) / 127.5 - 1
 
 
 def expected_labels(data: DataConfig) -> KnownLabels:

@@ -143,4 +143,6 @@ def with_advice(error: OutOfMemory, config: Config, sizes: StepSizes, device: to
         advice = f"no setting fits {room}; take a smaller data.imsize or another device"
     else:
         advice = f"a step fits {room}" + (f" with --set {' '.join(edits)}" if edits else "; look at what else takes memory")
+    if device.type == "cuda" and config.data.cache_device == "auto":
+        advice += "; data.cache_device=none frees what images take on the GPU"
     return OutOfMemory(f"{error}; by the plan {advice}. python tools/check_system.py tells more")

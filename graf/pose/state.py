@@ -7,7 +7,6 @@ from graf.checkpoints.checkpoint import POSE_FORMAT
 from graf.config import PoseConfig
 from graf.errors import CheckpointError
 from graf.memory.sizes import StepSizes, smallest_of_all
-from graf.pieces import is_asynchronous
 from graf.pose.network import PoseEstimator
 from graf.runtime.processes import ALONE, Processes
 from graf.training.state import Player, RunState
@@ -38,7 +37,7 @@ class PoseState(RunState):
         super().__init__(config, device, processes)
         self.estimator = (PoseEstimator(config.model, distance) if estimator is None else estimator).to(device)
         training, decay = config.training, config.training.weight_decay
-        fused = is_asynchronous(device.type) or None  # which skips a step without being waited for
+        fused = device.type == "cuda" or None  # which skips a step without being waited for
         self.optimizer = torch.optim.AdamW(
             self.estimator.parameters(), lr=training.lr, betas=BETAS, weight_decay=decay, fused=fused
         )

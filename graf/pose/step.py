@@ -43,7 +43,10 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
     training = state.config.training
 
     def sample() -> PoseBatch:
-        shown, poses = images[:, :3].to(state.device, non_blocking=True), labels.pose_c2w.to(state.device)
+        shown, poses = (
+            images[:, :3].to(state.device, non_blocking=state.device.type == "cuda"),
+            labels.pose_c2w.to(state.device),
+        )
         n = len(images) * state.processes.world_size  # sampled for all processes; each takes its part
         coins, order, gains = (torch.rand(n, *shape, generator=state.rng) for shape in ((), (3,), (3,)))
         mine = state.processes.rank_slice

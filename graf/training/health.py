@@ -60,10 +60,11 @@ def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
         if state.bad_steps >= state.config.training.max_bad_steps:
             return
         if not bad:
-            state.bad_steps, state.first_bad = 0, ""
+            state.bad_steps, state.bad_since, state.first_bad = 0, 0, ""
             continue
         state.bad_steps += 1
         if not state.first_bad:
+            state.bad_since = step
             state.first_bad = f"step {step}: {first_not_finite(state, numbers, images if step == state.step else None)}"
         told = state.first_bad if state.bad_steps == 1 else f"step {step}: {' and '.join(bad)} not finite"
         log.warning("%s; skipped (%d in a row)", told, state.bad_steps)
@@ -97,7 +98,7 @@ def diagnosis(state: RunState) -> str:
     scales = {name: getattr(state, name).get_scale() for name in state.SCALERS}
     return (
         f"{state.bad_steps} steps in a row had a loss or gradient that was not finite, and were skipped; the last good step is "
-        f"{state.step - state.bad_steps}. First, {state.first_bad}. "
+        f"{state.bad_since - 1}. First, {state.first_bad}. "
         f"Learning rates: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}; "
         f"loss scales: {', '.join(f'{scale:g} ({name})' for name, scale in scales.items())}. "
         f"Check the images with tools/validate_data.py; lower {' and '.join(f'training.{name}' for name in rates)}, set "

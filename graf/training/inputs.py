@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from graf.camera import Labels
-from graf.data import Views, sample_labels
+from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminator import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
@@ -68,7 +68,8 @@ def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Label
     the loader."""
 
     def sample() -> tuple[Batch, Batch]:
-        own, n = images.to(state.device, non_blocking=True), len(images) * state.processes.world_size
+        own = as_floats(images.to(state.device, non_blocking=state.device.type == "cuda"))
+        n = len(images) * state.processes.world_size
         cameras = (sample_labels(dataset, n, state.config.data, state.rng) for _ in range(2))
         for_d = discriminator_batch(state, own, labels, next(cameras))
         return in_one_copy((for_d, generator_batch(state, next(cameras), own, labels)), state.device)
@@ -132,7 +133,7 @@ def in_one_copy(batches: tuple[Batch, ...], device: torch.device) -> tuple[Batch
 
     for part, x in zip(as_in_block(block), found.values(), strict=True):
         part.copy_(x)
-    moved = dict(zip(found, as_in_block(block.to(device, non_blocking=True)), strict=True))
+    moved = dict(zip(found, as_in_block(block.to(device, non_blocking=device.type == "cuda")), strict=True))
     return each_tensor(batches, lambda x: moved.get(id(x), x))
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from graf.memory.sizes import split
-from graf.pieces import is_asynchronous
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
 from graf.runtime.retry import attempt, retry_smaller, tries
@@ -124,7 +123,7 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
         found[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
         scaler.unscale_(optimizer)
         norm = norm / scaler.scale(torch.ones_like(norm))
-    elif is_asynchronous(state.device.type):
+    elif state.device.type == "cuda":  # on an Apple GPU Adam does not heed found_inf
         optimizer.found_inf = 1 - norm.isfinite().float()
     elif not norm.isfinite():
         return norm

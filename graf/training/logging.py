@@ -64,7 +64,7 @@ class RunLog:
             self.wandb = _start_wandb(self.run_dir, self.config)
 
     def scalars(self, values: dict[str, Tensor | float], step: int) -> dict[str, float]:
-        """Write one row: the only place where a step's tensors are read. Returns them as numbers."""
+        """Write one row of a step's tensors, read in one copy. Returns them as numbers."""
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         read = torch.stack([value.float() for value in tensors.values()]).tolist() if tensors else []
         numbers = {name: float(value) for name, value in (values | dict(zip(tensors, read, strict=True))).items()}

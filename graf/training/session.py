@@ -90,6 +90,7 @@ def running(
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
         _progress_line(config, state.step, first) as session.line,
         session.guard,
+        _steps_read(state),
         contextlib.closing(_batches(state, dataset)) as session.batches,
     ):
         yield session
@@ -165,9 +166,12 @@ class Session:
 
     def save_what_is_due(self) -> None:
         """The newest checkpoint and backups, as often as the config says."""
-        if self.due("save_every") or self.guard.owes_checkpoint:
+        saves, keeps = self.due("save_every") or self.guard.owes_checkpoint, self.due("backup_every")
+        if saves or keeps:
+            count_bad_steps(self.state)  # in all processes, which decide alike
+        if saves:
             self.guard.checkpoint()
-        if self.due("backup_every") and not self.state.bad_steps:  # such a backup would not be gone back to
+        if keeps and not self.state.bad_steps:  # such a backup would not be gone back to
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:
@@ -182,7 +186,6 @@ class Session:
             clean_up()
 
     def _save(self) -> None:
-        count_bad_steps(self.state)
         with self.monitor.phase("checkpoint"):
             save_newest(self.state.checkpoint(), self.numbers)
             if self.memory_snapshot:
@@ -190,7 +193,6 @@ class Session:
                     log.info("memory snapshot: %s", write_snapshot(self.config.run_dir / "memory", self.state.step))
 
     def _save_backup(self) -> None:
-        count_bad_steps(self.state)
         save(self.config.run_dir / backup_name(self.state.step), self.state.checkpoint(), self.numbers)
 
 
@@ -201,6 +203,16 @@ def advised(advise: Callable[[OutOfMemory], OutOfMemory]) -> Iterator[None]:
         yield
     except OutOfMemory as error:
         raise advise(error) from None
+
+
+@contextlib.contextmanager
+def _steps_read(state: RunState) -> Iterator[None]:
+    """However the block ends, the numbers of its steps are read then, before a last checkpoint is saved."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(RuntimeError):  # of a device that fails: what ended the block is raised
+            count_bad_steps(state)
 
 
 def _monitor_of(state: RunState) -> MemoryMonitor:

@@ -38,7 +38,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 log = logging.getLogger("graf")
 
 COUNTED = (  # plain values
-    *("step", "images_seen", "bad_steps", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
+    *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
 )
 
 
@@ -78,6 +78,7 @@ class RunState(abc.ABC):
         self.step = 0
         self.images_seen = 0  # from the data set, in all steps
         self.bad_steps = 0  # in a row, with a non-finite loss or gradient
+        self.bad_since = 0  # the first of them
         self.first_bad = ""  # what was not finite in the first of them
         self.rollbacks = 0  # to an earlier checkpoint, because of too many of them
         self.unread: list[tuple[int, tuple[str, ...], Tensor]] = []  # steps' names and numbers that are still on the device
@@ -187,7 +188,14 @@ class RunState(abc.ABC):
             else:
                 part.load_state_dict(saved[name])
         # Counts and the parts of a step
-        absent = {"first_bad": "", "rollbacks": 0, "best": None, "lowest_losses": {}, "data_fingerprint": ""}  # in older files
+        absent = {
+            "first_bad": "",
+            "bad_since": 0,
+            "rollbacks": 0,
+            "best": None,
+            "lowest_losses": {},
+            "data_fingerprint": "",
+        }  # in older files
         for name in COUNTED:
             setattr(self, name, (absent | saved)[name])
         if "sizes" in saved:
@@ -251,11 +259,12 @@ class TrainState(RunState):
         return Player("grad_norm_g", self.generator, self.optimizer_g, self.scaler_g)
 
     def spare_bytes(self) -> int:
-        """What the plan of a step leaves free on a GPU, 0 on a CPU."""
+        """Half of what a step surely leaves free on a GPU, 0 on a CPU: samples and metrics need memory too, and a plan may be a
+        quarter too low."""
         if self.device.type != "cuda":
             return 0
         plan = estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations)
-        return budget_bytes(self.config.memory, self.device) - plan.total_bytes
+        return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * plan.total_bytes) // 2)
 
     def load_pretrained_backbone(self, path: str) -> None:
         """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""

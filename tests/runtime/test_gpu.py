@@ -73,7 +73,7 @@ def test_what_the_gpu_computes_in_float16_is_compared_with_float32():
 
 
 def test_each_weight_of_grafs_field_has_a_gradient_in_float16(concat, photographs, labels):
-    """A pass without gradients, which finds the samples with density, converts the same weights before."""
+    """The discriminator's fakes are rendered without gradients before, by the same weights."""
     state = TrainState(concat(*FLOAT16), GPU, n_classes=2, n_elevations=3)
     take_steps(state, photographs.to(GPU), labels.to(GPU), 1)
     assert [name for name, p in state.generator.field.named_parameters() if p.grad is None] == []
@@ -113,7 +113,7 @@ def test_the_driver_and_the_allocator_answer():
 
 @pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])
 def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
-    """The networks' backward passes add in a fixed order on a GPU; look-ups in planes and code maps would not."""
+    """With cuDNN's deterministic kernels: a film without CCSR has no other operation that adds in no fixed order."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     images, labels = photographs.to(GPU), labels.to(GPU)

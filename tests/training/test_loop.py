@@ -251,7 +251,7 @@ def test_a_last_checkpoint_hides_no_error_of_the_metrics(build, monkeypatch, cap
     calls = failing(monkeypatch, "save_newest", 1, CheckpointWriteError("model.pt: no space left"))
     failing(monkeypatch, "evaluate", 1, error)
     state.bad_steps = bad_steps
-    monkeypatch.setattr(loop, "check_numbers", lambda *_: None)  # which counts them
+    monkeypatch.setattr(loop, "check_numbers", lambda *_, **__: None)  # which counts them
     with pytest.raises(type(error)) as caught:
         train(state, Grey(), Interruption())
     assert caught.value is error and state.step == 2
