@@ -8,6 +8,7 @@ import dataclasses
 from graf.camera import Labels
 from graf.pose.state import PoseState
 from graf.rays import mirrored_images
+from graf.training.inputs import in_one_copy
 from graf.training.learn import Stats, learn, retried, whole_step
 
 import torch
@@ -43,17 +44,16 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
     training = state.config.training
 
     def sample() -> PoseBatch:
-        shown, poses = (
-            images[:, :3].to(state.device, non_blocking=state.device.type == "cuda"),
-            labels.pose_c2w.to(state.device),
-        )
+        shown = images[:, :3].to(state.device, non_blocking=state.device.type == "cuda")
         n = len(images) * state.processes.world_size  # sampled for all processes; each takes its part
         coins, order, gains = (torch.rand(n, *shape, generator=state.rng) for shape in ((), (3,), (3,)))
         mine = state.processes.rank_slice
+        inputs = labels.pose_c2w, order[mine].argsort(1), gains[mine], coins[mine] < 0.5
+        poses, orders, own_gains, flips = in_one_copy(inputs, state.device)
         if training.recolour:
-            shown = recoloured(shown, order[mine].argsort(1).to(shown.device), gains[mine].to(shown.device))
+            shown = recoloured(shown, orders, own_gains)
         if training.mirror:
-            shown, poses = mirrored(shown, poses, (coins[mine] < 0.5).to(shown.device))
+            shown, poses = mirrored(shown, poses, flips)
         return PoseBatch(shown, poses)
 
     return retried(state, sample)
@@ -92,7 +92,8 @@ def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tenso
 
     The camera's own x axis is negated too, so that it stays a rotation: diag(1, -1, 1) R diag(-1, 1, 1).
     """
-    world = poses.new_tensor([1.0, -1.0, 1.0])[:, None]
-    camera = poses.new_tensor([-1.0, 1.0, 1.0, 1.0])
+    signs = torch.ones_like(poses)
+    signs[:, 1] *= -1
+    signs[:, :, 0] *= -1
     flip = flip[:, None, None]
-    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, world * poses * camera, poses)
+    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, signs * poses, poses)

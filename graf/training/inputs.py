@@ -117,9 +117,9 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     )
 
 
-def in_one_copy(batches: tuple[Batch, ...], device: torch.device) -> tuple[Batch, ...]:
-    """The batches with all their tensors on the device: those of the CPU are copied there in one block of pinned memory, which
-    is not waited for."""
+def in_one_copy(batches: T, device: torch.device) -> T:
+    """Tuples of tensors or batches with all of their tensors on the device: those of the CPU are copied there in one block of
+    pinned memory, which is not waited for."""
     found: dict[int, Tensor] = {}
     if device.type == "cpu":
         return batches

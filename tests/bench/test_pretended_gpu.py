@@ -7,10 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
-from graf.config import CONFIG_DIR, load_config
+from graf.config import CONFIG_DIR, PoseConfig, load_config
 from graf.data import Views, as_floats, build_loader, images_on_device
 from graf.errors import DataError
 from graf.memory.planner import estimate_step
+from graf.pose.state import PoseState
+from graf.pose.step import pose_step
 from graf.runtime.interruption import Interruption
 from graf.training import step as steps
 from graf.training.health import Derailed, check_numbers, count_bad_steps
@@ -331,3 +333,27 @@ def test_the_last_steps_of_a_run_are_judged(runs):
         state.step += 1
         with pytest.raises(Derailed, match="the last good step is 1"):
             check_numbers(state, stats, torch.zeros(1), at_once=True)
+
+
+def test_a_pose_step_waits_for_nothing_and_learns_as_on_the_cpu(photographs, labels):
+    found, images = [], photographs[:, :3]
+    for device in (CPU, GPU):
+        with pretended_gpu() as gpu:
+            settings = (
+                "training.mirror=true",
+                "training.batch_size=4",
+                "data.imsize=16",
+                "model.num_layers=1",
+                "model.d_model=8",
+            )
+            state = PoseState(load_config("pose", (*settings, "training.use_amp=false"), PoseConfig), device, 4.0)
+            for _ in range(3):
+                gpu.reset()
+                shown = images.pin_memory() if device == GPU else images
+                stats = pose_step(state, shown, labels)
+                state.advance()
+                check_numbers(state, stats, shown)
+            assert not (gpu.waits | gpu.mixtures | gpu.unpinned)
+            found.append([p.detach().clone() for p in state.estimator.parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-5
