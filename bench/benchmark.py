@@ -8,6 +8,7 @@ python bench/benchmark.py start      # seconds of --help, and to the first step 
 python bench/benchmark.py growth     # is the cost linear in rays, samples and batch? --picture FILE draws it
 python bench/benchmark.py busy       # train.py alone and beside a busy process, in turns
 python bench/benchmark.py ccsr       # a step in mixed precision, refined and not, with 20 and 64 samples per ray
+python bench/benchmark.py batches    # a GPU's images per second and memory with 1, 4 and 16 times the config's batch
 python bench/benchmark.py memory     # GRAF's network: plain PyTorch, this package, and each way to need less
 python bench/benchmark.py rules      # what the house rules about memory are worth
 python bench/benchmark.py gpus       # memory, operations and bytes of steps on four GPUs, counted, and a bound of their speed
@@ -38,9 +39,11 @@ from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import whole_file, write_text
 from graf.runtime.limits import GB, MB
+from graf.runtime.precision import AmpSettings
 from measure_training import CCSR, NOT_REFINED, variant_config
 from plain_step import PlainGenerator
 
+import torch
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,6 +77,7 @@ COUNTED = {
     "graf": (),
 }  # overrides, of the config first named
 SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
+BATCHES = (1, 4, 16)  # times the config's
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
 
@@ -123,6 +127,8 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
         return memory.measure_memory(row["name"], row["rays"], args.steps or 3, device)
     if args.what == "rules":
         return memory.measure_rules(load_config(args.config), args.steps or 20, device)
+    if args.what == "batches":
+        return measured_batch(args, row, device)
     if args.what == "ccsr":
         settings = ["training.use_amp=true", f"nerf.samples_per_ray={row['samples']}"]
         config = variant_config(args.config, settings, CCSR[row["name"]])
@@ -381,6 +387,34 @@ def ccsr_rows(args: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def batch_rows(args: argparse.Namespace) -> list[dict]:
+    """Images per second and peak memory of steps with BATCHES times the config's batch, in float32 and in mixed precision."""
+    log.info("| batch | number format | images / s | x float32 | peak MiB |\n|%s", " --- |" * 5)
+    rows = []
+    for times in BATCHES:
+        pair = [in_own_process({"times": times, "use_amp": use_amp}) for use_amp in (False, True)]
+        for row in pair:
+            row["times_float32"] = row["images_per_second"] / pair[0]["images_per_second"]
+            figures = row["images_per_second"], row["times_float32"], row["peak_bytes"] / MB
+            log.info("| %d | %s | %.1f | %.2f | %.0f |", row["batch"], row["number_format"], *figures)
+        rows += pair
+    return rows
+
+
+def measured_batch(args: argparse.Namespace, row: dict, device: torch.device) -> dict:
+    """The row of so many times the config's batch, computed at once."""
+    batch = row["times"] * load_config(args.config).training.batch_size
+    settings = f"training.batch_size={batch}", f"training.micro_batch={batch}", f"training.use_amp={row['use_amp']}"
+    config = load_config(args.config, settings)
+    found = memory.measure_steps(config, True, args.steps or 10, device)
+    return {
+        "batch": batch,
+        "number_format": AmpSettings.choose(config.training, device).number_format,
+        "images_per_second": batch / found["seconds_per_step"],
+        "peak_bytes": found["peak_bytes"],
+    }
+
+
 def memory_rows(args: argparse.Namespace) -> list[dict]:
     rows: list[dict] = []
     log.info("| rays per image | step | peak GB | of plain's | seconds | of default's |\n| --- | --- | --- | --- | --- | --- |")
@@ -460,6 +494,7 @@ TABLES = {
     "growth": growth_rows,
     "busy": busy_rows,
     "ccsr": ccsr_rows,
+    "batches": batch_rows,
     "memory": memory_rows,
     "rules": rule_rows,
     "step": step_rows,

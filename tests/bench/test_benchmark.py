@@ -422,3 +422,25 @@ def test_no_more_loader_processes_than_cores_are_told(monkeypatch):
     monkeypatch.setattr(loader, "available_cores", lambda: 1)
     assert loader.loader_processes(load_config(None, ["training.nworkers=2"])) == 1
     assert loader.loader_processes(load_config(None, ["training.nworkers=0"])) == 0
+
+
+def test_batches_are_compared_with_float32_of_the_same_batch(monkeypatch, caplog):
+    def row(asked):
+        faster = 2 if asked["use_amp"] else 1
+        return {"batch": 8 * asked["times"], "number_format": "x", "images_per_second": 10.0 * faster, "peak_bytes": 3e6}
+
+    monkeypatch.setattr(benchmark, "in_own_process", row)
+    rows = benchmark.batch_rows(None)
+    assert [row["batch"] for row in rows] == [8, 8, 32, 32, 128, 128]
+    assert [row["times_float32"] for row in rows] == [1, 2] * 3
+
+
+def test_a_row_of_a_batch_is_a_step_of_that_batch_at_once(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        benchmark.memory, "measure_steps", lambda config, *_: seen.append(config) or {"seconds_per_step": 2.0, "peak_bytes": 1}
+    )
+    args = benchmark.parser().parse_args(["batches", "--device", "cpu", "--config", "smoke"])
+    row = benchmark.measured_row(args, {"times": 4, "use_amp": False})
+    assert (seen[0].training.batch_size, seen[0].images_at_once, row["batch"]) == (16, 16, 16)
+    assert (row["images_per_second"], row["number_format"]) == (8, "float32")

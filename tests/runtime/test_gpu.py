@@ -68,6 +68,18 @@ def test_a_step_waits_for_nothing(film, photographs, labels):
     assert stats["grad_norm_g"].isfinite()
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_a_step_that_is_not_finite_leaves_everything_as_it_was(film, photographs, labels, optimizer):
+    state = TrainState(film(f"training.optimizer={optimizer}"), GPU, n_classes=2, n_elevations=3)
+    take_steps(state, photographs.to(GPU), labels.to(GPU), 1)
+    before = [p.clone() for p in state.discriminator.parameters()]
+    averages = {id(p): {name: x.clone() for name, x in kept.items()} for p, kept in state.optimizer_d.state.items()}
+    take_steps(state, torch.full_like(photographs, torch.nan).to(GPU), labels.to(GPU), 1)
+    assert all(torch.equal(p, q) for p, q in zip(before, state.discriminator.parameters(), strict=True))
+    for p, kept in state.optimizer_d.state.items():
+        assert all(torch.equal(kept[name], x) for name, x in averages[id(p)].items() if name != "step" or optimizer == "adam")
+
+
 def test_what_the_gpu_computes_in_float16_is_compared_with_float32():
     assert (float16_error(GPU) <= LARGEST_ERROR) == ("convolution" not in why_not_float16(GPU))
 
