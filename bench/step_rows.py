@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from graf.camera import Labels, sample_poses
 from graf.config import Config
+from graf.data.resolve import with_alpha
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import starting_sizes, with_sizes
 from graf.runtime.limits import GB
@@ -70,10 +71,9 @@ def steps_on_pretended_gpu(config: Config, n_steps: int, device: torch.device = 
 
 def with_data(config: Config) -> Config:
     """The config as the toy cars would end its `auto`s."""
+    config = with_alpha(config, None, otherwise="rgba")
     data = config.data
-    box = BOX if data.box == "auto" else data.box
-    alpha = "rgba" if data.alpha == "auto" else data.alpha
-    return dataclasses.replace(config, data=dataclasses.replace(data, box=box, alpha=alpha))
+    return config if data.box != "auto" else dataclasses.replace(config, data=dataclasses.replace(data, box=BOX))
 
 
 def estimated_rows(config: Config) -> Iterator[dict]:

@@ -27,13 +27,12 @@ from graf.runtime.processes import Processes, processes_of_run
 from graf.runtime.run_lock import run_lock
 from graf.training.health import anomalies_named
 from graf.training.logging import check_monitoring
+from graf.training.session import MEMORY_SHOWN
 from graf.training.state import RunState
 
 import torch
 
 log = logging.getLogger("graf")
-
-PEAKS = {"host_bytes": "host", "reserved_bytes": "GPU"}  # in memory.jsonl, whose memory they are
 
 
 class Setup(NamedTuple):
@@ -144,7 +143,7 @@ def closing_table(config: RunConfig, images_seen: int, steps: int, seconds: floa
     images_seen: in all sessions. steps, seconds: in this session alone. more_lines: further lines by their names.
     """
     held = list(read_memory(config.run_dir / "memory.jsonl"))
-    peaks = {owner: max((row.get(name, 0) for row in held), default=0) for name, owner in PEAKS.items()}
+    peaks = {owner: max((row.get(name, 0) for row in held), default=0) for name, owner in MEMORY_SHOWN.items()}
     max_steps, batch_size = config.training.max_steps, config.training.batch_size
     of_session = "" if images_seen == max_steps * batch_size else " of this session"
     table = {

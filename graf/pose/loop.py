@@ -31,7 +31,7 @@ def train_pose(state: PoseState, splits: Splits, interruption: Interruption, mem
             try:
                 stats = pose_step(state, images, labels)
                 state.advance()
-                check_numbers(state, stats, images, at_once=state.step == training.max_steps)
+                check_numbers(state, stats, images)
             except Derailed as trouble:
                 session.roll_back(trouble)
                 continue

@@ -36,16 +36,17 @@ class HalfUpdated(Derailed):
 def check_numbers(state: RunState, stats: dict[str, Tensor | float], images: Tensor, at_once: bool = False) -> None:
     """Count the consecutive steps, including this one, that a network skipped because something was not finite.
 
-    On a GPU, which is not waited for in each step, the numbers are read when a row of the log is due, or `at_once`. Raises
-    Derailed after training.max_bad_steps of them.
+    On a GPU, which is not waited for in each step, the numbers are read when a row of the log is due, after the last step, or
+    `at_once`. Raises Derailed after training.max_bad_steps of them.
     """
     tensors = {name: value for name, value in stats.items() if isinstance(value, Tensor)}
     state.unread.append((state.step, tuple(tensors), torch.stack([value.float() for value in tensors.values()])))
-    is_due = state.step % (state.config.training.print_every or READ_EVERY) == 0
+    training = state.config.training
+    is_due = state.step % (training.print_every or READ_EVERY) == 0 or state.step == training.max_steps
     if not (is_due or at_once or state.device.type == "cpu"):
         return
     count_bad_steps(state, images)
-    if state.bad_steps >= state.config.training.max_bad_steps:
+    if state.bad_steps >= training.max_bad_steps:
         raise Derailed(diagnosis(state))
 
 

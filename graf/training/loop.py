@@ -34,7 +34,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             try:
                 stats = train_step(state, dataset, images, labels)
                 state.advance()
-                check_numbers(state, stats, images, at_once=state.step == training.max_steps)
+                check_numbers(state, stats, images)
             except Derailed as trouble:
                 session.roll_back(trouble)
                 continue

@@ -38,7 +38,7 @@ log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
 LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
-MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # of the monitor's numbers
+MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # of the monitor's numbers, whose memory they are
 T = TypeVar("T")
 
 
