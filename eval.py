@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.commands.jobs import JOBS, Flag, Job, checked
+from graf.commands.jobs import JOBS, OBJECTS, Flag, Job, checked
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.runtime.command_line import Parser, whole_number
@@ -91,8 +91,11 @@ def refuse_unused(args: argparse.Namespace) -> None:
             )
     if args.invert and (sampled := names(job for job in asked if job.samples_objects)):
         raise GrafError(
-            f"{sampled} beside --invert: would be of sampled objects, not of the photograph's; ask for them one after the other"
+            f"{sampled} beside --invert: would be of sampled objects, not of the photograph's, whose mesh, splats and video "
+            "--invert writes itself; the other jobs take it afterwards, by --latents"
         )
+    if args.latents and args.n_objects != OBJECTS.default:
+        raise GrafError("--n_objects beside --latents: there are as many objects as files; leave it out")
 
 
 def names(some: Iterable[Job]) -> str:

@@ -15,6 +15,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("path", nargs="?", metavar="PATH", type=Path, help=what)
     p.add_argument("--run", type=Path, help="a run's folder; it is read again when its checkpoint changes")
     p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's")
+    p.add_argument(
+        "--latents",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="an object to show first: latents.json of eval.py --invert, or what was saved here; may be repeated",
+    )
     p.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
     p.add_argument(
         "--allow_host",

@@ -24,6 +24,7 @@ HOMES = {  # module of each public name; it is imported, and torch with it, on f
     "Generator": "graf.models.generator",
     "load_config": "graf.config",
     "load_generator": "graf.checkpoints.generator_loading",
+    "load_latents": "graf.checkpoints.latents_file",
     "poses_at": "graf.camera",
 }
 __all__ = ["__version__", *HOMES]

@@ -29,11 +29,10 @@ def write_export(path: Path | str, generator: Generator, step: int, fingerprint:
     """
     require_replaceable(path)
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
-    embedding = generator.class_embedding
     metadata = {
         "format": FORMAT,
         "config": json.dumps(config_to_dict(generator.config)),
-        "n_classes": str(1 if embedding is None else embedding.num_embeddings),
+        "n_classes": str(generator.n_classes),
         "step": str(step),
     }
     if fingerprint:

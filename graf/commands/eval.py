@@ -12,6 +12,7 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.latents_file import NAME, fitting_latents
 from graf.checkpoints.run_folder import run_folder_of
 from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
 from graf.commands.own_files import set_others_aside
@@ -27,8 +28,9 @@ from graf.export.texture import TEXELS_PER_CELL, read_textured, render_textured,
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.inversion import invert, most_renderings
 from graf.inversion.loss import InversionSettings
-from graf.inversion.results import INVERSIONS, failures, inversion_folder, write_inversion
+from graf.inversion.results import INVERSIONS, Inversion, failures, inversion_folder, write_inversion
 from graf.inversion.targets import known_poses, read_target, target_files
+from graf.inversion.tuning import TuningSettings, tune
 from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.metrics.haze import haze
 from graf.metrics.measure import MeasureSettings, kid_independent, measure_generator
@@ -61,6 +63,7 @@ log = logging.getLogger("graf")
 
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
 NOT_PERMITTED = errno.EACCES, errno.EPERM, errno.EROFS
+TUNED = "tuned"  # the folder in an inversion's of the tuned generator and what it draws
 OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, "haze": haze}  # by entries in metrics.json
 
 
@@ -116,6 +119,8 @@ class Evaluation:
             except OSError as error:
                 message = f"results cannot be written ({error.strerror}); name another folder with --out"
                 raise GrafError(f"{self.out}: {message}") from None
+        if self.flags.latents:
+            _ = self.objects
         for job in jobs:
             if job.check:
                 job.check(self)
@@ -145,11 +150,33 @@ class Evaluation:
 
     @functools.cached_property
     def objects(self) -> Objects:
-        return self.sample(self.flags.n_objects)
+        """Latents (N, Z) and classes (N,) of --latents, or else sampled; scaled by --truncation."""
+        latents, classes = self.whole_objects
+        return self.flags.truncation * latents, classes
+
+    @functools.cached_property
+    def whole_objects(self) -> Objects:
+        """The objects without truncation."""
+        if self.flags.latents:
+            return fitting_latents(self.flags.latents, self.generator, self.results.checkpoint)
+        return sample_objects(self.generator, self.flags.n_objects, self.flags.seed)
+
+    @functools.cached_property
+    def corners(self) -> Objects:
+        """Four objects to interpolate between: those of --latents first, then sampled ones."""
+        sampled = self.sample(4)
+        if not self.flags.latents:
+            return sampled
+        latents, classes = (torch.cat(pair)[:4] for pair in zip(self.objects, sampled, strict=True))
+        return latents, classes
 
     def sample(self, n: int) -> Objects:
         """Latents (n, Z) and classes (n,) of objects sampled with --seed and --truncation."""
         return sample_objects(self.generator, n, self.flags.seed, self.flags.truncation)
+
+    @property
+    def n_objects(self) -> int:
+        return len(self.flags.latents or ()) or self.flags.n_objects
 
     def object(self, i: int) -> Objects:
         """Latents (1, Z) and class (1,) of one object."""
@@ -195,7 +222,7 @@ class Evaluation:
     def trajectories(self) -> dict[str, Tensor]:
         """The cameras of the sweep's sheet and videos."""
         flags = self.flags
-        return sweep_trajectories(flags.azimuths, flags.elevations, flags.n_objects, self.generator.config)
+        return sweep_trajectories(flags.azimuths, flags.elevations, self.n_objects, self.generator.config)
 
     @functools.cached_property
     def footer(self) -> str | None:
@@ -265,11 +292,9 @@ class Evaluation:
 
     def sheets(self) -> list[Path]:
         options = {"resolution": self.flags.resolution, "footer": self.footer}
-        corners = self.sample(4)
-        files = interpolation_sheet(self.generator, corners, self.out, **options)
-        files += interpolation_video(self.generator, corners, self.out, resolution=self.flags.resolution)
-        whole = sample_objects(self.generator, self.flags.n_objects, self.flags.seed)  # which the sheet truncates itself
-        files += truncation_sheet(self.generator, whole, self.out, **options)
+        files = interpolation_sheet(self.generator, self.corners, self.out, **options)
+        files += interpolation_video(self.generator, self.corners, self.out, resolution=self.flags.resolution)
+        files += truncation_sheet(self.generator, self.whole_objects, self.out, **options)  # which it truncates itself
         if self.generator.class_embedding is not None:
             files += class_rows(self.generator, self.objects[0], self.out, **options)
         return files
@@ -302,8 +327,8 @@ class Evaluation:
     def surfaces(self) -> dict[int, Trimesh]:
         """The objects' meshes by number, without objects that have no surface. Raises NoSurface where none has one."""
         found, resolution = {}, self.flags.mesh_resolution
-        with progress(total=self.flags.n_objects * resolution, desc="mesh", unit="slice") as bar:
-            for i in range(self.flags.n_objects):
+        with progress(total=self.n_objects * resolution, desc="mesh", unit="slice") as bar:
+            for i in range(self.n_objects):
                 try:
                     found[i] = extract_mesh(self.generator, *self.object(i), resolution, self.flags.mesh_level, bar)
                 except NoSurface as error:
@@ -328,7 +353,8 @@ class Evaluation:
 
     def keep_checks(self, name: str, checks: dict[int, RenderedBack], folder: Path) -> list[Path]:
         """Write how exports look as an image grid, and their PSNR to metrics.json."""
-        terms = {"truncation": self.flags.truncation, "seed": self.flags.seed}
+        objects = {"latents": self.flags.latents} if self.flags.latents else {"seed": self.flags.seed}
+        terms = {"truncation": self.flags.truncation} | objects
         result = {name: mean_psnr(checks.values()) | terms | self.results.rendered_by}
         return [write_checks(checks, folder / "rendered_back.png", self.footer), self.results.keep(result)]
 
@@ -348,7 +374,24 @@ class Evaluation:
         for sentence in failures(inversion, targets, names):
             log.warning("%s", sentence)
         folder = inversion_folder(self.out / INVERSIONS, targets, names)
-        return write_inversion(self.generator, inversion, targets, folder, names, self.footer)
+        checkpoint = self.results.checkpoint, self.step
+        files = write_inversion(self.generator, inversion, targets, folder, names, checkpoint, self.footer)
+        log.info("other jobs, and view.py, show this object with --latents %s", folder / NAME)
+        return files + (self.tune(inversion, folder) if self.flags.tune else [])
+
+    def tune(self, inversion: Inversion, folder: Path) -> list[Path]:
+        """Write the generator tuned to the photographs of an inversion, and what it makes of the object, below its folder."""
+        (targets, _), names = self.targets, list(map(str, self.target_files))
+        settings = TuningSettings(self.flags.tune, seed=self.flags.seed)
+        with progress(total=settings.steps, desc="tuning", unit="step") as bar:
+            tuned, seen = tune(self.generator, inversion, targets, settings, bar)
+        for name, before, after in zip(names, inversion.psnr, seen.psnr, strict=True):
+            log.info("%s: PSNR %.1f dB before tuning, %.1f dB after", name, before, after)
+        out = folder / TUNED
+        file = write_export(out / f"{folder.name}.safetensors", tuned, self.step, self.data_fingerprint)
+        files = write_inversion(tuned, seen, targets, out, names, (file, self.step), self.footer)
+        log.info("the tuned model: eval.py and view.py show it with --checkpoint %s --latents %s", file, out / NAME)
+        return [file, *files]
 
     def export(self) -> list[Path]:
         fingerprint = self.data_fingerprint

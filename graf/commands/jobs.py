@@ -14,7 +14,7 @@ from typing import Any
 from graf.checkpoints import SUFFIX
 from graf.config.strict import expanded
 from graf.metrics.results import FEWEST_IMAGES
-from graf.runtime.command_line import positive
+from graf.runtime.command_line import positive, whole_number
 
 STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb", "nerf", "depth")}
 FEWEST_CELLS = 8
@@ -91,6 +91,7 @@ def numbers(text: str) -> list[float]:
 degrees = checked(numbers, lambda angles: all(map(math.isfinite, angles)), "degrees with commas, such as 0,45,90;")
 heights = checked(numbers, lambda angles: all(-90 <= angle <= 90 for angle in angles), "degrees from -90 to 90 with commas;")
 share = checked(float, lambda value: 0 <= value <= 1, "a number from 0 to 1,")
+steps = checked(whole_number, lambda number: number >= 0, "a whole number of steps,")
 cells = checked(positive, lambda number: number >= FEWEST_CELLS, f"at least {FEWEST_CELLS} cells,")
 metric_names = checked(
     lambda text: text.split(","), lambda names: set(names) <= set(METRICS), f"some of {','.join(METRICS)} with commas;"
@@ -98,6 +99,15 @@ metric_names = checked(
 export_name = checked(expanded, lambda name: name.endswith(SUFFIX), f"a file name that ends in {SUFFIX},")
 TRUNCATION = Flag("truncation", "scale of the latents; smaller values give more typical objects", share, 1.0, general=True)
 RESOLUTION = Flag("resolution", "pixels per side of pictures; by default data.imsize", positive, general=True)
+LATENTS = Flag(
+    "latents",
+    "instead of sampled objects those in these files: latents.json of --invert, or what view.py saves",
+    expanded,
+    metavar="FILE",
+    nargs="+",
+    general=True,
+)
+TUNE = Flag("tune", "with --invert: fine-tune a copy of the weights in so many steps, such as 100; 0 = off", steps, 0)
 OBJECTS = Flag("n_objects", "objects of --sweep, --sheets, --mesh and --splats, one per row of an image grid", positive, 4)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", degrees)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
@@ -136,7 +146,7 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("sweep", "image grid of angles, rotation and elevation videos, in colour and depth"),
         lambda evaluation: evaluation.sweep(),
-        flags=(AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
+        flags=(LATENTS, AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
         check=lambda evaluation: evaluation.trajectories,
         files=rf"sweep{KINDS}\.png|(rotation|elevation){KINDS}\.(mp4|gif)",
         samples_objects=True,
@@ -144,7 +154,7 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
         lambda evaluation: evaluation.sheets(),
-        flags=(OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
+        flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
         files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
     ),
     Job(
@@ -157,7 +167,7 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("mesh", "each object's surface as PLY, OBJ and GLB"),
         lambda evaluation: evaluation.mesh(),
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
+        flags=(LATENTS, OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, TEXTURED, PLAIN),
         check=lambda evaluation: evaluation.check_mesh(),
         files=f"mesh{OBJECT_FILES}",
         samples_objects=True,
@@ -165,26 +175,26 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag("splats", "each object as 3D Gaussian splats, a PLY for splat viewers, rendered for comparison with the model"),
         lambda evaluation: evaluation.splats(),
-        flags=(OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
+        flags=(LATENTS, OBJECTS, TRUNCATION, MESH_RESOLUTION, MESH_LEVEL, PLAIN),
         files=f"splats{OBJECT_FILES}",
         samples_objects=True,
     ),
     Job(
         Flag("reconstruction", "views of the first object with cameras, for COLMAP, nerfstudio and instant-ngp"),
         lambda evaluation: evaluation.reconstruction(),
-        flags=(TRUNCATION, RESOLUTION),
+        flags=(LATENTS, TRUNCATION, RESOLUTION),
         samples_objects=True,
     ),
     Job(
         Flag(
             "invert",
-            "find the latent code and cameras of photographs of one object, given as files or a folder",
+            "find one object in photographs, given as files or a folder: latents.json, cameras, video, mesh and splats",
             expanded,
             metavar="PHOTO",
             nargs="+",
         ),
         lambda evaluation: evaluation.invert(),
-        flags=(ESTIMATOR, PLAIN),
+        flags=(ESTIMATOR, TUNE, PLAIN),
         check=lambda evaluation: (evaluation.targets, evaluation.estimator),
     ),
     Job(

@@ -2,10 +2,12 @@
 
 import argparse
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.latents_file import fitting_latents
 from graf.checkpoints.run_folder import run_checkpoints, run_folder_of
 from graf.config import Config
 from graf.errors import GrafError
@@ -35,7 +37,7 @@ def view(args: argparse.Namespace) -> int:
         log.info("%d models to choose from in the browser:", len(sources))
         for source in sources:
             log.info("  %s", source)
-    models = Models(sources, lambda source: load_model(source, args.device, args.out))
+    models = Models(sources, lambda source: load_model(source, args.device, args.out, args.latents))
     serve(models, Access(args.host, args.allow_host), args.port)
     return 0
 
@@ -63,10 +65,17 @@ def found_sources(path: Path | None, run: Path | None, checkpoint: Path | None) 
     return runs
 
 
-def load_model(source: Path, device: str, out: Path | None) -> Model:
-    """The model of a run's folder, or of a checkpoint of ours or others. Raises CheckpointError or ConfigError."""
+def load_model(source: Path, device: str, out: Path | None, latents: Sequence[Path] = ()) -> Model:
+    """The model of a run's folder, or of a checkpoint of ours or others, with the objects in files of latents.
+
+    Raises CheckpointError or ConfigError, and GrafError for latents that do not fit.
+    """
     checkpoint = trained_checkpoint(source) if source.is_dir() else source
     content = read_checkpoint(checkpoint)
     config = as_trained(checkpoint_config(checkpoint, content), content, checkpoint)
     generator = generator_from_content(checkpoint, content, config, choose_device(device))
-    return Model(checkpoint, generator, checkpoint_step(content), out or run_folder_of(checkpoint, config) / "viewer")
+    found = {}
+    if latents:
+        found = dict(zip(map(str, latents), zip(*fitting_latents(latents, generator, checkpoint), strict=True), strict=True))
+    out = out or run_folder_of(checkpoint, config) / "viewer"
+    return Model(checkpoint, generator, checkpoint_step(content), out, found)

@@ -8,7 +8,7 @@ from graf.camera import azimuth_and_v
 from graf.errors import GrafError
 from graf.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras, with_opposites
 from graf.inversion.loss import InversionSettings, inversion_loss
-from graf.inversion.results import Inversion, similarity
+from graf.inversion.results import Inversion, as_drawn
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
 
@@ -56,9 +56,8 @@ def invert(
     if not losses.isfinite().all():
         raise GrafError("the model renders non-finite images, so nothing can be found with it; name another checkpoint")
     latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine_loss.poses_of(found)[0].cpu()
-    images = generator.render(latents.expand(n, -1), pose_c2w, class_index=class_index.expand(n)).images
-    psnr, ssim = zip(*map(similarity, targets.cpu(), images), strict=True)
-    return Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w), images, psnr, ssim, losses.item())
+    found = Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w))
+    return as_drawn(generator, found, targets, losses.item())
 
 
 def most_renderings(

@@ -71,6 +71,7 @@ class InversionLoss:
     """The loss between targets (N, 3, w, w) and renderings of an object through the grid (1, w, w, 2).
 
     Cameras are those of the hypotheses unless poses (N, 3, 4) are known. Without a network, only pixels are compared.
+    rays_at_once: as for `Generator.forward`.
     """
 
     generator: Generator
@@ -80,6 +81,7 @@ class InversionLoss:
     poses: Tensor | None
     network: EfficientNet | None
     features: list[Tensor]
+    rays_at_once: int = 0
 
     def for_target(self, n: int) -> "InversionLoss":
         """The loss of target n alone, by pixels only."""
@@ -98,7 +100,7 @@ class InversionLoss:
         if rng is not None:
             n_rays = self.grid[..., 0].numel() // config.rendered_scale**2
             noise = self.generator.sample_noise(len(latents), NOISE_STEPS, rng, n_rays)
-        return self.generator(latents, labels, self.grid, config.data.imsize, noise).images
+        return self.generator(latents, labels, self.grid, config.data.imsize, noise, self.rays_at_once).images
 
     def losses(self, h: Hypotheses, i: Tensor, n: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Losses (P,) of pairs: hypotheses i (P,) with targets n (P,)."""

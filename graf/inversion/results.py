@@ -1,21 +1,23 @@
-"""Results of an inversion: numbers, and the pictures, videos and JSON that show them."""
+"""Results of an inversion: numbers, and the pictures, videos, meshes, splats and JSON that keep the object."""
 
 import dataclasses
 import hashlib
 import itertools
-import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
+from graf.checkpoints.latents_file import NAME, write_latents
+from graf.export.mesh import SUFFIXES, NoSurface, extract_mesh, write_mesh
+from graf.export.splats import splats_of_surface, write_splats
 from graf.models.generator import Generator
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import as_uint8, picture, write_grid, write_video
-from graf.pictures.sampling import fast_renderers, render_each, render_views
+from graf.pictures.sampling import Objects, fast_renderers, render_each, render_views
 from graf.pictures.sweep import VIDEO_FRAMES, VIEWS, sheet_captions
-from graf.runtime.files import read_object, write_text
+from graf.runtime.files import read_object
 
 import numpy as np
 import torch
@@ -25,6 +27,8 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 INVERSIONS = "inversion"  # the folder in an evaluation's that has a folder per inversion
+OLDER_NAME = "inversion.json"  # of the file of latents
+MESH, SPLATS = "mesh", "splats.ply"
 LONGEST_FOLDER = 60  # characters of it in that folder's name, which may take 255 bytes
 LONGEST_NAME = 24  # characters of a target's caption
 FAILED_DB, GOOD_DB = 12.0, 20.0  # PSNR below which the fit failed, and that of a typical fit
@@ -34,17 +38,20 @@ OTHER_BORDER = 0.5  # mean difference of two borders in [-1, 1] from which they 
 @dataclasses.dataclass(frozen=True)
 class Inversion:
     """One object, latents (1, Z) and class_index (1,), as N targets show it: their cameras pose_c2w (N, 3, 4), azimuth_deg
-    and v (N,); its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss."""
+    and v (N,).
+
+    `as_drawn` adds its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss.
+    """
 
     latents: Tensor
     class_index: Tensor
     pose_c2w: Tensor
     azimuth_deg: Tensor
     v: Tensor
-    images: Tensor
-    psnr: tuple[float, ...]
-    ssim: tuple[float, ...]
-    loss: float
+    images: Tensor | None = None
+    psnr: tuple[float, ...] = ()
+    ssim: tuple[float, ...] = ()
+    loss: float = math.nan
 
 
 def similarity(target: Tensor, image: Tensor) -> tuple[float, float]:
@@ -55,21 +62,42 @@ def similarity(target: Tensor, image: Tensor) -> tuple[float, float]:
     return float(psnr), float(structural_similarity(*pair, channel_axis=-1, data_range=255))
 
 
+def as_drawn(generator: Generator, inversion: Inversion, targets: Tensor, loss: float) -> Inversion:
+    """The object and cameras of an inversion as a generator draws them, compared with targets (N, 3, W, W)."""
+    n = len(targets)
+    latents, class_index = inversion.latents.expand(n, -1), inversion.class_index.expand(n)
+    images = generator.render(latents, inversion.pose_c2w, class_index=class_index).images
+    psnr, ssim = zip(*map(similarity, targets.cpu(), images), strict=True)
+    return dataclasses.replace(inversion, images=images, psnr=psnr, ssim=ssim, loss=loss)
+
+
 def write_inversion(
     generator: Generator,
     inversion: Inversion,
     targets: Tensor,
     out: Path,
     names: Sequence[str],
+    checkpoint: tuple[Path, int],
     footer: str | None = None,
 ) -> list[Path]:
-    """Write targets (N, 3, W, W) beside their fits, an image grid and videos of the object from all sides, and numbers as JSON.
+    """Write what is left of an inversion: latents.json, targets (N, 3, W, W) beside their fits, an image grid and videos of the
+    object from all sides, its mesh and its splats.
 
-    Image grids have captions where there is a footer.
+    checkpoint: the generator's, and its step. Image grids have captions where there is a footer.
     """
+    numbers = as_json(inversion, targets, names)
+    object_ = inversion.latents[0], inversion.class_index.item()
+    kept = write_latents(out / NAME, generator, *object_, *checkpoint, **numbers)  # first: `inversion_folder` reads it
+    (out / OLDER_NAME).unlink(missing_ok=True)  # of the same images
+    pictures = _write_pictures(generator, inversion, targets, out, names, footer)
+    return [kept, *pictures, *_write_surface(generator, (inversion.latents, inversion.class_index), out)]
+
+
+def _write_pictures(
+    generator: Generator, inversion: Inversion, targets: Tensor, out: Path, names: Sequence[str], footer: str | None
+) -> list[Path]:
+    """Write targets beside their fits, and the object from all sides."""
     data = generator.config.data
-    numbers = as_json(inversion, targets, names)  # written first: `inversion_folder` reads it
-    write_text(out / "inversion.json", json.dumps(numbers, indent=1, allow_nan=False))
     pairs = torch.stack([targets.cpu(), inversion.images], dim=1).flatten(0, 1)
     captions = Captions(footer, ("target", "found"), [Path(name).name[-LONGEST_NAME:] for name in names])
     files = [write_grid(out / "fit.png", as_uint8(pairs), 2, captions)]
@@ -81,8 +109,19 @@ def write_inversion(
     files.append(write_grid(out / "sweep.png", sheet, VIEWS, captions))
     renderers = fast_renderers(generator, found, VIDEO_FRAMES)
     frames = picture(render_each(renderers, rotation_poses(VIDEO_FRAMES, data)), "rgb", data.near, data.far)
-    files += [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]
-    return [*files, out / "inversion.json"]
+    return files + [write_video(out / f"rotation{suffix}", frames) for suffix in (".mp4", ".gif")]
+
+
+def _write_surface(generator: Generator, found: Objects, out: Path) -> list[Path]:
+    """Write the object's mesh and splats. Where it has no surface, earlier ones in the folder are removed, with a warning."""
+    try:
+        mesh = extract_mesh(generator, *found)
+    except NoSurface as error:
+        log.warning("%s: neither mesh nor splats of this object; %s", out, error)
+        for name in (SPLATS, *(MESH + suffix for suffix in SUFFIXES)):
+            (out / name).unlink(missing_ok=True)
+        return []
+    return [*write_mesh(mesh, out / MESH), write_splats(out / SPLATS, splats_of_surface(mesh))]
 
 
 def inversion_folder(parent: Path, targets: Tensor, names: Sequence[str]) -> Path:
@@ -100,9 +139,14 @@ def inversion_folder(parent: Path, targets: Tensor, names: Sequence[str]) -> Pat
 
 def _is_of(folder: Path, targets: Tensor) -> bool:
     """Whether an existing folder has the results of these targets."""
-    fits = read_object(folder / "inversion.json").get("photographs") if folder.is_dir() else None
+    fits = numbers_in(folder).get("photographs") if folder.is_dir() else None
     fits = fits if isinstance(fits, list) else []
     return [fit.get("pixels_sha256") for fit in fits if isinstance(fit, dict)] == digests(targets)
+
+
+def numbers_in(folder: Path) -> dict:
+    """What `as_json` returned for the inversion in a folder; {} where there is none."""
+    return read_object(folder / NAME) or read_object(folder / OLDER_NAME)
 
 
 def digests(targets: Tensor) -> list[str]:
@@ -149,9 +193,4 @@ def as_json(inversion: Inversion, targets: Tensor, names: Sequence[str]) -> dict
         }
         for i, name in enumerate(names)
     ]
-    return {
-        "photographs": fits,
-        "class_index": inversion.class_index.item(),
-        "loss": inversion.loss,
-        "latents": inversion.latents[0].tolist(),
-    }
+    return {"photographs": fits, "loss": inversion.loss}

@@ -101,6 +101,11 @@ class Generator(nn.Module):
         self.register_buffer("box", None if isinstance(box, str) else torch.tensor(box).view(2, 3), persistent=False)
 
     @property
+    def n_classes(self) -> int:
+        """The number of classes that it knows, at least 1."""
+        return 1 if self.class_embedding is None else self.class_embedding.num_embeddings
+
+    @property
     def projection(self) -> ConsistencyEnforcingModule | None:
         """CCSR's, with the downsampling H of which refined images are consistent; None where images are not refined."""
         return self.refinement.projection if self.config.ccsr.mode == "refine" else None

@@ -26,8 +26,7 @@ def sample_objects(generator: Generator, n: int, seed: int, truncation: float = 
     truncation scales the latents towards their mean 0: less variety, more typical objects (Brock et al. 2019).
     """
     latents = truncation * generator.sample_latents(n, torch.Generator().manual_seed(seed))
-    n_classes = 1 if generator.class_embedding is None else generator.class_embedding.num_embeddings
-    return latents, torch.arange(n) % n_classes
+    return latents, torch.arange(n) % generator.n_classes
 
 
 def render_views(

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import NEWEST
+from graf.checkpoints.latents_file import NAME
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.inversion.results import INVERSIONS
+from graf.inversion.results import INVERSIONS, OLDER_NAME
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
@@ -148,7 +149,7 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
         # What the template asks for while it is written: the first files are embedded, until the page is full
         first_mesh=lambda: _first_mesh(run.folders, embedder),
         files_of=lambda folder: _of_evaluation(folder, embedder),
-        fit_of=lambda path: fit_sentence(_json(path.parent / "inversion.json", embedder)) if path.name == "fit.png" else "",
+        fit_of=lambda path: fit_sentence(_numbers_of_fit(path.parent, embedder)) if path.name == "fit.png" else "",
         step_of=_step,
     )
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as file:
@@ -251,6 +252,11 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
     crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
     paths = _files_under(folder, embedder)
     return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
+
+
+def _numbers_of_fit(folder: Path, embedder: Embedder) -> dict:
+    """What an inversion says of the photographs, in its folder; {} where it says nothing."""
+    return _json(folder / NAME, embedder) or _json(folder / OLDER_NAME, embedder)
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:

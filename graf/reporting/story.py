@@ -95,7 +95,7 @@ def memorised(found: dict) -> str:
 
 
 def fit_sentence(found: dict) -> str:
-    """PSNR of the photographs that an object was fitted to, from inversion.json; "" without its numbers."""
+    """PSNR of the photographs that an object was fitted to, from latents.json; "" without its numbers."""
     fits = found.get("photographs")
     values = [fit.get("psnr_db", "") for fit in fits if isinstance(fit, dict)] if isinstance(fits, list) else []
     if not values or not all(value is None or finite_number(value) is not None for value in values):

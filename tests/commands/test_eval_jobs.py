@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
 import eval as program
+from graf.checkpoints.latents_file import write_latents
 from graf.commands import eval as command
 from graf.commands.eval import Evaluation
 from graf.commands.jobs import Job
@@ -61,6 +63,45 @@ def test_the_truncation_sheet_truncates_whole_objects(evaluation, monkeypatch):
     evaluation.sheets()
     torch.testing.assert_close(given["truncation_sheet"], sample_objects(evaluation.generator, 3, 0)[0])
     torch.testing.assert_close(given["interpolation_sheet"], 0.7 * sample_objects(evaluation.generator, 4, 0)[0])
+
+
+@pytest.fixture
+def kept(evaluation, tmp_path):
+    """Files of two objects."""
+    ones = torch.ones(evaluation.generator.config.z_dist.dim)
+    write = functools.partial(write_latents, generator=evaluation.generator, class_index=0, checkpoint="model.pt", step=5)
+    return [str(write(tmp_path / f"{i}.json", latents=i * ones)) for i in (1, 2)]
+
+
+def test_objects_of_files_take_the_place_of_sampled_ones(asked, kept):
+    evaluation = asked(latents=kept)
+    assert evaluation.objects[0].tolist() == [pytest.approx([0.7 * i] * 8) for i in (1, 2)]
+    assert evaluation.objects[1].tolist() == [0, 0]
+    assert len(evaluation.trajectories["rotation"]) == 72 and evaluation.n_objects == 2
+
+
+def test_sheets_lead_from_objects_of_files_to_sampled_ones(asked, kept, monkeypatch):
+    given = {}
+    for name in ("interpolation_sheet", "interpolation_video", "truncation_sheet"):
+        monkeypatch.setattr(command, name, lambda _, objects, *a, name=name, **b: given.update({name: objects[0]}) or [])
+    evaluation = asked(latents=kept)
+    evaluation.sheets()
+    assert torch.equal(given["interpolation_sheet"][:2], evaluation.objects[0])
+    assert torch.equal(given["interpolation_sheet"][2:], evaluation.sample(4)[0][:2])
+    assert given["truncation_sheet"][:, 0].tolist() == [1, 2]  # the sheet truncates them itself
+
+
+def test_a_mesh_is_made_of_each_object_of_files(asked, kept, monkeypatch):
+    given = []
+    monkeypatch.setattr(command, "extract_mesh", lambda _, latents, *a: given.append(latents[0, 0].item()))
+    monkeypatch.setattr(command, "write_mesh", lambda _, stem, painted: [stem])
+    assert [file.name for file in asked(latents=kept).mesh()] == ["object_00", "object_01"]
+    assert given == pytest.approx([0.7, 1.4])
+
+
+def test_files_of_latents_are_read_before_any_work(asked, tmp_path):
+    with pytest.raises(GrafError, match=r"nowhere\.json: no such file"):
+        asked(latents=[str(tmp_path / "nowhere.json")]).run([begins("mesh")])
 
 
 def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatch):

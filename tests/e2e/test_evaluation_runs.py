@@ -105,6 +105,12 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
             "--stage: has no effect on --consistency, which is asked for beside",
         ),
         (["--invert", "x.png", "--mesh"], "--mesh beside --invert: would be of sampled objects, not of the photograph's"),
+        (["--invert", "x.png", "--latents", "y.json"], "--latents: has no effect on --invert; use it with --sweep"),
+        (["--latents", "nowhere.json"], "nowhere.json: no such file; eval.py --invert writes such a file"),
+        (["--latents", "nowhere.json", "--n_objects", "2"], "--n_objects beside --latents: there are as many objects as files"),
+        (["--sweep", "--metrics", "kid", "--latents", "x"], "--latents: has no effect on --metrics, which is asked for beside"),
+        (["--sweep", "--tune", "9"], "--tune: has no effect on --sweep; use it with --invert"),
+        (["--invert", "x.png", "--tune", "-1"], "--tune: expected a whole number of steps, found '-1'"),
         (["--invert", "x.png", "--sweep", "--splats"], "--sweep, --splats beside --invert: would be of sampled objects"),
         (["--invert", "x.png", "--reconstruction"], "--reconstruction beside --invert"),
         (["--sheets", "--mesh_level", "2"], "--mesh_level: has no effect on --sheets; use it with --mesh"),
@@ -243,10 +249,17 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     assert "data:image/png;base64," in page
 
     photograph = out / "reconstruction" / "images" / "0000.png"
-    call("eval.py", *SMOKE, "--invert", str(photograph), cwd=folder)
-    found = json.loads((out / "inversion" / "0000" / "inversion.json").read_text())
-    assert imageio.imread(out / "inversion" / "0000" / "fit.png").ndim == 3
-    assert len(found["photographs"]) == 1
+    trained = (folder / "results" / "smoke" / "model.pt").read_bytes()
+    said = call("eval.py", *SMOKE, "--invert", str(photograph), "--tune", "2", cwd=folder)
+    assert (folder / "results" / "smoke" / "model.pt").read_bytes() == trained
+    assert "dB before tuning" in said
+    kept = out / "inversion" / "0000"
+    for place in (kept, kept / "tuned"):
+        assert imageio.imread(place / "fit.png").ndim == 3
+        assert len(json.loads((place / "latents.json").read_text())["photographs"]) == 1
+    tuned = "--checkpoint", str(kept / "tuned" / "0000.safetensors"), "--latents", str(kept / "tuned" / "latents.json")
+    said = call("eval.py", "--device", "cpu", *tuned, "--sweep", "--out", "of_tuned", cwd=folder)
+    assert "of other weights" not in said and (folder / "of_tuned" / "sweep_rgb.png").exists()
 
 
 def test_results_of_a_checkpoint_from_elsewhere_are_said_to_lie_apart(folder, tmp_path, monkeypatch, caplog):

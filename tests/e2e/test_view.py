@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from graf.commands.view import found_sources, view
+from graf.checkpoints.generator_loading import load_generator
+from graf.checkpoints.latents_file import write_latents
+from graf.commands.view import found_sources, load_model, view
 from graf.errors import GrafError
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "weights" / "toy_cars.safetensors"
@@ -53,6 +56,17 @@ def test_without_viser_it_says_how_to_install_it_once_there_is_something_to_look
         view(argparse.Namespace(path=runs, run=None, checkpoint=None))
     with pytest.raises(GrafError, match="nowhere: no run with a checkpoint here"):
         view(argparse.Namespace(path=runs / "nowhere", run=None, checkpoint=None))
+
+
+def test_objects_of_files_come_with_the_model(tmp_path, caplog):
+    generator = load_generator(WEIGHTS)
+    file = write_latents(tmp_path / "car.json", generator, torch.ones(generator.config.z_dist.dim), 0, WEIGHTS, 1)
+    model = load_model(WEIGHTS, "cpu", tmp_path, [file])
+    assert model.found[str(file)][0].eq(1).all() and not caplog.records
+    assert load_model(WEIGHTS, "cpu", tmp_path).found == {}
+    file.write_text('{"latents": [1.0]}')
+    with pytest.raises(GrafError, match=r"car\.json: 1 latents, of another model; .*toy_cars\.safetensors takes"):
+        load_model(WEIGHTS, "cpu", tmp_path, [file])
 
 
 def test_the_page_shows_the_object_and_ctrl_c_ends_the_program(tmp_path):

@@ -6,9 +6,11 @@ import functools
 import json
 import logging
 import math
+from pathlib import Path
 
 from graf import inversion as module
 from graf.camera import azimuth_and_v, poses_at
+from graf.checkpoints.latents_file import load_latents
 from graf.commands import eval as command
 from graf.commands.eval import Evaluation
 from graf.errors import GrafError
@@ -17,6 +19,7 @@ from graf.inversion.camera_search import finalists
 from graf.inversion.loss import Hypotheses, InversionSettings, inversion_loss, keep_in_range, pooling
 from graf.inversion.results import similarity, write_inversion
 from graf.metrics.extractors import EFFICIENTNET, EfficientNetLite0
+from graf.metrics.results import ResultFile
 from graf.models import perception
 from graf.models.generator import Generator
 from graf.models.perception import feature_network, features_of
@@ -57,6 +60,14 @@ class TwoBalls(nn.Module):
         colours = torch.tensor([[1.0, -2.0, -2.0], [-2.0, -1.0, 2.0]])
         colour = (inside * 20).softmax(-1) @ colours + tint
         return 12 * inside.amax(-1), colour
+
+
+class Nothing(TwoBalls):
+    """In place of a field: empty space."""
+
+    def forward(self, points, view_directions, latents):
+        density, colour = super().forward(points, view_directions, latents)
+        return density - 1e6, colour
 
 
 def with_balls(config, n_classes=1) -> Generator:
@@ -324,15 +335,17 @@ def test_what_is_written(tmp_path, generator):
     photographs = photograph(generator, latents_of(generator), poses)
     found = invert(generator, photographs, poses, dataclasses.replace(QUICK, fit_steps=2))
     found = dataclasses.replace(found, psnr=(math.inf, found.psnr[1]))
-    files = write_inversion(generator, found, photographs, tmp_path / "out", ["a.png", "b.png"])
-    assert {file.name for file in files} == {"fit.png", "sweep.png", "rotation.mp4", "rotation.gif", "inversion.json"}
+    files = write_inversion(generator, found, photographs, tmp_path / "out", ["a.png", "b.png"], (Path("model.pt"), 7))
+    pictures = {"fit.png", "sweep.png", "rotation.mp4", "rotation.gif"}
+    assert {file.name for file in files} == {"latents.json", *pictures, "mesh.ply", "mesh.obj", "mesh.glb", "splats.ply"}
     assert sorted(files) == sorted((tmp_path / "out").iterdir())
     sheet = imageio.imread(tmp_path / "out" / "fit.png")
     assert sheet.shape == (2 * 18 + 2, 2 * 18 + 2, 3)  # two rows of a photograph and its fit, 2 pixels between
     shown = torch.from_numpy(sheet[20:36, 2:18]).movedim(-1, 0) / 127.5 - 1
     torch.testing.assert_close(shown, photographs[1].clamp(-1, 1), atol=1 / 127, rtol=0)
-    told = json.loads((tmp_path / "out" / "inversion.json").read_text())
-    assert torch.tensor(told["latents"]).equal(found.latents[0])
+    told = json.loads((tmp_path / "out" / "latents.json").read_text())
+    assert load_latents(tmp_path / "out" / "latents.json")[0].equal(found.latents)
+    assert (told["model"]["checkpoint"], told["model"]["step"], told["class_index"]) == ("model.pt", 7, 0)
     assert [row["photograph"] for row in told["photographs"]] == ["a.png", "b.png"]
     assert [row["azimuth_deg"] for row in told["photographs"]] == pytest.approx([20.0, 110.0], abs=1e-3)
     assert [row["psnr_db"] for row in told["photographs"]] == [None, found.psnr[1]]
@@ -340,17 +353,37 @@ def test_what_is_written(tmp_path, generator):
     assert told["loss"] == found.loss
 
 
+def test_an_object_without_a_surface_leaves_no_mesh_of_an_earlier_one(tmp_path, generator, caplog, monkeypatch):
+    def write():
+        return write_inversion(generator, found, photographs, tmp_path, ["a.png"], (Path("model.pt"), 7))
+
+    monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
+    poses = cameras(20.0)
+    photographs = photograph(generator, latents_of(generator), poses)
+    found = invert(generator, photographs, poses, dataclasses.replace(QUICK, fit_steps=0))
+    write()
+    (tmp_path / "inversion.json").write_text("{}")  # what latents.json was called
+    generator.field = Nothing()
+    left = {"latents.json", "fit.png", "sweep.png", "rotation.mp4", "rotation.gif"}
+    assert {file.name for file in write()} == {file.name for file in tmp_path.iterdir()} == left
+    assert f"{tmp_path}: neither mesh nor splats of this object; mesh: this object is nowhere half opaque" in caplog.text
+
+
 def test_files_are_found_and_reported_by_name(tmp_path, refine, monkeypatch, caplog, capsys):
     monkeypatch.setattr(command, "InversionSettings", lambda seed: dataclasses.replace(QUICK, fit_steps=1, seed=seed))
     monkeypatch.setattr(results, "VIDEO_FRAMES", 2)
     path = tmp_path / "0.5_0090.png"
     Image.new("RGB", (32, 24), (200, 100, 50)).save(path)
-    flags = argparse.Namespace(invert=[str(path)], seed=3, estimator=None, metrics=None, plain=True)
-    evaluation = Evaluation(flags, with_balls(refine("data.v=[0.45]")), 0, tmp_path, tmp_path / "out", None)
+    flags = argparse.Namespace(invert=[str(path)], seed=3, estimator=None, metrics=None, plain=True, tune=0)
+    generator, out = with_balls(refine("data.v=[0.45]")), tmp_path / "out"
+    file = ResultFile(out, tmp_path / "model.pt", "0a", 5, True, generator.config)
+    evaluation = Evaluation(flags, generator, 0, tmp_path, out, file)
     with caplog.at_level(logging.INFO, logger="graf"):
         files = evaluation.invert()
-    told = json.loads((tmp_path / "out" / "inversion" / "0.5_0090" / "inversion.json").read_text())
-    assert len(files) == 5
+    kept = tmp_path / "out" / "inversion" / "0.5_0090" / "latents.json"
+    told = json.loads(kept.read_text())
+    assert len(files) == 9
+    assert f"other jobs, and view.py, show this object with --latents {kept}" in caplog.text
     assert told["photographs"][0]["photograph"] == str(path)
     assert f"{path}: azimuth 90 degrees" in caplog.text
     bar = capsys.readouterr().err
@@ -366,7 +399,7 @@ def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):
         if not found.exists():
             found.mkdir()
             rows = [{"pixels_sha256": digest} for digest in results.digests(photographs)]
-            (found / "inversion.json").write_text(json.dumps({"photographs": rows}))
+            (found / "latents.json").write_text(json.dumps({"photographs": rows}))
         return found.name
 
     with caplog.at_level(logging.INFO, logger="graf"):
@@ -382,8 +415,10 @@ def test_each_photograph_has_a_folder_of_its_own(tmp_path, caplog):
     (tmp_path / "mine").write_text("a file of mine")
     (tmp_path / "mine_2").mkdir()
     (tmp_path / "mine_3").mkdir()
-    (tmp_path / "mine_3" / "inversion.json").write_text('{"photographs": 7}')
+    (tmp_path / "mine_3" / "latents.json").write_text('{"photographs": 7}')
     assert folder(red, "mine.png") == "mine_4"
+    (tmp_path / "van" / "latents.json").rename(tmp_path / "van" / "inversion.json")  # its name before
+    assert folder(green, "van.png") == "van"
 
 
 def test_a_fit_that_failed_is_told_with_what_may_be_done(generator):

@@ -5,6 +5,7 @@ import json
 import math
 
 from graf.camera import azimuth_and_v, poses_at
+from graf.checkpoints.latents_file import load_latents
 from graf.config import LatentConfig
 from graf.data import Views
 from graf.errors import GrafError
@@ -192,8 +193,19 @@ def test_what_is_saved(view, monkeypatch):
         *("picture_0001.png", "video_0001.mp4", "latents_0001.json", "latents_0002.json")
     ]
     content = json.loads(first.read_text())
-    assert (content["step"], content["seed"]) == (7, 5)
-    torch.testing.assert_close(torch.tensor([content["latents"]]), view.latents(state))
+    assert (content["model"]["step"], content["seed"]) == (7, 5)
+    torch.testing.assert_close(load_latents(first)[0], view.latents(state))
+
+
+def test_an_object_that_was_found_takes_the_place_of_the_first_seed(view):
+    latents = torch.full((view.model.generator.config.z_dist.dim,), 0.5)
+    found = ObjectView(dataclasses.replace(view.model, found={"car/latents.json": (latents, torch.tensor(0))}))
+    state = ViewState(seed=3, found="car/latents.json", truncation=0.5).checked()
+    assert torch.equal(found.latents(state)[0], latents / 2)
+    at_the_end = dataclasses.replace(state, shape=1.0, appearance=1.0)
+    torch.testing.assert_close(found.latents(at_the_end), found.latents(ViewState(seed=1, truncation=0.5)))
+    assert torch.equal(found.latents(ViewState(seed=3, found="by seed")), view.latents(ViewState(seed=3)))
+    assert state.object_of != dataclasses.replace(state, found=None).object_of
 
 
 def test_training_cameras_come_with_their_photographs(smoke, labels, photographs, monkeypatch):

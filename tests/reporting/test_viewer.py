@@ -1,5 +1,6 @@
 """The viewer's server and its browsers, with clients that draw nothing. Needs viser, an optional extra."""
 
+import dataclasses
 import http.client
 import threading
 
@@ -101,6 +102,20 @@ def test_each_browser_has_a_state_of_its_own(viewer):
         seen = one.pictures
         one.look(90)
         one.wait(lambda: one.pictures > seen)
+
+
+def test_an_object_of_a_file_opens_first_with_its_class_and_the_seeds_can_be_chosen_instead(viewer, model, monkeypatch):
+    latents = torch.ones(model.generator.config.z_dist.dim)
+    with_two = dataclasses.replace(model, generator=Generator(model.generator.config, n_classes=2).eval())
+    found = {"car/latents.json": (latents, torch.tensor(1))}
+    monkeypatch.setattr(viewer.models, "_load", lambda _: dataclasses.replace(with_two, found=found))
+    viewer.models._loaded.clear()
+    viewer.models._seen.clear()
+    with opened(viewer) as window:
+        (browser,) = viewer.browsers.values()
+        assert (browser.state().found, browser.state().class_index) == ("car/latents.json", 1)
+        window.set("object", browser_module.BY_SEED)
+        window.wait(lambda: browser.state().found == browser_module.BY_SEED)
 
 
 def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):

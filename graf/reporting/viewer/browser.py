@@ -38,6 +38,7 @@ ANSWER_S = 5.0  # at most, until a page has taken a camera
 SECONDS_PER_TURN = 12.0
 FRUSTUM, OUTSIDE = 0.07, 2.0  # length of a frustum, and distance from which all are seen, in data.radius
 NOTHING = "nothing"
+BY_SEED = "of the seed"
 Y_DOWN = np.diag([1.0, -1.0, -1.0])  # from our cameras, which look along -z, to viser's, which look along z
 
 Job = Iterator[bool]  # yields between pieces of its work: whether it can go on at once
@@ -76,6 +77,7 @@ class Browser:
         names = [str(source) for source in models.sources]
         self._run = gui.add_dropdown("model", names, visible=len(names) > 1)
         with gui.add_folder("Object", expand_by_default=roomy):
+            self._found = gui.add_dropdown("object", [BY_SEED])
             self._class = gui.add_slider("class", 0, max(1, self._view.n_classes - 1), 1, 0, visible=self._view.n_classes > 1)
             self._seed = gui.add_slider("seed", 0, LARGEST_SEED, 1, 0)
             self._to_seed = gui.add_slider("towards seed", 0, LARGEST_SEED, 1, 1)
@@ -98,7 +100,8 @@ class Browser:
             for what in ("picture", "video", "mesh", "latents"):
                 gui.add_button(f"save {what}").on_click(lambda _, what=what: self._enqueue(self._save(what)))
         sliders = (self._class, self._seed, self._to_seed, self._shape, self._appearance, self._truncation)
-        for handle in (*sliders, self._run, self._kind, self._beside, self._still, self._within, self._turn):
+        self._found.on_update(lambda _: self._take_class())
+        for handle in (*sliders, self._found, self._run, self._kind, self._beside, self._still, self._within, self._turn):
             handle.on_update(lambda _: self._wake.set())
         self._mesh.on_update(lambda _: self._enqueue(self._show_mesh()))
         self._cameras.on_update(lambda _: self._enqueue(self._show_cameras()))
@@ -107,6 +110,11 @@ class Browser:
         """Have the main thread do a job."""
         self._jobs.append(job)
         self._wake.set()
+
+    def _take_class(self) -> None:
+        """Set the class to that of an object that was found."""
+        if self._found.value in self._view.model.found:
+            self._class.value = int(self._view.model.found[self._found.value][1])
 
     async def _note_camera(self, camera: viser.CameraHandle) -> None:  # viser calls it in the order of the messages
         self._reported = np.array(camera.position)
@@ -119,6 +127,7 @@ class Browser:
         return ViewState(
             seed=self._seed.value,
             to_seed=self._to_seed.value,
+            found=self._found.value,
             shape=self._shape.value,
             appearance=self._appearance.value,
             truncation=self._truncation.value,
@@ -174,6 +183,9 @@ class Browser:
         if first:
             choices = sides(config)
             self._class.max, self._class.visible = max(1, self._view.n_classes - 1), self._view.n_classes > 1
+            self._found.options = [*self._view.model.found, BY_SEED]
+            self._found.value, self._found.visible = self._found.options[0], bool(self._view.model.found)
+            self._take_class()
             self._still.options = [str(side) for side in choices]
             self._still.value = str(resting_side(choices))
             self._jobs.append(self._reset_camera())

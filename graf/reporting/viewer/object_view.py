@@ -3,12 +3,12 @@
 import copy
 import dataclasses
 import itertools
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, elevation_of_v, middle_poses, poses_at, rotation_poses, side_azimuth
+from graf.checkpoints.latents_file import write_latents
 from graf.config import Config, DataConfig, LatentConfig
 from graf.data import build_dataset, colours_only
 from graf.errors import GrafError
@@ -19,7 +19,6 @@ from graf.pictures.outputs import as_uint8, picture, write_image, write_video
 from graf.pictures.sampling import sample_objects
 from graf.pictures.sheets import blend
 from graf.rays import depth_bounds
-from graf.runtime.files import write_text
 
 import numpy as np
 import torch
@@ -38,12 +37,16 @@ CAMERAS_SHOWN = 24  # more of them hide the object
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A generator after `step` training steps, the checkpoint it was read from, and the folder for saved files."""
+    """A generator after `step` training steps, the checkpoint it was read from, and the folder for saved files.
+
+    found: latents (Z,) and class () of the objects in files, by the files' names.
+    """
 
     checkpoint: Path
     generator: Generator
     step: int
     out: Path
+    found: Mapping[str, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +54,14 @@ class ViewState:
     """What one browser shows.
 
     seed, to_seed: the object is interpolated from the first to the second, by the shares shape and appearance in [0, 1], and
-    truncated. kind: of KINDS; beside: a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's
-    cameras. within: keep the camera in the elevations of training. aspect: width / height of the browser's window.
+    truncated. found: the name of an object of `Model.found`, which takes the place of the first seed's; others mean none.
+    kind: of KINDS; beside: a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's cameras.
+    within: keep the camera in the elevations of training. aspect: width / height of the browser's window.
     """
 
     seed: int = 0
     to_seed: int = 1
+    found: str | None = None
     shape: float = 0.0
     appearance: float = 0.0
     truncation: float = 1.0
@@ -74,6 +79,7 @@ class ViewState:
         return ViewState(
             seed=round(_within(self.seed, 0, LARGEST_SEED)),
             to_seed=round(_within(self.to_seed, 0, LARGEST_SEED)),
+            found=self.found,
             shape=_within(self.shape, 0, 1),
             appearance=_within(self.appearance, 0, 1),
             truncation=_within(self.truncation, 0, 1, otherwise=1),
@@ -88,7 +94,7 @@ class ViewState:
     @property
     def object_of(self) -> tuple:
         """All values that the object depends on."""
-        return self.seed, self.to_seed, self.shape, self.appearance, self.truncation, self.class_index
+        return self.seed, self.to_seed, self.found, self.shape, self.appearance, self.truncation, self.class_index
 
 
 class ObjectView:
@@ -98,13 +104,14 @@ class ObjectView:
         self.model = model
         self.data = model.generator.config.data
         self._renderer: tuple[tuple, ObjectRenderer] | None = None
-        embedding = model.generator.class_embedding
-        self.n_classes = 1 if embedding is None else embedding.num_embeddings
+        self.n_classes = model.generator.n_classes
 
     def latents(self, state: ViewState) -> Tensor:
         """(1, Z) latents of the state's object."""
         generator = self.model.generator
         ends = [sample_objects(generator, 1, seed)[0] for seed in (state.seed, state.to_seed)]
+        if state.found in self.model.found:
+            ends[0] = self.model.found[state.found][0][None]
         return state.truncation * mixed(*ends, state.shape, state.appearance, generator.config.z_dist)
 
     def pose(self, state: ViewState) -> Tensor:
@@ -192,16 +199,11 @@ class ObjectView:
 
     def save_latents(self, state: ViewState) -> list[Path]:
         """Write the object's latents, class and camera, with the checkpoint's name, as the next free latents_NNNN.json."""
-        content = {
-            "checkpoint": str(self.model.checkpoint),
-            "step": self.model.step,
-            **{f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.name not in ("pose_c2w", "aspect")},
-            "latents": self.latents(state)[0].tolist(),
-            "pose_c2w": self.pose(state).tolist(),
-        }
+        kept = ("pose_c2w", "aspect", "class_index")
+        shown = {f.name: getattr(state, f.name) for f in dataclasses.fields(state) if f.name not in kept}
         path = free_path(self.model.out, "latents", (".json",)).with_suffix(".json")
-        write_text(path, json.dumps(content, indent=1))
-        return [path]
+        what = self.model.generator, self.latents(state)[0], state.class_index, self.model.checkpoint, self.model.step
+        return [write_latents(path, *what, **shown, pose_c2w=self.pose(state).tolist())]
 
 
 def mixed(first: Tensor, second: Tensor, shape: float, appearance: float, config: LatentConfig) -> Tensor:
