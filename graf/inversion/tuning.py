@@ -29,14 +29,14 @@ class TuningSettings:
 
     steps: int
     rate: float = 3e-4
-    keep_weight: float = 1.0
+    keep_weight: float = 0.1
     seed: int = 0
 
 
 def tune(
     generator: Generator, inversion: Inversion, targets: Tensor, settings: TuningSettings, bar: tqdm | None = None
 ) -> tuple[Generator, Inversion]:
-    """A copy of the generator tuned to N targets (N, 3, W, W) in [-1, 1], W being data.imsize, and the inversion as it draws it.
+    """A copy of the generator tuned to N targets (N, 3, W, W) in [-1, 1], W being data.imsize, and the inversion by it.
 
     The generator stays as it is. Where memory runs out, activations are held of fewer rays at once. The bar counts steps.
     Raises GrafError where the tuned model renders non-finite images, OutOfMemory where memory does not suffice for FEWEST_RAYS.
