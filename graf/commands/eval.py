@@ -389,7 +389,8 @@ class Evaluation:
             log.info("%s: PSNR %.1f dB before tuning, %.1f dB after", name, before, after)
         out = folder / TUNED
         file = write_export(out / f"{folder.name}.safetensors", tuned, self.step, self.data_fingerprint)
-        files = write_inversion(tuned, seen, targets, out, names, (file, self.step), self.footer)
+        footer = self.footer and f"{self.footer}, tuned in {settings.steps:,} steps"
+        files = write_inversion(tuned, seen, targets, out, names, (file, self.step), footer)
         log.info("the tuned model: eval.py and view.py show it with --checkpoint %s --latents %s", file, out / NAME)
         return [file, *files]
 
