@@ -382,13 +382,15 @@ class Evaluation:
     def tune(self, inversion: Inversion, folder: Path) -> list[Path]:
         """Write the generator tuned to the photographs of an inversion, and what it makes of the object, below its folder."""
         (targets, _), names = self.targets, list(map(str, self.target_files))
+        out = folder / TUNED
+        file = out / f"{folder.name}.safetensors"
+        require_replaceable(file)
         settings = TuningSettings(self.flags.tune, seed=self.flags.seed)
         with progress(total=settings.steps, desc="tuning", unit="step") as bar:
             tuned, seen = tune(self.generator, inversion, targets, settings, bar)
         for name, before, after in zip(names, inversion.psnr, seen.psnr, strict=True):
             log.info("%s: PSNR %.1f dB before tuning, %.1f dB after", name, before, after)
-        out = folder / TUNED
-        file = write_export(out / f"{folder.name}.safetensors", tuned, self.step, self.data_fingerprint)
+        write_export(file, tuned, self.step, self.data_fingerprint)
         footer = self.footer and f"{self.footer}, tuned in {settings.steps:,} steps"
         files = write_inversion(tuned, seen, targets, out, names, (file, self.step), footer)
         log.info("the tuned model: eval.py and view.py show it with --checkpoint %s --latents %s", file, out / NAME)

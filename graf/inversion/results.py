@@ -86,8 +86,8 @@ def write_inversion(
     checkpoint: the generator's, and its step. Image grids have captions where there is a footer.
     """
     numbers = as_json(inversion, targets, names)
-    object_ = inversion.latents[0], inversion.class_index.item()
-    kept = write_latents(out / NAME, generator, *object_, *checkpoint, **numbers)  # first: `inversion_folder` reads it
+    found = inversion.latents[0], inversion.class_index.item()
+    kept = write_latents(out / NAME, generator, *found, *checkpoint, **numbers)  # first: `inversion_folder` reads it
     (out / OLDER_NAME).unlink(missing_ok=True)  # of the same images
     pictures = _write_pictures(generator, inversion, targets, out, names, footer)
     return [kept, *pictures, *_write_surface(generator, (inversion.latents, inversion.class_index), out)]

@@ -79,7 +79,7 @@ class ViewState:
         return ViewState(
             seed=round(_within(self.seed, 0, LARGEST_SEED)),
             to_seed=round(_within(self.to_seed, 0, LARGEST_SEED)),
-            found=self.found,
+            found=self.found if isinstance(self.found, str) else None,
             shape=_within(self.shape, 0, 1),
             appearance=_within(self.appearance, 0, 1),
             truncation=_within(self.truncation, 0, 1, otherwise=1),
