@@ -22,10 +22,13 @@ os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")  # what Apple GPUs can
 HOMES = {  # module of each public name; it is imported, and torch with it, on first access
     "Config": "graf.config",
     "Generator": "graf.models.generator",
+    "edited": "graf.models.directions",
     "load_config": "graf.config",
+    "load_directions": "graf.checkpoints.directions_file",
     "load_generator": "graf.checkpoints.generator_loading",
     "load_latents": "graf.checkpoints.latents_file",
     "poses_at": "graf.camera",
+    "principal_directions": "graf.models.directions",
 }
 __all__ = ["__version__", *HOMES]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
+from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.latents_file import NAME, fitting_latents
@@ -37,10 +38,12 @@ from graf.metrics.measure import MeasureSettings, kid_independent, measure_gener
 from graf.metrics.neighbours import neighbour_sheet
 from graf.metrics.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.metrics.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
+from graf.models.directions import principal_directions
 from graf.models.generator import Generator
 from graf.pictures.sampling import Objects, render_views, sample_objects
 from graf.pictures.sheets import (
     class_rows,
+    direction_sheets,
     interpolation_sheet,
     interpolation_video,
     real_against_fake_grid,
@@ -298,6 +301,20 @@ class Evaluation:
         if self.generator.class_embedding is not None:
             files += class_rows(self.generator, self.objects[0], self.out, **options)
         return files
+
+    def directions(self) -> list[Path]:
+        """Write the principal directions of shape and of appearance as JSON, and an image grid of each."""
+        wanted, seed = self.flags.directions, self.flags.seed
+        found = principal_directions(self.generator, wanted, seed)
+        for part, principal in found.items():
+            shares = ", ".join(f"{share:.0%}" for share in principal.shares)
+            log.info("directions of %s: %s of the variance", part, shares or "none, as nothing varies")
+            if 0 < len(principal.shares) < wanted:
+                log.info("--directions %d: there are no more of %s than these %d", wanted, part, len(principal.shares))
+        terms = {"checkpoint": str(self.results.checkpoint), "step": self.step, "seed": seed}
+        file = write_directions(self.out / "directions.json", found, terms)
+        sheets = direction_sheets(self.generator, self.objects, found, self.out, self.flags.resolution, self.footer)
+        return [file, *sheets]
 
     def neighbours(self) -> list[Path]:
         options = {"seed": self.flags.seed, "truncation": self.flags.truncation, "footer": self.footer}

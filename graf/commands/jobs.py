@@ -108,7 +108,9 @@ LATENTS = Flag(
     general=True,
 )
 TUNE = Flag("tune", "with --invert: fine-tune a copy of the weights in so many steps, such as 100; 0 = off", steps, 0)
-OBJECTS = Flag("n_objects", "objects of --sweep, --sheets, --mesh and --splats, one per row of an image grid", positive, 4)
+OBJECTS = Flag(
+    "n_objects", "objects of --sweep, --sheets, --directions, --mesh and --splats, one per row of an image grid", positive, 4
+)
 AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", degrees)
 ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
 PLAIN = Flag("plain", "image grids without captions, in the pixels as rendered", default=False)
@@ -156,6 +158,12 @@ JOBS = (  # in the order in which they are done
         lambda evaluation: evaluation.sheets(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
         files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
+    ),
+    Job(
+        Flag("directions", "image grids of the first K principal directions of shape and of appearance", positive, metavar="K"),
+        lambda evaluation: evaluation.directions(),
+        flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
+        files=r"direction_(shape|appearance)_\d+\.png|directions\.json",
     ),
     Job(
         Flag("neighbours", "samples beside their nearest training images, and beside real images"),

@@ -101,6 +101,11 @@ class Generator(nn.Module):
         self.register_buffer("box", None if isinstance(box, str) else torch.tensor(box).view(2, 3), persistent=False)
 
     @property
+    def fields(self) -> list[nn.Module]:
+        """Its radiance fields, the fine one last."""
+        return [self.field] if self.field_fine is None else [self.field, self.field_fine]
+
+    @property
     def n_classes(self) -> int:
         """The number of classes that it knows, at least 1."""
         return 1 if self.class_embedding is None else self.class_embedding.num_embeddings
@@ -240,8 +245,7 @@ class Generator(nn.Module):
 
     def styles(self, latents: Tensor) -> tuple[Any, ...]:
         """What each radiance field, the fine one last, makes of latents (B, Z) with the class in them: once for all rays."""
-        fields = [self.field] if self.field_fine is None else [self.field, self.field_fine]
-        return tuple(field.styles(latents) for field in fields)
+        return tuple(field.styles(latents) for field in self.fields)
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:
         """Images (B, 3, h, w) downsampled and restored by CCSR; arguments as for forward."""

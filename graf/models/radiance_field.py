@@ -81,6 +81,7 @@ class ConcatField(nn.Module):
         views_width = encoding_width(self.config.multires_views) if self.config.use_viewdirs else 0
         views_width += latents.dim_appearance
         self.has_colour_layer = views_width > 0
+        self.shape_mapping, self.appearance_mapping = nn.Identity(), nn.Identity()  # which graf/models/directions.py replaces
         self.skips = {4} if depth > 5 else set()  # the layer after the skip sees the points again
         points_width = encoding_width(self.config.multires) + self.shape_width
         widths = [points_width] + [width + (points_width if i in self.skips else 0) for i in range(depth - 1)]
@@ -93,9 +94,14 @@ class ConcatField(nn.Module):
         else:
             self.output_linear = nn.Linear(width, 4)
 
+    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """The shape and the appearance code of latents (B, Z) themselves: there is no mapping network."""
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        return self.shape_mapping(shape), self.appearance_mapping(appearance)
+
     def styles(self, latents: Tensor) -> Tensor:
-        """The latents (B, Z) themselves."""
-        return latents
+        """Both codes of latents (B, Z), beside each other."""
+        return torch.cat(self.mapped(latents), dim=-1)
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: Tensor) -> tuple[Tensor, Tensor]:
         """points (B, R, S, 3) in scene units, view_directions (B, R, 3) of unit length, and the styles of B latents.
@@ -162,13 +168,16 @@ class FilmField(nn.Module):
             latents.dim_appearance or self.shape_width, 2 * width, 2 * width, mapping_depth
         )
 
+    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """What the mapping networks make of latents (B, Z): (B, L * 2 * C) of the shape code, (B, 2 * C) of the appearance
+        code, or without one of the shape code."""
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
+
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Scales and shifts (B, L, 2, C) of the L layers up to the density, and the colour's (B, 2, C), from latents (B, Z)."""
-        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
-        if appearance.shape[-1] == 0:
-            appearance = shape
-        of_layers = self.shape_mapping(shape).unflatten(-1, (len(self.layers), 2, -1))
-        return of_layers, self.appearance_mapping(appearance).unflatten(-1, (2, -1))
+        of_layers, of_colour = self.mapped(latents)
+        return of_layers.unflatten(-1, (len(self.layers), 2, -1)), of_colour.unflatten(-1, (2, -1))
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """See `ConcatField.forward`."""

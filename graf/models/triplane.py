@@ -48,12 +48,16 @@ class TriplaneField(nn.Module):
         self.register_buffer("centre", (low + high) / 2, persistent=False)
         self.register_buffer("half_size", (high - low) / 2, persistent=False)
 
+    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """What the mapping networks make of latents (B, Z): scales and shifts of the planes' convolutions (B, W) of the shape
+        code, and of the colour's layer (B, 2 * width) of the appearance code, or without one of the shape code."""
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
+
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Planes (B, 3, C, K, K), and the colour layer's scale and shift (B, 2, width), from latents (B, Z)."""
-        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
-        if appearance.shape[-1] == 0:
-            appearance = shape
-        of_convs = self.shape_mapping(shape).unflatten(-1, (len(self.convs), 2, -1, 1, 1))
+        of_convs, of_colour = self.mapped(latents)
+        of_convs = of_convs.unflatten(-1, (len(self.convs), 2, -1, 1, 1))
         h = self.start.expand(len(latents), -1, -1, -1)
         for i, conv in enumerate(self.convs):
             if i > 0:
@@ -61,7 +65,7 @@ class TriplaneField(nn.Module):
             scale, shift = of_convs[:, i].unbind(1)  # (B, channels, 1, 1)
             h = F.leaky_relu((1 + scale) * F.group_norm(conv(h), GROUPS) + shift, 0.2)
         planes = self.to_planes(h).float().unflatten(1, (3, -1))
-        return planes, self.appearance_mapping(appearance).unflatten(-1, (2, -1))
+        return planes, of_colour.unflatten(-1, (2, -1))
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """points (B, R, S, 3) in scene units, and the styles of B latents; the colour does not depend on view_directions.

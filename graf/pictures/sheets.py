@@ -1,4 +1,5 @@
-"""Image grids from one camera: interpolation between objects, truncation, classes, and samples beside real images.
+"""Image grids from one camera: interpolation between objects, truncation, principal directions, classes, and samples beside
+real images.
 
 A `footer` is a line below a grid, which then gets captions; without one a grid is the bare pictures.
 """
@@ -10,6 +11,7 @@ from graf.camera import middle_poses, sample_poses, side_azimuth
 from graf.config import DataConfig, LatentConfig
 from graf.data.views import Views
 from graf.errors import GrafError
+from graf.models.directions import PARTS, Directions, edited
 from graf.models.generator import Generator
 from graf.pictures.captions import Captions, numbered
 from graf.pictures.outputs import as_uint8, write_grid, write_video
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 MODES = ("shape", "appearance", "both")  # the codes that are interpolated; the other one is fixed
+AMOUNTS = (-3, -2, -1, 0, 1, 2, 3)  # standard deviations along a direction, one per column
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
 
@@ -73,6 +76,32 @@ def truncation_sheet(
     pictures = _pictures(generator, scaled, classes.repeat_interleave(columns), resolution)
     captions = Captions(footer, [f"truncation {scale:.1f}" for scale in psi.tolist()], numbered(len(latents)))
     return [write_grid(out / "truncation.png", pictures, columns, captions)]
+
+
+def direction_sheets(
+    generator: Generator,
+    objects: Objects,
+    directions: Directions,
+    out: Path,
+    resolution: int | None = None,
+    footer: str | None = None,
+) -> list[Path]:
+    """Write direction_<part>_<i>.png for each principal direction, counted from 1: one object per row, moved along it by -3
+    to 3 standard deviations."""
+    latents, classes = objects
+    _check_number(generator, len(latents) * len(AMOUNTS))
+    files, columns = [], ["unchanged" if amount == 0 else f"{amount:+d} sd" for amount in AMOUNTS]
+    several = [(part, i) for part in PARTS for i in range(len(directions[part].shares))]
+    for part, i in progress(several, desc="directions"):
+        moved = [edited(generator, directions, **{part: [0.0] * i + [float(amount)]}) for amount in AMOUNTS]
+        pictures = [torch.cat(list(_rendered(other, latents, classes, resolution))) for other in moved]
+        share = directions[part].shares[i]
+        captions = Captions(
+            footer, columns, numbered(len(latents)), f"{part} {i + 1}: {share:.0%} of the variance; sd: standard deviations"
+        )
+        rows = torch.stack(pictures, dim=1).flatten(0, 1)
+        files.append(write_grid(out / f"direction_{part}_{i + 1}.png", rows, len(AMOUNTS), captions))
+    return files
 
 
 def class_rows(
@@ -192,17 +221,26 @@ def _pictures(
 
     Raises GrafError where they are more than memory.max_test_outputs.
     """
-    most = generator.config.memory.max_test_outputs
-    if len(latents) > most:
-        raise GrafError(
-            f"an image grid or video of {len(latents)} images, more than memory.max_test_outputs {most}; take fewer objects "
-            "with --n_objects, or raise it with --set"
-        )
+    _check_number(generator, len(latents))
+    batches = _rendered(generator, latents, classes, resolution, poses)
+    return torch.cat(list(progress(batches, desc="sheets", total=-(-len(latents) // VIEWS_AT_ONCE))))
+
+
+def _rendered(
+    generator: Generator, latents: Tensor, classes: Tensor, resolution: int | None, poses: Tensor | None = None
+) -> Iterator[Tensor]:
+    """The pictures of `_pictures`, VIEWS_AT_ONCE at a time."""
     if poses is None:
         poses = sheet_pose(generator.config.data).expand(len(latents), -1, -1)
-    batches = zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True)
-    pictures = [
-        as_uint8(generator.render(some, pose, resolution, class_index).images)
-        for some, pose, class_index in progress(batches, desc="sheets", total=-(-len(latents) // VIEWS_AT_ONCE))
-    ]
-    return torch.cat(pictures)
+    for some, pose, class_index in zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True):
+        yield as_uint8(generator.render(some, pose, resolution, class_index).images)
+
+
+def _check_number(generator: Generator, n: int) -> None:
+    """Raises GrafError where so many pictures are more than memory.max_test_outputs."""
+    most = generator.config.memory.max_test_outputs
+    if n > most:
+        raise GrafError(
+            f"an image grid or video of {n} images, more than memory.max_test_outputs {most}; take fewer objects with "
+            "--n_objects, or raise it with --set"
+        )
