@@ -5,9 +5,11 @@ import sys
 
 import graf
 from graf.camera import poses_at
+from graf.checkpoints.directions_file import load_directions
 from graf.checkpoints.generator_loading import load_generator
 from graf.checkpoints.latents_file import load_latents
 from graf.config import Config, load_config
+from graf.models.directions import edited, principal_directions
 from graf.models.generator import Generator
 from graf.version import __version__
 
@@ -17,6 +19,7 @@ import pytest
 def test_the_public_names_are_those_of_their_modules():
     homes = {"Config": Config, "Generator": Generator, "load_config": load_config, "load_generator": load_generator}
     homes |= {"load_latents": load_latents, "poses_at": poses_at, "__version__": __version__}
+    homes |= {"load_directions": load_directions, "principal_directions": principal_directions, "edited": edited}
     assert set(graf.__all__) == set(dir(graf)) == homes.keys()
     assert all(getattr(graf, name) is value for name, value in homes.items())
 

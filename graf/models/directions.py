@@ -25,7 +25,7 @@ PARTS = ("shape", "appearance")
 SAMPLES = 2048  # latents; a standard deviation is then known to some 2 %
 POINTS = 256  # at which a field without a mapping network is looked at
 AT_ONCE = 64  # latents, at all points
-NEGLIGIBLE = 1e-9  # share of the variance that is rounding
+NEGLIGIBLE = 1e-9  # variance, as a share of the mean square, that is rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,17 +110,27 @@ def principal(responses: Tensor, outputs: Tensor, classes: Tensor, n: int) -> Pr
     """The first n principal directions of responses (N, R), carried over to outputs (N, W) by regression, within classes (N,).
 
     For the outputs' own directions, give them as responses too: the regression is then exact. Directions without variance are
-    left out. The largest number of each offset is positive.
+    left out. The numbers of an offset sum up to 0 or more, as the sign of a direction is arbitrary.
     """
+    rounding = NEGLIGIBLE * responses.double().square().mean(0).sum()
     responses, outputs = (_without_class_means(values.double(), classes) for values in (responses, outputs))
-    variances, vectors = torch.linalg.eigh(responses @ responses.mT / len(responses))  # ascending, of N x N
-    variances, vectors, whole = variances.flip(0)[:n], vectors.flip(1)[:, :n], variances.sum()
-    kept = variances > NEGLIGIBLE * whole
-    variances, coordinates = variances[kept], vectors[:, kept] * math.sqrt(len(responses))  # of unit variance
+    variances, coordinates = _coordinates(responses, n if outputs.shape[1] else 0, rounding)
     offsets = coordinates.mT @ outputs / len(outputs)  # least squares, as the coordinates are orthogonal
-    largest = offsets.gather(1, offsets.abs().argmax(1, keepdim=True)) if offsets.numel() else offsets.new_ones(len(offsets), 1)
-    offsets = offsets * largest.sign()
-    return Principal(offsets.float().cpu(), variances.sqrt().float().cpu(), (variances / whole).float().cpu())
+    offsets = torch.where(offsets.sum(1, keepdim=True) < 0, -offsets, offsets)
+    shares = variances / responses.square().mean(0).sum()
+    return Principal(*(values.float().cpu() for values in (offsets, variances.sqrt(), shares)))
+
+
+def _coordinates(responses: Tensor, n: int, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    """The n largest variances (K,), of those above rounding, of centred responses (N, R), and coordinates (N, K) of unit
+    variance along their axes; from the smaller of the two matrices of products."""
+    tall = len(responses) > responses.shape[1]
+    products = responses.mT @ responses if tall else responses @ responses.mT
+    variances, vectors = torch.linalg.eigh(products / len(responses))  # ascending
+    variances, vectors = variances.flip(0)[:n], vectors.flip(1)[:, :n]
+    kept = variances > rounding
+    variances, vectors = variances[kept], vectors[:, kept]
+    return variances, responses @ vectors / variances.sqrt() if tall else vectors * math.sqrt(len(responses))
 
 
 def has_mapping(generator: Generator) -> bool:

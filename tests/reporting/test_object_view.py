@@ -9,6 +9,7 @@ from graf.checkpoints.latents_file import load_latents
 from graf.config import LatentConfig
 from graf.data import Views
 from graf.errors import GrafError
+from graf.models.directions import edited, principal_directions
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8
 from graf.rays import depth_bounds
@@ -60,6 +61,35 @@ def test_truncation_scales_the_latents(view):
     torch.testing.assert_close(half, whole / 2)
 
 
+def test_directions_move_the_object_that_is_shown(view, monkeypatch):
+    unmoved, zero, moved = (view.picture(ViewState(shape_sd=sd), 16) for sd in ((), (0.0,) * 5, (0.0, 3.0)))
+    assert np.array_equal(unmoved, zero)
+    wanted = edited(view.model.generator, principal_directions(view.model.generator, 5), shape=(0.0, 3.0))
+    other = dataclasses.replace(view.model, generator=wanted)
+    assert np.array_equal(moved, ObjectView(other).picture(ViewState(), 16))
+    assert not np.array_equal(moved, unmoved)
+
+
+def test_directions_move_the_mesh(view, monkeypatch):
+    given = []
+    monkeypatch.setattr(object_view, "extract_mesh", lambda generator, *_: given.append(generator))
+    view.mesh(ViewState())
+    view.mesh(ViewState(appearance_sd=(1.0,)))
+    assert given[0] is view.model.generator
+    latents = view.latents(ViewState())
+    before, after = (generator.field.mapped(latents) for generator in given)
+    assert torch.equal(before[0], after[0])
+    torch.testing.assert_close(after[1] - before[1], view.model.directions["appearance"].offsets[:1])
+
+
+def test_the_directions_of_a_model_are_found_once(view, monkeypatch):
+    found = []
+    monkeypatch.setattr(object_view, "principal_directions", lambda *given: found.append(given) or principal_directions(*given))
+    for amount in (1.0, 2.0):
+        view.picture(ViewState(shape_sd=(amount,)), 16)
+    assert len(found) == 1
+
+
 def test_what_no_slider_sends_is_brought_into_range():
     pose = torch.full((3, 4), NAN)
     sent = ViewState(
@@ -69,12 +99,14 @@ def test_what_no_slider_sends_is_brought_into_range():
         appearance=7,
         truncation="a",
         class_index=5,
+        shape_sd=(NAN, 99, "a", -99, 1, 7),
         kind="x",
         beside="y",
         pose_c2w=pose,
         aspect=0,
     )
     wanted = ViewState(seed=999, to_seed=0, shape=0, appearance=1, truncation=1, class_index=1, aspect=0.25)
+    wanted = dataclasses.replace(wanted, shape_sd=(0, 3, 0, -3, 1))
     assert sent.checked(n_classes=2) == wanted
     assert ViewState(aspect=NAN).checked().aspect == 1
     assert ViewState(pose_c2w=torch.zeros(2, 2)).checked().pose_c2w is None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import http.client
+import json
 import threading
 
 from graf.errors import CheckpointError, GrafError
@@ -183,6 +184,30 @@ def test_a_slider_that_sends_nonsense_ends_no_view(viewer, value):
         seen = other.pictures
         other.look(45)
         other.wait(lambda: other.pictures > seen)
+
+
+def test_sliders_move_the_object_along_directions_and_go_back_with_another_one(viewer, model):
+    with opened(viewer) as window:
+        browser = next(iter(viewer.browsers.values()))
+        window.set("shape 1", 2.0)
+        window.wait(lambda: browser.state().shape_sd == (2.0, 0.0, 0.0, 0.0, 0.0))
+        assert set(browser.state().appearance_sd) == {0.0}
+        window.set("save latents", True)
+        window.wait(lambda: window.says("latents_0001.json"))
+        assert json.loads((model.out / "latents_0001.json").read_text())["shape_sd"] == [2.0, 0.0, 0.0, 0.0, 0.0]
+        window.set("appearance 4", -1.0)
+        window.wait(lambda: browser.state().appearance_sd[3] == -1.0)
+        window.set("seed", 5)
+        window.wait(lambda: browser.state().seed == 5 and not any(browser.state().shape_sd + browser.state().appearance_sd))
+
+
+def test_sliders_without_a_direction_vanish(viewer):
+    """The smoke config has 4 latents of each part, but 5 sliders."""
+    with opened(viewer) as window:
+        browser = next(iter(viewer.browsers.values()))
+        window.set("shape 5", 1.0)
+        window.wait(lambda: not browser._moves["shape"][4].visible)
+        assert [slider.visible for slider in browser._moves["appearance"]] == [True] * 4 + [False]
 
 
 def test_what_is_saved_is_told_and_replaces_nothing(viewer, model):

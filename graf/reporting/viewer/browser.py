@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from graf.errors import GrafError
+from graf.models.directions import PARTS
 from graf.reporting.viewer.models import Models
 from graf.reporting.viewer.object_view import (
+    DIRECTIONS,
+    FARTHEST_SD,
     KINDS,
     LARGEST_SEED,
     ObjectView,
@@ -52,6 +55,8 @@ class Browser:
         self._jobs: deque[Job] = deque()  # the first of which is being done
         self._source = models.sources[0]
         self._view = ObjectView(models.get(self._source))
+        self._directed = False  # whether the model's directions are found
+        self._moved_object = self._view, 0, 0  # the object that their sliders move, by model, class and seed
         self._aspect = 0.0
         self._drawn: tuple | None = None  # the view that the window shows, and whether in full
         self._meshed: tuple | None = None  # the object whose mesh it shows
@@ -86,6 +91,8 @@ class Browser:
                 "appearance", 0.0, 1.0, 0.01, 0.0, hint="share of the second seed's appearance code"
             )
             self._truncation = gui.add_slider("truncation", 0.0, 1.0, 0.01, 1.0, hint="less is more typical")
+        with gui.add_folder("Directions", expand_by_default=False):
+            self._moves = {part: [self._direction_slider(f"{part} {i + 1}") for i in range(DIRECTIONS)] for part in PARTS}
         with gui.add_folder("Picture", expand_by_default=roomy):
             self._kind = gui.add_dropdown("shows", list(KINDS))
             self._beside = gui.add_dropdown("beside it", [NOTHING, *KINDS])
@@ -105,6 +112,12 @@ class Browser:
             handle.on_update(lambda _: self._wake.set())
         self._mesh.on_update(lambda _: self._enqueue(self._show_mesh()))
         self._cameras.on_update(lambda _: self._enqueue(self._show_cameras()))
+
+    def _direction_slider(self, label: str) -> viser.GuiSliderHandle:
+        """A slider along a principal direction, in standard deviations, whose first move has the directions found."""
+        slider = self.client.gui.add_slider(label, -FARTHEST_SD, FARTHEST_SD, 0.1, 0.0, hint="standard deviations")
+        slider.on_update(lambda _: self._wake.set() if self._directed else self._enqueue(self._find_directions()))
+        return slider
 
     def _enqueue(self, job: Job) -> None:
         """Have the main thread do a job."""
@@ -132,6 +145,7 @@ class Browser:
             appearance=self._appearance.value,
             truncation=self._truncation.value,
             class_index=self._class.value,
+            **self._amounts(),
             kind=self._kind.value,
             beside=None if beside == NOTHING else beside,
             pose_c2w=pose_of(camera.wxyz, camera.position),
@@ -139,12 +153,17 @@ class Browser:
             aspect=camera.image_width / max(1, camera.image_height),
         ).checked(self._view.n_classes)
 
+    def _amounts(self) -> dict[str, tuple[float, ...]]:
+        """The sliders of the directions, at 0 until these are found."""
+        return {f"{part}_sd": tuple(s.value if self._directed else 0.0 for s in self._moves[part]) for part in PARTS}
+
     # Called by the main thread
 
     def advance(self) -> bool:
         """Render the next picture and do a piece of a job. Returns whether there is more to do at once."""
         self._reload()
         busy = self._advance_job()
+        self._stay_with_object()
         self._hold_start()
         self._turn_camera()
         return self._draw() or busy
@@ -193,6 +212,27 @@ class Browser:
             self._jobs.append(self._show_cameras())
         self._meshed = None
         self._jobs.append(self._show_mesh())
+
+    def _find_directions(self) -> Job:
+        view = self._view
+        if self._directed:
+            return
+        self._status.content = "finding the principal directions"
+        yield from _until_done(found := self.models.background.submit(lambda: view.model.directions))
+        if view is self._view:
+            self._directed = True
+            for part, sliders in self._moves.items():
+                for i, slider in enumerate(sliders):
+                    slider.visible = i < len(found.result()[part].shares)
+
+    def _stay_with_object(self) -> None:
+        """Set the sliders of the directions back once there is another object, or another model."""
+        chosen = self._view, self._class.value, self._seed.value
+        if chosen == self._moved_object:
+            return
+        self._directed, self._moved_object = self._directed and chosen[0] is self._moved_object[0], chosen
+        for slider in (slider for sliders in self._moves.values() for slider in sliders):
+            slider.value, slider.visible = 0.0, slider.visible or not self._directed
 
     def _turn_camera(self) -> None:
         now, before = time.monotonic(), self._turned_at

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from graf.config import Config, DataConfig, LatentConfig
 from graf.data import build_dataset, colours_only
 from graf.errors import GrafError
 from graf.export.mesh import SUFFIXES, extract_mesh, write_mesh
+from graf.models.directions import Directions, edited, principal_directions
 from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
 from graf.pictures.outputs import as_uint8, picture, write_image, write_video
@@ -32,6 +34,7 @@ SMOOTH_FPS = 12  # aimed at while something moves
 RESTING_PIXELS = 256
 MESH_CELLS = 96  # along a side, of the mesh in the window and in files
 VIDEO_FRAMES = 72
+DIRECTIONS, FARTHEST_SD = 5, 3.0  # principal directions of each part, and how far an object is moved along one
 CAMERAS_SHOWN = 24  # more of them hide the object
 
 
@@ -48,15 +51,21 @@ class Model:
     out: Path
     found: Mapping[str, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)
 
+    @functools.cached_property
+    def directions(self) -> Directions:
+        """The generator's principal directions, found on first use: the work of seconds."""
+        return principal_directions(self.generator, DIRECTIONS)
+
 
 @dataclasses.dataclass(frozen=True)
 class ViewState:
     """What one browser shows.
 
     seed, to_seed: the object is interpolated from the first to the second, by the shares shape and appearance in [0, 1], and
-    truncated. found: the name of an object of `Model.found`, which takes the place of the first seed's; others mean none.
-    kind: of KINDS; beside: a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's cameras.
-    within: keep the camera in the elevations of training. aspect: width / height of the browser's window.
+    truncated; then it is moved by shape_sd and appearance_sd, standard deviations along the first principal directions. found:
+    the name of an object of `Model.found`, which takes the place of the first seed's; others mean none. kind: of KINDS; beside:
+    a second picture of another kind. pose_c2w: (3, 4), None for the middle of the config's cameras. within: keep the camera in
+    the elevations of training. aspect: width / height of the browser's window.
     """
 
     seed: int = 0
@@ -66,6 +75,8 @@ class ViewState:
     appearance: float = 0.0
     truncation: float = 1.0
     class_index: int = 0
+    shape_sd: tuple[float, ...] = ()
+    appearance_sd: tuple[float, ...] = ()
     kind: str = "colour"
     beside: str | None = None
     pose_c2w: Tensor | None = None
@@ -84,6 +95,8 @@ class ViewState:
             appearance=_within(self.appearance, 0, 1),
             truncation=_within(self.truncation, 0, 1, otherwise=1),
             class_index=round(_within(self.class_index, 0, n_classes - 1)),
+            shape_sd=_moved(self.shape_sd),
+            appearance_sd=_moved(self.appearance_sd),
             kind=self.kind if self.kind in KINDS else "colour",
             beside=self.beside if self.beside in KINDS else None,
             pose_c2w=pose if usable else None,
@@ -94,7 +107,8 @@ class ViewState:
     @property
     def object_of(self) -> tuple:
         """All values that the object depends on."""
-        return self.seed, self.to_seed, self.found, self.shape, self.appearance, self.truncation, self.class_index
+        moved = self.shape_sd, self.appearance_sd
+        return self.seed, self.to_seed, self.found, self.shape, self.appearance, self.truncation, self.class_index, *moved
 
 
 class ObjectView:
@@ -113,6 +127,17 @@ class ObjectView:
         if state.found in self.model.found:
             ends[0] = self.model.found[state.found][0][None]
         return state.truncation * mixed(*ends, state.shape, state.appearance, generator.config.z_dist)
+
+    def generator(self, state: ViewState) -> Generator:
+        """The model's generator, which moves objects along its principal directions as the state says."""
+        if not any((*state.shape_sd, *state.appearance_sd)):
+            return self.model.generator
+        directions = self.model.directions
+        shape, appearance = (
+            amounts[: len(directions[part].shares)]  # a model may have fewer directions than there are sliders
+            for part, amounts in (("shape", state.shape_sd), ("appearance", state.appearance_sd))
+        )
+        return edited(self.model.generator, directions, shape, appearance)
 
     def pose(self, state: ViewState) -> Tensor:
         """pose_c2w (3, 4) of the state's camera, moved to a distance from which the object can be seen and, where the state is
@@ -154,11 +179,11 @@ class ObjectView:
 
     def mesh(self, state: ViewState, cells: int = MESH_CELLS) -> trimesh.Trimesh:
         """The surface of the state's object. Raises NoSurface where it has none."""
-        return extract_mesh(self.model.generator, self.latents(state), torch.tensor([state.class_index]), cells)
+        return extract_mesh(self.generator(state), self.latents(state), torch.tensor([state.class_index]), cells)
 
     def _renderer_of(self, state: ViewState) -> ObjectRenderer:
         if self._renderer is None or self._renderer[0] != state.object_of:
-            generator = copy.copy(self.model.generator)  # the weights are shared
+            generator = copy.copy(self.generator(state))  # the weights are shared
             generator.config = dataclasses.replace(generator.config, data=freed(self.data))
             made = ObjectRenderer(generator, self.latents(state), torch.tensor([state.class_index]), fast=True)
             self._renderer = state.object_of, made
@@ -290,6 +315,10 @@ def turned(pose_c2w: Tensor, degrees: float) -> Tensor:
     rotation = torch.eye(3)
     rotation[:2, :2] = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     return rotation @ pose_c2w
+
+
+def _moved(amounts: Sequence[float]) -> tuple[float, ...]:
+    return tuple(_within(amount, -FARTHEST_SD, FARTHEST_SD, otherwise=0.0) for amount in amounts[:DIRECTIONS])
 
 
 def _within(value: float, low: float, high: float, otherwise: float | None = None) -> float:
