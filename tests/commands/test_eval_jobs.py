@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import eval as program
+from graf.checkpoints.directions_file import load_directions
 from graf.checkpoints.latents_file import write_latents
 from graf.commands import eval as command
 from graf.commands.eval import Evaluation
@@ -16,6 +17,7 @@ from graf.export.mesh import NoSurface
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.metrics.results import COMPARABLE, SAMPLES, ResultFile
 from graf.metrics.shapes import VARIETY_CAVEAT
+from graf.models.directions import principal_directions
 from graf.models.generator import Generator
 from graf.pictures.sampling import sample_objects
 
@@ -102,6 +104,21 @@ def test_a_mesh_is_made_of_each_object_of_files(asked, kept, monkeypatch):
 def test_files_of_latents_are_read_before_any_work(asked, tmp_path):
     with pytest.raises(GrafError, match=r"nowhere\.json: no such file"):
         asked(latents=[str(tmp_path / "nowhere.json")]).run([begins("mesh")])
+
+
+def test_directions_are_of_the_seed_and_shown_on_the_objects_that_the_flags_say(asked, monkeypatch, caplog):
+    given = []
+    monkeypatch.setattr(command, "direction_sheets", lambda _, objects, found, *rest: given.append((objects, found)) or [])
+    evaluation = asked(directions=9, seed=4)
+    with caplog.at_level("INFO", "graf"):
+        (file,) = evaluation.directions()
+    (latents, _), found = given[0]
+    torch.testing.assert_close(latents, 0.7 * sample_objects(evaluation.generator, 3, 4)[0])
+    wanted = principal_directions(evaluation.generator, 9, 4)
+    read, content = load_directions(file), json.loads(file.read_text())
+    assert all(torch.equal(part.offsets, wanted[name].offsets) for name, part in read.items())
+    assert (content["step"], content["seed"], content["checkpoint"]) == (5, 4, str(evaluation.results.checkpoint))
+    assert "--directions 9: there are no more of shape than these 4" in caplog.text
 
 
 def test_neighbours_are_of_the_objects_that_the_flags_say(evaluation, monkeypatch):

@@ -92,7 +92,7 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
         (["--mesh", "--elevations", "10"], "--elevations: has no effect on --mesh; use it with --sweep"),
         (
             ["--invert", "x.png", "--n_objects", "2"],
-            "--n_objects: has no effect on --invert; use it with --sweep, --sheets, --mesh",
+            "--n_objects: has no effect on --invert; use it with --sweep, --sheets, --directions, --mesh",
         ),
         (["--mesh_resolution", "24"], "--mesh_resolution: has no effect on --sweep; use it with --mesh"),
         (["--mesh", "--mesh_resolution", "7"], "--mesh_resolution: expected at least 8 cells, found '7'"),
@@ -220,6 +220,7 @@ def test_a_sweep_is_the_same_again_and_another_with_another_seed(folder, tmp_pat
 def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     monkeypatch.setattr(rasters, "DRAWN_SIDE", 64)  # exports are drawn for a window of this side, pixel by pixel
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
+    flags += ["--directions", "2"]
     small = ["--textured", "--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
     call("eval.py", *SMOKE, *flags, *small, cwd=folder)
     for job in evaluation.JOBS:  # the files by which each knows those of others
@@ -230,6 +231,7 @@ def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     assert [name for name in written if not re.fullmatch(known, name) and not kept.fullmatch(name)] == []
     names = {path.name for path in out.iterdir()}
     assert {"interpolation_shape.png", "interpolation_appearance.mp4", "truncation.png", "neighbours.png"} <= names
+    assert {"directions.json", "direction_shape_1.png", "direction_appearance_2.png"} <= names
     assert {"real_against_fake.png", "sweep_rgb.png", "rotation_depth.mp4"} <= names
     assert trimesh.load_mesh(out / "mesh" / "object_00.ply").is_watertight
     assert (out / "reconstruction" / "transforms.json").exists()

@@ -5,6 +5,7 @@ import math
 
 from graf.camera import Labels, azimuth_and_v, sample_poses
 from graf.errors import GrafError
+from graf.models.directions import edited, principal_directions
 from graf.models.generator import Generator
 from graf.pictures import sheets
 from graf.pictures.outputs import as_uint8
@@ -253,3 +254,35 @@ def test_the_sheets_camera_lies_in_the_configs_range(smoke, override):
     assert data.umin * 360 < azimuth_deg < data.umax * 360
     assert v.item() == pytest.approx((data.vmin + data.vmax) / 2, abs=1e-6)
     assert pose[:, 3].norm().item() == pytest.approx(sum(data.radius) / 2)
+
+
+@pytest.mark.parametrize("which", ["generator", "conditional"])
+def test_a_direction_has_a_sheet_whose_middle_column_is_unchanged(request, which, tmp_path):
+    generator = request.getfixturevalue(which)
+    objects, directions = sample_objects(generator, 2, 0), principal_directions(generator, 2)
+    files = sheets.direction_sheets(generator, objects, directions, tmp_path)
+    names = [f"direction_{part}_{i}.png" for part in ("shape", "appearance") for i in (1, 2)]
+    assert [file.name for file in files] == names and set(tmp_path.iterdir()) == set(files)
+    pose = sheets.sheet_pose(generator.config.data)
+    for file, amounts in zip(files, [((-3.0,), ()), ((0.0, -3.0), ()), ((), (-3.0,)), ((), (0.0, -3.0))], strict=True):
+        shown = cells(file, 7).unflatten(0, (2, 7))
+        assert_same_pictures(shown[:, 3], rendered(generator, *objects, pose))
+        assert_same_pictures(shown[:, 0], rendered(edited(generator, directions, *amounts), *objects, pose))
+
+
+def test_the_sheet_of_a_direction_says_what_it_shows(generator, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(sheets, "write_grid", lambda path, pictures, columns, captions: given.append(captions) or path)
+    directions = principal_directions(generator, 1)
+    sheets.direction_sheets(generator, sample_objects(generator, 2, 0), directions, tmp_path, footer="smoke, step 2")
+    assert given[0].columns == ["-3 sd", "-2 sd", "-1 sd", "unchanged", "+1 sd", "+2 sd", "+3 sd"]
+    assert (given[0].rows, given[0].footer) == (["object 0", "object 1"], "smoke, step 2")
+    share = directions["appearance"].shares[0]
+    assert given[1].note == f"appearance 1: {share:.0%} of the variance; sd: standard deviations"
+
+
+def test_a_sheet_of_too_many_pictures_is_refused_before_any_is_rendered(smoke, tmp_path, monkeypatch):
+    generator = vivid(smoke("memory.max_test_outputs=13"))
+    monkeypatch.setattr(generator, "render", lambda *_: 1 / 0)
+    with pytest.raises(GrafError, match="of 14 images, more than memory.max_test_outputs 13"):
+        sheets.direction_sheets(generator, sample_objects(generator, 2, 0), principal_directions(generator, 1), tmp_path)
