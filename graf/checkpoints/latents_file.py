@@ -20,11 +20,13 @@ MAKERS = "eval.py --invert writes such a file, and so does view.py by `save late
 
 
 class KeptObject(NamedTuple):
-    """Latents (Z,) and class of an object, and what its file says of the model: {} where it says nothing."""
+    """Latents (Z,) and class of an object, what its file says of the model, {} where it says nothing, and by how many standard
+    deviations the viewer moved it along each principal direction (graf.models.directions)."""
 
     latents: Tensor
     class_index: int
     model: dict[str, Any]
+    moved: list[float]
 
 
 def write_latents(
@@ -72,13 +74,15 @@ def fitting_latents(files: list[Path | str], generator: Generator, checkpoint: P
     """
     dim, n_classes, digest = generator.config.z_dist.dim, generator.n_classes, weights_hash(generator)
     for file in files:
-        latents, class_index, model = read_latents(file)
+        latents, class_index, model, moved = read_latents(file)
         origin = f"{model.get('checkpoint', 'another model')}"
         if len(latents) != dim:
             raise GrafError(f"{file}: {len(latents)} latents, of {origin}; {checkpoint} takes {dim}: name the model that fits")
         if class_index >= n_classes:
             known = f"classes 0 to {n_classes - 1}" if n_classes > 1 else "no class but 0"
             raise GrafError(f"{file}: class {class_index}, of {origin}; {checkpoint} has {known}: name the model that fits")
+        if any(moved):
+            log.warning("%s: was moved along the model's directions (shape_sd, appearance_sd), and is taken unmoved", file)
         if model.get("weights_sha256", digest) != digest:
             log.warning(
                 "%s: of other weights (%s, step %s) than %s, with which the object may look different",
@@ -108,4 +112,5 @@ def read_latents(file: Path | str) -> KeptObject:
         latents = torch.empty(0)
     if latents.dim() != 1 or not len(latents) or not latents.isfinite().all():
         raise GrafError(f"{file}: latents: expected a list of finite numbers; the file is damaged")
-    return KeptObject(latents, class_index, model if isinstance(model, dict) else {})
+    moved = [sd for name in ("shape_sd", "appearance_sd") for sd in content.get(name) or ()]
+    return KeptObject(latents, class_index, model if isinstance(model, dict) else {}, moved)
