@@ -112,5 +112,6 @@ def read_latents(file: Path | str) -> KeptObject:
         latents = torch.empty(0)
     if latents.dim() != 1 or not len(latents) or not latents.isfinite().all():
         raise GrafError(f"{file}: latents: expected a list of finite numbers; the file is damaged")
-    moved = [sd for name in ("shape_sd", "appearance_sd") for sd in content.get(name) or ()]
+    amounts = [content.get(name) for name in ("shape_sd", "appearance_sd")]
+    moved = [sd for some in amounts if isinstance(some, list) for sd in some]
     return KeptObject(latents, class_index, model if isinstance(model, dict) else {}, moved)

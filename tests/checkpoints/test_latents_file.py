@@ -93,3 +93,12 @@ def test_files_of_different_models_do_not_go_together(tmp_path, smoke):
     files = [kept(tmp_path / f"{dim}.json", Generator(smoke(f"z_dist.dim={dim}")), class_index=0) for dim in (8, 12)]
     with pytest.raises(GrafError, match="12.json: 12 latents, but .*8.json has 8; they are of different models"):
         load_latents(*files)
+
+
+def test_an_object_that_the_viewer_moved_is_said_to_be_taken_unmoved(tmp_path, generator, caplog):
+    latents = torch.zeros(generator.config.z_dist.dim)
+    for sd, told in (([0.0, 0.0], False), ([0.0, 1.5], True), ("damaged", False)):
+        file = write_latents(tmp_path / "a.json", generator, latents, 0, "model.pt", 5, shape_sd=sd, appearance_sd=[0.0])
+        caplog.clear()
+        fitting_latents([file], generator, "model.pt")
+        assert ("is taken unmoved" in caplog.text) == told
