@@ -16,6 +16,7 @@ from graf.config import Config, DataConfig, load_config
 from graf.config.checks import advice
 from graf.config.strict import one_line
 from graf.data import Views, build_dataset, resolve
+from graf.data.advice.summary import log_summary
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import whole_file
@@ -52,6 +53,7 @@ def main() -> None:
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
     resolve(config, dataset)
     log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
+    log_summary(dataset, config.data)
 
 
 def own_folder(config: Config) -> Path:

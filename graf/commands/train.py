@@ -14,6 +14,7 @@ from graf.commands.run import Setup, announce, anomaly_checks, end, is_done, not
 from graf.config import Config, graf_config
 from graf.config.checks import advice
 from graf.data import Views, build_dataset, build_loader, resolve
+from graf.data.advice.summary import log_warnings
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import recognise
 from graf.metrics.extractors import choose_extractor
@@ -55,6 +56,7 @@ def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, V
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
     dataset = processes.in_turn(lambda: build_dataset(config, cache, trained))
+    log_warnings(dataset, config.data)
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them
     config = processes.broadcast(lambda: resolve(config, dataset, trained))

@@ -22,6 +22,7 @@ OPENED = (*FORMATS, "GIF")  # whatever the extension; EPS would be run as a prog
 NO_IMAGE = f"not an image, or damaged, or of another format than {', '.join(FORMATS)}"
 NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; cut its object out, or set data.alpha: ignore"
 MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
+THUMBNAIL = 8  # pixels a side
 
 T = TypeVar("T")
 
@@ -39,6 +40,12 @@ def square_tensor(image: Image.Image, alpha: Image.Image | None, data: DataConfi
     """An RGB image as (3, imsize, imsize) uint8, cropped and resized; with an opacity as the fourth channel."""
     parts = [image] if alpha is None else [image, alpha]
     return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)
+
+
+def thumbnail(image: Image.Image, data: DataConfig) -> Tensor:
+    """The centre square of an RGB image at 8 x 8 pixels, by which images are compared: (3, 8, 8) uint8."""
+    small = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX, box=_square_box(image, data))
+    return torch.from_numpy(np.array(small)).permute(2, 0, 1)
 
 
 def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
@@ -98,10 +105,15 @@ def square_side(width: int, height: int, center_crop: int) -> int:
 
 def _square(image: Image.Image, data: DataConfig) -> Image.Image:
     """The centre square, data.imsize pixels a side."""
+    image = image.crop(_square_box(image, data))
+    return image if image.width == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+
+
+def _square_box(image: Image.Image, data: DataConfig) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the centre square, pixels."""
     side = square_side(*image.size, data.center_crop)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    image = image.crop((left, top, left + side, top + side))
-    return image if side == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+    return left, top, left + side, top + side
 
 
 def _alpha_channel(image: Image.Image) -> Image.Image | None:

@@ -31,7 +31,13 @@ class ImageFolders(Views):
     """The images of folders, read from a cache or from their files."""
 
     def __init__(
-        self, items: list[Item], folders: list[Folder], source: str, data: DataConfig, cache: ImageCache | None = None
+        self,
+        items: list[Item],
+        folders: list[Folder],
+        source: str,
+        data: DataConfig,
+        cache: ImageCache | None = None,
+        thumbnails: Tensor | None = None,
     ):
         self.data, self.cache = data, cache
         class_index = torch.tensor([item.class_index for item in items], dtype=torch.long)
@@ -47,6 +53,8 @@ class ImageFolders(Views):
             class_index=class_index,
             n_elevations=elevation_bins(data, source),
             alpha="rgba" if data.alpha == "rgba" else "ignore",
+            label_source=source,
+            thumbnails=thumbnails,
         )
 
     def read(self, index: int) -> Tensor:
@@ -104,8 +112,8 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         report_elevations(folders, data.v)
     if data.alpha == "auto":
         data = dataclasses.replace(data, alpha=alpha_of_images([checked[row] for row in good_rows]))
-    good_items = [items[row] for row in good_rows]
-    return ImageFolders(good_items, folders, source, data, cache and cache.select(good_rows))
+    good_items, thumbnails = [items[row] for row in good_rows], torch.stack([checked[row].thumbnail for row in good_rows])
+    return ImageFolders(good_items, folders, source, data, cache and cache.select(good_rows), thumbnails)
 
 
 def images_fingerprint(items: list[Item], data: DataConfig) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import open_with_alpha, square_side, square_tensor
+from graf.data.decoding import open_with_alpha, square_side, square_tensor, thumbnail
 from graf.data.folders import Fault, Folder, Item, elevation_prefixes, v_flag
 from graf.data.image_cache import OPAQUE, ImageCache
 from graf.errors import DataError
@@ -59,13 +59,14 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 
 class CheckedImage(NamedTuple):
-    """An image file, the side in pixels of its centre square, its fault if any, and whether any of its pixels is transparent
-    (not looked at with data.alpha: ignore)."""
+    """An image file, the side in pixels of its centre square, its fault if any, whether any of its pixels is transparent
+    (not looked at with data.alpha: ignore), and its thumbnail (3, 8, 8) uint8, None where it cannot be read."""
 
     item: Item
     side: int
     fault: Fault | None
     transparent: bool = False
+    thumbnail: Tensor | None = None
 
 
 def check_images(items: list[Item], data: DataConfig, cache: ImageCache | None = None) -> list[CheckedImage]:
@@ -83,7 +84,7 @@ def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | No
     """Check one image file, and hand its pixels to `put`; its side is 0 where it cannot be read."""
     try:
         image, alpha = open_with_alpha(item.file, data)
-        side = square_side(*image.size, data.center_crop)
+        side, small = square_side(*image.size, data.center_crop), thumbnail(image, data)
         if put:
             put(square_tensor(image, alpha, data))
     except ValueError as error:
@@ -94,7 +95,8 @@ def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | No
         if abs(fov - data.fov) > FOV_TOLERANCE_DEG:
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
-    return CheckedImage(item, side, fault, alpha is not None and alpha.getextrema()[0] < OPAQUE)
+    transparent = alpha is not None and alpha.getextrema()[0] < OPAQUE
+    return CheckedImage(item, side, fault, transparent, small)
 
 
 def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]:

@@ -34,6 +34,8 @@ class Views(Dataset, abc.ABC):
     fingerprint: str  # sha256 that identifies the set
     n_elevations: int = 1  # elevation bins
     alpha: Literal["ignore", "rgba"] = "ignore"  # whether images come with their opacity: data.alpha, resolved
+    label_source: str = "none"  # where the cameras of images in folders come from: data.labels, resolved
+    thumbnails: Tensor | None = None  # (N, 3, 8, 8) uint8, of images in folders
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:

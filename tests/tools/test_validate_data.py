@@ -56,7 +56,10 @@ def test_data_dir_names_the_photographs(program, tmp_path, name):
 def test_unposed_photographs_are_drawn_beside_the_cameras_that_training_draws(program, tmp_path):
     status, said = program("validate_data", *SMOKE, *photographs(tmp_path / "my photos"))
     sheet = Path("results/data_check/smoke/my_photos/contact_sheet.png")
-    assert status == 0 and said.endswith("no faults")
+    assert status == 0
+    _, summary = said.split("no faults\n")
+    assert summary.startswith("what will be learned from:\n  images      8, at 16 x 16 pixels\n")
+    assert "none, so they are sampled" in summary and "little to learn from: 8 different images" in summary
     assert f"8 images without cameras, classes: my photos; see {sheet}" in said
     pixels = imageio.imread(sheet)[..., :3].astype(int)
     arrows = (np.abs(pixels - ARROWS).max(-1) < 40).sum(0)  # of each column
@@ -115,5 +118,5 @@ def test_faults_that_are_left_out_are_not_denied(program, tmp_path):
     flags = photographs(tmp_path / "photos")
     (tmp_path / "photos" / "IMG_0.jpg").write_text("damaged")
     status, said = program("validate_data", *SMOKE, *flags, "data.on_bad_file=skip")
-    assert status == 0 and said.endswith("nothing else that would stop training")
+    assert status == 0 and "nothing else that would stop training\nwhat will be learned from" in said
     assert "left out 1 faulty images" in said and "no faults" not in said

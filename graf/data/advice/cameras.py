@@ -1,0 +1,48 @@
+"""From where the objects are seen, in words, and over how many degrees."""
+
+from graf.camera import azimuth_and_v, elevation_of_v
+from graf.config import DataConfig
+from graf.data.views import Views
+
+from torch import Tensor
+
+WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
+SOURCES = {"transforms": "transforms.json", "filename": "file names"}
+
+
+def azimuth_span_deg(dataset: Views, data: DataConfig) -> float:
+    """Degrees of azimuth over which objects are seen: those of the images' cameras, or those that training samples."""
+    if dataset.posed:
+        return 360 - _largest_gap(azimuth_and_v(dataset.labels.pose_c2w)[0])[0]
+    return 360 * (data.umax - data.umin)
+
+
+def cameras_in_words(dataset: Views, data: DataConfig) -> str:
+    """Where the cameras come from, the azimuths and the elevations that they have or are sampled from."""
+    if not dataset.posed:
+        azimuths = f"azimuth {360 * data.umin:.0f} to {360 * data.umax:.0f} degrees (data.umin, data.umax)"
+        return f"none, so they are sampled: {azimuths}, {_elevations(data.vmin, data.vmax)} (data.vmin, data.vmax)"
+    azimuth_deg, v = azimuth_and_v(dataset.labels.pose_c2w)
+    source = SOURCES.get(dataset.label_source, "the rendering")
+    return f"from {source}: {_azimuths(azimuth_deg)}, {_elevations(v.min().item(), v.max().item())}"
+
+
+def _azimuths(azimuth_deg: Tensor) -> str:
+    gap, before, after = _largest_gap(azimuth_deg)
+    if gap <= WIDEST_GAP_DEG:
+        return f"azimuths all around (largest gap {gap:.1f} degrees)"
+    return f"azimuth {after:.0f} to {before:.0f} degrees" + (" across 0" if after > before else "")
+
+
+def _elevations(v_low: float, v_high: float) -> str:
+    return f"{elevation_of_v(v_high):.0f} to {elevation_of_v(v_low):.0f} degrees above the horizon"
+
+
+def _largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:
+    """The widest angle between neighbours on the circle, of azimuths (N,), and the azimuths before and after it; degrees."""
+    before = azimuth_deg.sort().values
+    after = before.roll(-1)
+    gaps = (after - before) % 360
+    widest = int(gaps.argmax())
+    gap = gaps[widest].item() or 360.0  # all are one
+    return gap, before[widest].item(), after[widest].item()

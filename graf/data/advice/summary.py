@@ -1,0 +1,76 @@
+"""The summary of what a run will learn from, as tools/validate_data.py prints it; train.py says only what is wrong with it."""
+
+import logging
+from collections.abc import Iterator
+
+from graf.config import DataConfig
+from graf.data.advice.cameras import cameras_in_words
+from graf.data.advice.evidence import Evidence, evidence_of
+from graf.data.advice.warnings import sampled_all_around, warnings_about
+from graf.data.views import Views
+
+log = logging.getLogger("graf")
+
+
+def log_summary(dataset: Views, data: DataConfig) -> None:
+    """Log what will be learned from, a line each, and what is missing; then all that `log_warnings` logs."""
+    evidence = evidence_of(dataset, data)
+    lines = {
+        "images": _images(data, evidence),
+        "objects": _objects(dataset, evidence),
+        "cameras": cameras_in_words(dataset, data),
+        "background": _background(evidence),
+        "opacity": _opacity(dataset, data),
+        "missing": "\n".join(_missing(dataset)) or "nothing",
+    }
+    indented = (f"  {name:<12}{text}".replace("\n", f"\n{'':14}") for name, text in lines.items())
+    log.info("%s", "\n".join(["what will be learned from:", *indented]))
+    _log_warnings(dataset, data, evidence)
+
+
+def log_warnings(dataset: Views, data: DataConfig) -> None:
+    """Warn of what will keep the data set from being learned, and log from where cameras are sampled if it has none."""
+    _log_warnings(dataset, data, evidence_of(dataset, data))
+
+
+def _log_warnings(dataset: Views, data: DataConfig, evidence: Evidence) -> None:
+    for warning in warnings_about(dataset, data, evidence):
+        log.warning("%s", warning)
+    if around := sampled_all_around(dataset, evidence):
+        log.info("%s", around)
+
+
+def _images(data: DataConfig, evidence: Evidence) -> str:
+    repeated = f", {evidence.n_different:,} of them different" if evidence.n_different < evidence.n_images else ""
+    return f"{evidence.n_images:,}{repeated}, at {data.imsize} x {data.imsize} pixels"
+
+
+def _objects(dataset: Views, evidence: Evidence) -> str:
+    if evidence.n_objects is None:
+        return "not told by the names of the images, which are only numbered in their folders"
+    if evidence.n_objects == evidence.n_images:
+        return f"{evidence.n_objects:,}, another in each image"
+    classes = f", of {len(dataset.class_names):,} classes (folders)" if len(dataset.class_names) > 1 else ""
+    return f"{evidence.n_objects:,}, by folders and file names{classes}"
+
+
+def _background(evidence: Evidence) -> str:
+    background = evidence.background
+    if background is None:
+        return "transparent"
+    if background.kind == "busy":
+        return f"busy in {background.n_busy:,} of {evidence.n_images:,} images"
+    return "plain, of many colours" if background.kind == "varied" else f"plain, about {list(background.colour)}"
+
+
+def _opacity(dataset: Views, data: DataConfig) -> str:
+    if dataset.alpha == "rgba":
+        return "judged, for all images have transparency"
+    return "not judged (data.alpha: ignore)" if data.alpha == "ignore" else "not judged, for not all images have transparency"
+
+
+def _missing(dataset: Views) -> Iterator[str]:
+    if not dataset.posed:
+        yield "cameras: give them by file names such as 0_0090.png (<elevation>_<azimuth>) or by a transforms.json"
+    if dataset.alpha != "rgba":
+        yield "silhouettes: save the objects cut out, as PNG with transparency, and opacity is judged too"

@@ -1,0 +1,96 @@
+"""Warnings about data sets that can be trained on, but from which little will be learned, each with its evidence and cures.
+
+What is few follows from three runs of the default recipe: it learned from 2,048 renderings of as many toy cars and from 3,200
+photographs of 200 real cars, cut out and with cameras; from 410 photographs of ten toy cars it learned noise.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from graf.config import DataConfig
+from graf.config.strict import one_line
+from graf.data.advice.evidence import Evidence
+from graf.data.views import Views
+
+FEW_IMAGES, FEW_OBJECTS = 500, 50
+REPEATED = 0.02  # share of the images that makes a warning
+HALF_CIRCLE_DEG = 180
+SAME_COLOUR = 0.1  # of 1, in each channel
+CUT_OUT = "cut the objects out (python tools/prepare_photos.py), or name their masks in data.masks"
+FRONT = "--set data.umin=-0.1 data.umax=0.1 data.vmin=0.33 data.vmax=0.46"  # as wide as in configs/cats_64.yaml
+
+
+def warnings_about(dataset: Views, data: DataConfig, evidence: Evidence) -> list[str]:
+    """The warnings about a data set; none about the built-in toy cars."""
+    if data.type == "toy_cars":
+        return []
+    return [*_few(dataset, data, evidence), *_repeated(dataset.files, evidence), *_backgrounds(dataset, data, evidence)]
+
+
+def sampled_all_around(dataset: Views, evidence: Evidence) -> str | None:
+    """What it means that cameras are sampled from more than half a circle; None where they are known, or it is less."""
+    if dataset.posed or evidence.span_deg <= HALF_CIRCLE_DEG:
+        return None
+    return (
+        f"the images have no cameras, so these are sampled over {evidence.span_deg:.0f} degrees of azimuth: right for objects "
+        "photographed from all sides. Objects photographed from the front alone, as faces are, would get their front on all "
+        f"sides: for them narrow the range, for example {FRONT}"
+    )
+
+
+def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
+    n_images, n_objects, found = evidence.n_different, evidence.n_objects, []
+    if n_images < FEW_IMAGES:
+        found.append(f"{n_images:,} different image{'s' * (n_images != 1)}")
+    if n_objects is not None and n_objects < FEW_OBJECTS and dataset.posed:
+        found.append(f"{n_objects} object{'s' * (n_objects != 1)}, by folders and file names")
+    if not found:
+        return
+    single = "" if (n_objects or 1) > 1 else ". A single object is a matter for nerfstudio, which reconstructs it"
+    mirror = "" if dataset.posed or data.hflip else "set data.hflip: true, which mirrors images at random, "
+    yield (
+        f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
+        "3,200 of 200; from 410 of ten it learned noise, for the discriminator won. Add photographs of other objects, "
+        f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}; {mirror}raise training.reg_param if "
+        f"loss_d falls to 0{single}"
+    )
+
+
+def _repeated(files: Sequence[str], evidence: Evidence) -> Iterator[str]:
+    repeats = evidence.repeats
+    if not repeats or len(repeats) < REPEATED * evidence.n_images:
+        return
+    kinds = {"identical": repeats.identical, "almost identical": repeats.alike}
+    found = [f"{len(pairs):,} {kind}, such as {_example(files, pairs)}" for kind, pairs in kinds.items() if pairs]
+    yield (
+        f"{len(repeats):,} of {evidence.n_images:,} images repeat others at 8 x 8 pixels ({'; '.join(found)}), which leaves "
+        f"{evidence.n_different:,} to learn from; keep one of each"
+    )
+
+
+def _example(files: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
+    """The last pair, whose image is the furthest from the first."""
+    image, earlier = (one_line(Path(files[index]).name) for index in pairs[-1])
+    return f"{image} of {earlier}"
+
+
+def _backgrounds(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
+    background = evidence.background
+    if background is None:
+        return
+    if background.kind == "plain":
+        if max(abs(a - b) for a, b in zip(background.colour, data.background, strict=True)) > SAME_COLOUR:
+            yield (
+                f"the backgrounds are plain, about {list(background.colour)}, but data.background is {list(data.background)}: "
+                f'the field would have to build the wall; --set "data.background={_flag(background.colour)}", or {CUT_OUT}'
+            )
+    elif evidence.span_deg > HALF_CIRCLE_DEG:  # of fewer degrees, it is a wall behind the object, as in GRAF's faces
+        what = {"busy": f"busy in {background.n_busy:,} of {evidence.n_images:,} images", "varied": "of many colours"}
+        yield (
+            f"the backgrounds, by the edges of the centre squares, are {what[background.kind]}. No field can hold another "
+            f"background for each photograph, seen from all sides: it builds walls around the object; {CUT_OUT}"
+        )
+
+
+def _flag(colour: Sequence[float]) -> str:
+    return f"[{','.join(f'{value:g}' for value in colour)}]"

@@ -1,0 +1,172 @@
+"""What users are told about their data sets before training, by the sets that they come with; and nothing about sound ones."""
+
+import json
+import logging
+import math
+from pathlib import Path
+
+from graf.camera import poses_at
+from graf.config import load_config
+from graf.data import build_dataset
+from graf.data.advice.summary import log_summary, log_warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from test_data_images import SHARED, put_transforms
+
+SIDE = 16
+
+
+def config(folder: Path, *overrides: str):
+    datadir = f"data.datadir={json.dumps(str(folder))}"
+    return load_config(None, ["data.type=images", datadir, f"data.imsize={SIDE}", "training.batch_size=1", *overrides])
+
+
+@pytest.fixture
+def told(caplog):
+    """What is said about the images of a config: the summary, and its warnings alone."""
+
+    def tell(config) -> tuple[str, str]:
+        dataset = build_dataset(config)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="graf"):
+            log_summary(dataset, config.data)
+        return caplog.text, "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+
+    return tell
+
+
+def photographs(folder: Path, n: int, busy: bool = False, mode: str = "RGB") -> Path:
+    """n images of faces: other colours, the eyes always at the same place, before a white wall or before noise."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(n):
+        behind = rng.integers(0, 256, (4, 4, 3), np.uint8) if busy else np.full((4, 4, 3), 255, np.uint8)
+        image = Image.fromarray(behind).resize((SIDE, SIDE), Image.Resampling.NEAREST).convert(mode)
+        if mode == "RGBA":
+            image.putalpha(0)
+        draw = ImageDraw.Draw(image)
+        for box in ((3, 3, 12, 12), (5, 9, 10, 12)):
+            draw.ellipse(box, fill=tuple(rng.integers(60, 255, 3).tolist()))
+        draw.rectangle((5, 6, 6, 7), fill="black")
+        draw.rectangle((9, 6, 10, 7), fill="black")
+        image.save(folder / f"IMG_{index:04d}.png")
+    return folder
+
+
+def test_identical_photographs(told, tmp_path):
+    folder = photographs(tmp_path / "cup", 1)
+    for index in range(1, 39):
+        (folder / f"IMG_{index:04d}.png").write_bytes((folder / "IMG_0000.png").read_bytes())
+    said, warned = told(config(folder))
+    assert "39, 1 of them different, at 16 x 16 pixels" in said
+    assert "38 of 39 images repeat others" in warned and "38 identical, such as IMG_0038.png of IMG_0000.png" in warned
+    assert "little to learn from: 1 different image." in warned and "at least 500 of 50" in warned
+    assert "set data.hflip: true" in warned and "nerfstudio" in warned
+
+
+def test_forty_views_of_one_object(told, tmp_path):
+    """A turntable before a white wall, with cameras in the names."""
+    views = photographs(tmp_path / "car", 40)
+    for index, file in enumerate(sorted(views.iterdir())):
+        file.rename(views / f"0_{9 * index:04d}.png")
+    said, warned = told(config(views, "data.labels=filename"))
+    assert "1, by folders and file names" in said
+    assert "from file names: azimuths all around (largest gap 9.0 degrees), 0 to 0 degrees above the horizon" in said
+    assert "little to learn from: 40 different images; 1 object, by folders and file names." in warned
+    assert "hflip" not in warned  # which is a fault where cameras are known
+    assert "no cameras" not in said and "background" not in warned and "repeat" not in warned
+
+
+def test_aligned_faces_before_busy_backgrounds(told, tmp_path):
+    said, warned = told(config(photographs(tmp_path / "faces", 24, busy=True)))
+    assert "none, so they are sampled: azimuth 0 to 360 degrees" in said and "busy in 24 of 24 images" in said
+    assert "No field can hold another background for each photograph" in warned and "; cut the objects out" in warned
+    assert "over 360 degrees" in said and "--set data.umin=-0.1 data.umax=0.1 data.vmin=0.33 data.vmax=0.46" in said
+    assert "not told by the names" in said and "cameras: give them" in said and "silhouettes: save" in said
+
+
+def test_faces_seen_from_the_front_may_have_walls_behind_them(told, tmp_path):
+    faces = photographs(tmp_path / "faces", 24, busy=True)
+    said, warned = told(config(faces, "data.umin=-0.1", "data.umax=0.1"))
+    assert "busy in 24 of 24 images" in said
+    assert "No field" not in warned and "no cameras" not in said
+
+
+@pytest.mark.parametrize(("background", "warns"), [("white", False), ("[0.5, 0.5, 0.5]", True)])
+def test_a_wall_of_another_colour_than_the_background_of_the_field(told, tmp_path, background, warns):
+    _, warned = told(config(photographs(tmp_path / "faces", 8), f"data.background={background}"))
+    assert ('--set "data.background=[1,1,1]"' in warned) == warns
+
+
+def posed(folder: Path, n: int) -> Path:
+    """n cut-out images of as many objects, with cameras all around."""
+    files = sorted(photographs(folder / "views", n, mode="RGBA").iterdir())
+    frames = []
+    for index, file in enumerate(files):
+        file.rename(folder / f"car{index}_x.png")
+        pose = poses_at(torch.tensor(360.0 * index / n), torch.tensor(0.4), 3.6).tolist()
+        frames.append({"file_path": f"car{index}_x.png", "transform_matrix": [*pose, [0, 0, 0, 1]]})
+    put_transforms(folder, frames, camera_angle_x=math.radians(32))
+    return folder
+
+
+def test_many_objects_cut_out_with_cameras_are_not_warned_of(told, tmp_path):
+    said, warned = told(config(posed(tmp_path, 500)))
+    assert warned == "" and "no cameras" not in said
+    for line in (
+        "500, another in each image",
+        "background  transparent",
+        "opacity     judged",
+        "missing     nothing",
+        "from transforms.json: azimuths all around (largest gap 0.7 degrees), 12 to 12 degrees",
+    ):
+        assert line in said
+
+
+def test_one_image_too_few_is_warned_of(told, tmp_path):
+    assert "little to learn from: 499 different images." in told(config(posed(tmp_path, 499)))[1]
+
+
+@pytest.mark.parametrize("labels", ["auto", "none"])
+def test_the_built_in_toy_cars_are_not_warned_of(told, tmp_path, labels):
+    cars = load_config(
+        None,
+        ["data.n_images=4", "data.imsize=16", f"data.datadir={tmp_path}", "training.batch_size=4", f"data.labels={labels}"],
+    )
+    said, warned = told(cars)
+    assert warned == "" and "4, another in each image" in said and ("no cameras" in said) == (labels == "none")
+
+
+def test_training_tells_the_warnings_alone(caplog, tmp_path):
+    settings = config(photographs(tmp_path / "faces", 8, busy=True))
+    dataset = build_dataset(settings)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="graf"):
+        log_warnings(dataset, settings.data)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+    assert "what will be learned" not in caplog.text
+
+
+OPTIONS = {
+    "real_cars": ("data.fov=50", "data.radius=2.75", "data.near=1.6", "data.far=3.9"),
+    "cars": (),
+    "turntables": (),
+    "toys/car_posed": ("data.fov=20", "data.radius=5.89", "data.near=4.85", "data.far=6.95"),
+    "cats": (),
+}
+TOLD = {
+    "turntables": ["little to learn from: 3 objects"],
+    "toys/car_posed": ["little to learn from: 400 different images; 10 objects"],
+    "cats": ["the backgrounds, by the edges"],
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_real_sets(told, name):
+    if not (SHARED / name).is_dir():
+        pytest.skip("the shared real sets are not here")
+    warned = told(config(SHARED / name, *OPTIONS[name]))[1].splitlines()
+    assert [line[: len(start)] for line, start in zip(warned, TOLD.get(name, []), strict=True)] == TOLD.get(name, [])
