@@ -46,7 +46,8 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
         found.append(f"{n_objects} object{'s' * (n_objects != 1)}, by folders and file names")
     if not found:
         return
-    single = "" if (n_objects or 1) > 1 else ". A single object is a matter for nerfstudio, which reconstructs it"
+    several = dataset.posed and n_objects > 1  # without cameras, names that count views look like those of objects
+    single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
     mirror = "" if dataset.posed or data.hflip else "set data.hflip: true, which mirrors images at random, "
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
