@@ -184,6 +184,11 @@ def elevation_of_v(v: float) -> float:
     return math.degrees(math.asin(1 - 2 * v))
 
 
+def v_of_elevation(elevation_deg: float) -> float:
+    """The polar position v of degrees above the horizon."""
+    return (1 - math.sin(math.radians(elevation_deg))) / 2
+
+
 def _swing(n: int, low: float, high: float) -> Tensor:
     """n values from low to high and back, slowing at the ends."""
     return low + (high - low) * (1 - torch.cos(torch.arange(n) * (2 * math.pi / n))) / 2

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from graf.config.name_pattern import name_pattern
 from graf.config.schema import Config, NerfConfig, PoseConfig, RunConfig
 from graf.config.strict import faults_as_error, shown
 
@@ -154,6 +155,10 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
         yield "data: vmin must be at most vmax"
     if not data.v:
         yield "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]"
+    try:
+        name_pattern(data.name_pattern)
+    except ValueError as error:
+        yield f"data.name_pattern: {data.name_pattern} {error}"
 
 
 def _network_faults(config: Config) -> Iterator[str]:

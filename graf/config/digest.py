@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from graf.config.older import FIRST_VALUES, OLDER_NAMES, OLDER_VALUES, OLDER_WORDS
+from graf.config.older import FIRST_VALUES, FIRST_WORDS, OLDER_NAMES, OLDER_VALUES, OLDER_WORDS
 from graf.config.reading import config_to_dict, flat
 from graf.config.schema import Config
 
@@ -29,5 +29,5 @@ def rendering_sha256(config: Config) -> str:
 def _first_written(values: dict[str, Any]) -> dict[str, Any]:
     """Flat keys and values as the version that had them first wrote them."""
     names = {new: old for old, new in reversed(OLDER_NAMES.items())}
-    words = {(key, new): old for (key, old), new in OLDER_WORDS.items()}
+    words = {(key, new): old for (key, old), new in OLDER_WORDS.items()} | FIRST_WORDS
     return {names.get(key, key): words.get((key, str(value)), value) for key, value in values.items()}

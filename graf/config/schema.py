@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from graf.config.name_pattern import NAMED_BY_RANK
 from graf.config.strict import Cadence, key
 from graf.foreign.configs import OTHER_SUITES
 
@@ -36,8 +37,28 @@ class DataConfig:
     datadir: tuple[str, ...] = key(
         ("data/toy_cars",), "folder or list of folders; for toy_cars where the set is kept", is_path=True
     )
-    labels: Literal["auto", "transforms", "filename", "none"] = key(
-        "auto", "where cameras come from: transforms.json, file names, nowhere; `auto` takes what it finds"
+    labels: Literal["auto", "transforms", "eg3d", "colmap", "filename", "none"] = key(
+        "auto",
+        "where cameras come from: transforms.json, EG3D's dataset.json, COLMAP's sparse model, file names, nowhere; `auto`: "
+        "what is there",
+    )
+    name_pattern: str = key(
+        NAMED_BY_RANK,
+        "what file names tell: any of `<class>`, `<object>`, `<azimuth_deg>`, `<elevation_deg>`, `<polar_deg>`, `<index>`, "
+        "`<elevation>` (a rank, see `v`), with the text between them",
+    )
+    turntable_step_deg: float = key(
+        0.0, "names with `<index>`: degrees from one picture to the next, negative for clockwise; 0: it is no angle", -360, 360
+    )
+    align_cameras: Literal["auto", "always", "never"] = key(
+        "auto",
+        "turn z up, move the point all cameras look at to the origin, scale their mean distance to `radius`; `auto`: for "
+        "COLMAP and EG3D only",
+    )
+    masks: str = key(
+        "auto",
+        "the object's silhouettes: `auto` takes masks beside the images; a folder; `maps/NAME-map.png`, from the image's folder; "
+        "or `none`",
     )
     imsize: int = key(64, "images are cropped square and resized to this, pixels", 8, 2048)
     n_images: int = key(2048, "toy_cars: how many images to make", 1, 10_000_000)
@@ -74,9 +95,9 @@ class DataConfig:
         0.21, "polar position of sampled cameras, (1 - cos polar) / 2, from", 0, 1, explained=_polar
     )
     vmax: float = key(0.47, "... to", 0, 1, explained=_polar)  # 87 degrees
-    v: tuple[float, ...] = key(
-        (0.5, 0.4, 0.3, 0.2),
-        "one v per prefix of the file names, smallest prefix first; toy_cars: vmin..vmax is cut into as many bins",
+    v: Literal["auto"] | tuple[float, ...] = key(
+        "auto",
+        "one v per `<elevation>` of the file names, smallest first; toy_cars: vmin..vmax is cut into as many bins, or four",
         0,
         1,
         explained=_polar,
@@ -102,6 +123,11 @@ class DataConfig:
         "auto: keep all images on the GPU, 1 byte per value, where they fit beside a step; none: load them batch by batch",
     )
     prefetch_factor: int = key(2, "batches that each loader process (training.nworkers) prefetches", 1, 1000)
+
+    @property
+    def rings(self) -> tuple[float, ...]:
+        """The polar positions of `v`; none where they are `auto`."""
+        return () if self.v == "auto" else self.v
 
     @property
     def channels(self) -> int:

@@ -1,8 +1,10 @@
 """Image files to square tensors, whatever their mode: alpha over the background, 16 bits, palettes, EXIF rotation."""
 
+import math
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from graf.config import DataConfig
 from graf.config.strict import one_line
@@ -24,22 +26,39 @@ NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; 
 MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
 THUMBNAIL = 8  # pixels a side
 
+MASK_GREY = 8  # a mask's channels differ by no more
+MASK_SHAPE = 0.02  # by which its ratio of width to height may differ from the image's
+MASK_EXTREMES = 0.9  # share of a mask's pixels that are nearly black or nearly white
+
 T = TypeVar("T")
 
 
-def read_image(file: str | os.PathLike, data: DataConfig) -> Tensor:
-    """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped square at the centre, resized with LANCZOS.
+class Frame(NamedTuple):
+    """The square of an image that is trained on, in units of the image's width: its side, None for the largest at the centre
+    (or data.center_crop), and its centre, (right, down) of the image's; and the file of the object's mask."""
+
+    side: float | None = None
+    centre: tuple[float, float] = (0.0, 0.0)
+    mask: Path | None = None
+
+
+CENTRE_SQUARE = Frame()
+
+
+def read_image(file: str | os.PathLike, data: DataConfig, frame: Frame = CENTRE_SQUARE) -> Tensor:
+    """The file as (3, imsize, imsize) uint8: upright, on data.background, cropped to its frame, resized with LANCZOS.
 
     With data.alpha: rgba its opacity is a fourth channel. Raises ValueError with what is wrong and what to do.
     """
-    image, alpha = open_with_alpha(file, data)
-    return square_tensor(image, alpha if data.alpha == "rgba" else None, data)
+    image, alpha = open_with_alpha(file, data, frame.mask)
+    return square_tensor(image, alpha if data.alpha == "rgba" else None, data, frame)
 
 
-def square_tensor(image: Image.Image, alpha: Image.Image | None, data: DataConfig) -> Tensor:
+def square_tensor(image: Image.Image, alpha: Image.Image | None, data: DataConfig, frame: Frame = CENTRE_SQUARE) -> Tensor:
     """An RGB image as (3, imsize, imsize) uint8, cropped and resized; with an opacity as the fourth channel."""
-    parts = [image] if alpha is None else [image, alpha]
-    return torch.from_numpy(np.dstack([np.array(_square(part, data)) for part in parts])).permute(2, 0, 1)
+    outside = tuple(round(255 * value) for value in data.background)
+    parts = [_square(image, data, frame, outside)] + ([] if alpha is None else [_square(alpha, data, frame, 0)])
+    return torch.from_numpy(np.dstack([np.array(part) for part in parts])).permute(2, 0, 1)
 
 
 def thumbnail(image: Image.Image, data: DataConfig) -> Tensor:
@@ -48,20 +67,24 @@ def thumbnail(image: Image.Image, data: DataConfig) -> Tensor:
     return torch.from_numpy(np.array(small)).permute(2, 0, 1)
 
 
-def read_alpha(file: str | os.PathLike, data: DataConfig) -> Tensor | None:
+def read_alpha(file: str | os.PathLike, data: DataConfig, frame: Frame = CENTRE_SQUARE) -> Tensor | None:
     """The file's opacity as (imsize, imsize) uint8, cropped and resized as by `read_image`; None for an image without
     transparency. Raises ValueError as `read_image` does."""
-    alpha = _open(file, data.on_bad_file == "error", _alpha_channel)
-    return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data)))
+    alpha = _open(file, data.on_bad_file == "error", lambda image: _alpha_channel(_cut_out(image, frame.mask)))
+    return None if alpha is None else torch.from_numpy(np.array(_square(alpha, data, frame, 0)))
 
 
-def open_with_alpha(file: str | os.PathLike, data: DataConfig) -> tuple[Image.Image, Image.Image | None]:
-    """The whole file as from `open_rgb`, and its opacity (8 bits): None with data.alpha: ignore, or without transparency.
+def open_with_alpha(
+    file: str | os.PathLike, data: DataConfig, mask: Path | None = None
+) -> tuple[Image.Image, Image.Image | None]:
+    """The whole file as from `open_rgb`, cut out by its mask if any, and its opacity (8 bits): None with data.alpha: ignore, or
+    without transparency.
 
     Raises ValueError as `read_image` does.
     """
 
     def rgb_and_alpha(image: Image.Image) -> tuple[Image.Image, Image.Image | None]:
+        image = _cut_out(image, mask)
         return _on_background(image, data.background), None if data.alpha == "ignore" else _alpha_channel(image)
 
     image, alpha = _open(file, data.on_bad_file == "error", rgb_and_alpha)
@@ -103,10 +126,17 @@ def square_side(width: int, height: int, center_crop: int) -> int:
     return center_crop or largest
 
 
-def _square(image: Image.Image, data: DataConfig) -> Image.Image:
-    """The centre square, data.imsize pixels a side."""
-    image = image.crop(_square_box(image, data))
-    return image if image.width == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+def _square(image: Image.Image, data: DataConfig, frame: Frame, outside: int | tuple[int, ...]) -> Image.Image:
+    """The frame's square, data.imsize pixels a side; with the colour `outside` where it leaves the image."""
+    if frame.side is None:
+        image = image.crop(_square_box(image, data))
+        return image if image.width == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
+    side = frame.side * image.width
+    left, top = (length / 2 + offset * image.width - side / 2 for length, offset in zip(image.size, frame.centre, strict=True))
+    margin = max(0, *(math.ceil(over) for over in (-left, -top, left + side - image.width, top + side - image.height)))
+    image = ImageOps.expand(image, margin, fill=outside) if margin else image
+    box = (left + margin, top + margin, left + side + margin, top + side + margin)
+    return image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS, box=box)
 
 
 def _square_box(image: Image.Image, data: DataConfig) -> tuple[int, int, int, int]:
@@ -114,6 +144,40 @@ def _square_box(image: Image.Image, data: DataConfig) -> tuple[int, int, int, in
     side = square_side(*image.size, data.center_crop)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     return left, top, left + side, top + side
+
+
+def looks_like_mask(file: Path) -> bool:
+    """Whether an image is grey and almost all of its pixels are nearly black or nearly white, some of either."""
+    try:
+        with Image.open(file, formats=OPENED) as image:
+            pixels = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.NEAREST), dtype=np.int16)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
+    grey = pixels.mean(-1)
+    white = grey.max() if grey.max() <= 1 else 255
+    low, high = grey < 0.1 * white, grey > 0.9 * white
+    is_grey = (pixels.max(-1) - pixels.min(-1)).max() <= MASK_GREY
+    return bool(is_grey and (low | high).mean() > MASK_EXTREMES and low.any() and high.any())
+
+
+def _cut_out(image: Image.Image, mask: Path | None) -> Image.Image:
+    """The image with a mask as its opacity, if any. Raises ValueError for a mask that cannot be read or has another shape."""
+    if mask is None:
+        return image
+    try:
+        with Image.open(mask, formats=OPENED) as opened:
+            grey = ImageOps.exif_transpose(opened).convert("L")
+    except (OSError, SyntaxError, UnidentifiedImageError) as error:
+        raise ValueError(f"its mask {mask} cannot be read ({one_line(str(error))})") from None
+    if abs(grey.width * image.height / (grey.height * image.width) - 1) > MASK_SHAPE:
+        raise ValueError(
+            f"its mask {mask} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
+        )
+    if grey.getextrema()[1] == 1:  # 0 and 1 for background and object
+        grey = grey.point(lambda value: 255 * value)
+    rgb = _on_background(image, (1, 1, 1)).convert("RGB")
+    rgb.putalpha(grey if grey.size == image.size else grey.resize(image.size, Image.Resampling.BILINEAR))
+    return rgb
 
 
 def _alpha_channel(image: Image.Image) -> Image.Image | None:

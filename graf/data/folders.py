@@ -1,27 +1,30 @@
-"""The images in a config's folders, and the labels in their names: DIR/<elevation>_<azimuth>.png.
+"""The images in a config's folders, and the files of cameras beside them.
 
-Every folder that directly holds images is a class. The number before the underscore ranks the elevations of the whole set;
-the rank is the index into data.v. The number after it is the azimuth in degrees.
+Every folder that directly holds images is a class, or one with a file of cameras, which names the images in it and below it.
 """
 
 import glob
 import os
 import re
+import typing
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from graf.camera import poses_at
 from graf.config import DataConfig
+from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
+from graf.data.masks import find_masks
 from graf.errors import DataError
 
-import torch
 from torch import Tensor
 
-TRANSFORMS = "transforms.json"
+TRANSFORMS, DATASET_JSON = "transforms.json", "dataset.json"
+CameraFile = Literal["transforms", "eg3d", "colmap"]
+COLMAP_FOLDERS = ("", "sparse", "sparse/0", "colmap/sparse/0", "dense/sparse")
+PEEKED = 2**16  # characters
 GRAF = "https://github.com/autonomousvision/graf"
 NAME_YOURS = "set data.datadir to the folder of your images"
 PUBLISHED = {  # where to get the data of the configs' data.datadir
@@ -30,8 +33,6 @@ PUBLISHED = {  # where to get the data of the configs' data.datadir
     "data/celebA": "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, its folder Img/img_align_celeba",
     "data/cub": f"CUB-200-2011 and its segmentations, linked and cut out by data/preprocess_cub.py of {GRAF}",
 }
-NUMBER = r"(-?[0-9]+(?:\.[0-9]+)?)"
-LABEL = re.compile(f"{NUMBER}_{NUMBER}")
 VIEW = re.compile(r"(.*?)[-_ ]?[0-9]+")  # the name of an object, and the number of a view
 
 
@@ -46,22 +47,26 @@ class Fault:
 
 @dataclass(frozen=True)
 class Folder:
-    """A class: its images, or a transforms.json that names them."""
+    """A class: its images, or a file of cameras that names them."""
 
     path: Path
     images: tuple[Path, ...]
-    has_transforms: bool
+    cameras: CameraFile | None = None
 
 
 @dataclass(frozen=True)
 class Item:
-    """One image with its labels; focal is that of the uncropped image in units of its width, where a file gives it."""
+    """One image with its labels and what a file says of its frame, in units of the uncropped image's width: the focal length,
+    and where the optical axis is, (right, down) of the centre."""
 
     file: Path
     class_index: int
     elevation_index: int = 0
     pose_c2w: Tensor | None = None
     focal: float | None = None
+    axis: tuple[float, float] = (0.0, 0.0)
+    object: str | None = None
+    mask: Path | None = None
 
 
 class Found(NamedTuple):
@@ -73,7 +78,21 @@ class Found(NamedTuple):
 
 
 def find_folders(data: DataConfig) -> Found:
-    """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out."""
+    """The class folders in data.datadir and its subfolders, in order, each once; hidden files and folders are left out, and
+    masks, which data.masks tells from photographs."""
+    found = _all_folders(data)
+    masks = find_masks([file for folder in found.folders for file in folder.images], data.masks)
+    found.unread.subtract(Counter(mask.suffix for mask in masks.of.values() if is_image(mask.name, UNREAD_EXTENSIONS)))
+    return found._replace(folders=_without(masks.files, found.folders), unread=+found.unread)
+
+
+def _without(masks: frozenset[Path], folders: list[Folder]) -> list[Folder]:
+    """The folders without these images, and without those that held nothing else."""
+    kept = [replace(folder, images=tuple(file for file in folder.images if file not in masks)) for folder in folders]
+    return [folder for folder in kept if folder.images or folder.cameras]
+
+
+def _all_folders(data: DataConfig) -> Found:
     found, seen = Found([], [], Counter()), set()
     roots_of = {pattern: _roots(pattern) for pattern in data.datadir}
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
@@ -86,7 +105,7 @@ def find_folders(data: DataConfig) -> Found:
                 found.faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
             searched, n_faults, unread = os.path.realpath(root) in seen, len(found.faults), Counter()
-            inside = list(_walk(Path(root), homes, data.labels in ("auto", "transforms"), seen, found.faults, unread))
+            inside = list(_walk(Path(root), homes, data.labels, seen, found.faults, unread))
             if not inside and not searched and len(found.faults) == n_faults:  # no other fault says why
                 cure = how_to_convert(unread) if unread else NAME_YOURS
                 found.faults.append(Fault(root, f"no images ({', '.join(EXTENSIONS)}) in the folder or below it; {cure}"))
@@ -125,7 +144,7 @@ def how_to_convert(unread: Counter[str]) -> str:
 
 
 def _walk(
-    root: Path, homes: list[str], use_transforms: bool, seen: set[str], faults: list[Fault], unread: Counter[str]
+    root: Path, homes: list[str], labels: str, seen: set[str], faults: list[Fault], unread: Counter[str]
 ) -> Iterator[Folder]:
     def unreadable(error: OSError) -> None:
         faults.append(Fault(error.filename, f"the folder cannot be read ({error.strerror})"))
@@ -150,14 +169,44 @@ def _walk(
         seen.add(os.path.realpath(path))
         visible = sorted(name for name in subfolders if not name.startswith("."))
         subfolders[:] = [name for name in visible if is_inside(Path(path, name))]
-        images, has_transforms = (), use_transforms and TRANSFORMS in names and is_inside(Path(path, TRANSFORMS))
-        if has_transforms:  # it names the images, those below it too
+        images, cameras = (), camera_file(Path(path), labels)
+        if cameras and all(
+            is_inside(file) for file in camera_files(Path(path), cameras)
+        ):  # it names the images, and those below
             subfolders.clear()
         else:
             unread.update(os.path.splitext(name)[1] for name in names if is_image(name, UNREAD_EXTENSIONS))
             images = tuple(Path(path, name) for name in sorted(names) if is_image(name) and is_inside(Path(path, name)))
-        if images or has_transforms:
-            yield Folder(Path(path), images, has_transforms)
+        if images or cameras:
+            yield Folder(Path(path), images, cameras)
+
+
+def camera_file(folder: Path, labels: str) -> CameraFile | None:
+    """The first kind of file with cameras in a folder, of those that data.labels allows."""
+    for kind in typing.get_args(CameraFile):
+        files = camera_files(folder, kind) if labels in ("auto", kind) else []
+        if files and (kind != "eg3d" or labels == kind or has_poses(files[0])):
+            return kind
+    return None
+
+
+def camera_files(folder: Path, kind: CameraFile) -> list[Path]:
+    """The files in a folder that have the cameras of its images; none where it has no file of this kind."""
+    if kind == "colmap":
+        models = [folder / name for name in COLMAP_FOLDERS]
+        files = [(model / f"cameras{suffix}", model / f"images{suffix}") for model in models for suffix in (".bin", ".txt")]
+        return list(next((pair for pair in files if all(file.is_file() for file in pair)), ()))
+    file = folder / (TRANSFORMS if kind == "transforms" else DATASET_JSON)
+    return [file] if file.exists() else []
+
+
+def has_poses(dataset_json: Path) -> bool:
+    """Whether the labels of a dataset.json are lists, as EG3D's; StyleGAN's are numbers of classes."""
+    try:
+        with open(dataset_json, encoding="utf-8", errors="replace") as file:
+            return re.search(r'"labels"\s*:\s*\[\s*\[\s*"[^"]*"\s*,\s*\[', file.read(PEEKED)) is not None
+    except OSError:
+        return False
 
 
 def is_within(path: Path, folder: str | os.PathLike) -> bool:
@@ -173,71 +222,6 @@ def object_of(file: str) -> str:
     """The object in an image by its path: `cars/bus` for cars/bus_03.png, or its folder where the name is of a view only."""
     path = Path(file)
     match = VIEW.fullmatch(path.stem)
-    if LABEL.fullmatch(path.stem) or (match and not match[1]):
+    if name_pattern(NAMED_BY_RANK).read(path.stem) or (match and not match[1]):
         return path.parent.name
     return f"{path.parent.name}/{match[1] if match else path.stem}"
-
-
-def label_source(data: DataConfig, folders: list[Folder]) -> str:
-    """`transforms`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the folders offer.
-
-    Names such as 20240714_150107, none of which can be an angle, are timestamps.
-    """
-    if data.labels != "auto":
-        return data.labels
-    if any(folder.has_transforms for folder in folders):
-        return "transforms"
-    matches = (LABEL.fullmatch(file.stem) for folder in folders for file in folder.images)
-    return "filename" if any(match and _is_azimuth(match[2]) for match in matches) else "none"
-
-
-def _is_azimuth(text: str) -> bool:
-    return 0 <= float(text) < 360
-
-
-def elevation_prefixes(folders: list[Folder]) -> list[float]:
-    """The elevation prefixes of the file names in ascending order: the position is the index into data.v."""
-    matches = (LABEL.fullmatch(file.stem) for folder in folders for file in folder.images)
-    return sorted({float(match[1]) for match in matches if match})
-
-
-def v_flag(v: tuple[float, ...], n: int) -> str:
-    """The flag that sets data.v to its first n values."""
-    return f'--set "data.v=[{",".join(f"{value:g}" for value in v[:n])}]"'
-
-
-def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images with the cameras given by their names, at the middle of data.radius; and a fault per name without one."""
-    prefixes, items, faults = elevation_prefixes(folders), [], []
-    for class_index, file in ((index, file) for index, folder in enumerate(folders) for file in folder.images):
-        match = LABEL.fullmatch(file.stem)
-        if problem := _label_problem(match, prefixes, data):
-            faults.append(Fault(str(file), problem, of_image=True))
-            items.append(Item(file, class_index))
-            continue
-        elevation_index = prefixes.index(float(match[1]))
-        azimuth_deg, v = torch.tensor(float(match[2])), torch.tensor(data.v[elevation_index])
-        items.append(Item(file, class_index, elevation_index, poses_at(azimuth_deg, v, sum(data.radius) / 2)))
-    return items, faults
-
-
-def _label_problem(match: re.Match | None, prefixes: list[float], data: DataConfig) -> str | None:
-    """What is wrong with the label in a file's name, and what to do; None for a label that gives a camera."""
-    if not match:
-        return (
-            "no label in the name; expected <elevation>_<azimuth>, as in 0_0090.png "
-            "(or set data.labels: none to train without cameras)"
-        )
-    if not _is_azimuth(match[2]):
-        return (
-            f"the azimuth {match[2]} is outside [0, 360) degrees; name the file for the angle {float(match[2]) % 360:g} "
-            "(or set data.labels: none, if it is no angle)"
-        )
-    rank = prefixes.index(float(match[1]))
-    if rank < len(data.v):
-        return None
-    found = ", ".join(f"{prefix:g}" for prefix in prefixes[:8]) + (", ..." if len(prefixes) > 8 else "")
-    return (
-        f"the elevation {match[1]} is number {rank + 1} of those in the names ({found}), but data.v has only {len(data.v)}; "
-        "give data.v one entry for each"
-    )

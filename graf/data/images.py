@@ -10,12 +10,15 @@ from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
-from graf.data.decoding import read_alpha, read_image
-from graf.data.folders import Fault, Folder, Item, find_folders, how_to_convert, items_by_name, label_source
+from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
+from graf.data.folders import Fault, Item, find_folders, how_to_convert, object_of
 from graf.data.image_cache import ImageCache, image_cache
-from graf.data.transforms import items_by_transforms
-from graf.data.validation import alpha_of_images, check_fit, check_images, raise_or_skip, report_elevations, warn_of_enlarged
-from graf.data.views import Views, elevation_bins
+from graf.data.labels import Labelled, is_aligned, label_source, read_labels
+from graf.data.labels.framing import frames_of
+from graf.data.labels.names import report_names
+from graf.data.masks import find_masks
+from graf.data.validation import alpha_of_images, check_fit, check_images, fov_fault, raise_or_skip, warn_of_enlarged
+from graf.data.views import Views
 from graf.errors import DataError
 
 import torch
@@ -32,14 +35,16 @@ class ImageFolders(Views):
 
     def __init__(
         self,
-        items: list[Item],
-        folders: list[Folder],
+        labelled: Labelled,
+        frames: list[Frame],
         source: str,
         data: DataConfig,
         cache: ImageCache | None = None,
         thumbnails: Tensor | None = None,
     ):
-        self.data, self.cache = data, cache
+        items = labelled.items
+        self.data, self.frames, self.cache = data, frames, cache
+        self._objects = [item.object or object_of(str(item.file)) for item in items]
         class_index = torch.tensor([item.class_index for item in items], dtype=torch.long)
         labels = None
         if source != "none":
@@ -47,15 +52,19 @@ class ImageFolders(Views):
             labels = Labels(torch.stack([item.pose_c2w for item in items]), class_index, elevation_index)
         super().__init__(
             files=[str(item.file) for item in items],
-            class_names=[folder.path.resolve().name for folder in folders],
+            class_names=labelled.class_names,
             labels=labels,
-            fingerprint=images_fingerprint(items, data),
+            fingerprint=images_fingerprint(items, frames, data),
             class_index=class_index,
-            n_elevations=elevation_bins(data, source),
+            n_elevations=labelled.n_elevations,
             alpha="rgba" if data.alpha == "rgba" else "ignore",
             label_source=source,
             thumbnails=thumbnails,
         )
+
+    @property
+    def objects(self) -> list[str]:
+        return self._objects
 
     def read(self, index: int) -> Tensor:
         if self.cache:
@@ -71,7 +80,7 @@ class ImageFolders(Views):
 
     def _from_file(self, read: Callable[..., Tensor | None], index: int, data: DataConfig) -> Tensor | None:
         try:
-            return read(self.files[index], data)
+            return read(self.files[index], data, self.frames[index])
         except ValueError as error:
             raise DataError(f"{self.files[index]}: {error}") from error
 
@@ -84,24 +93,24 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     data = config.data
     folders, faults, unread = find_folders(data)
     source = label_source(data, folders)
-    if source == "none":
-        items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
-    else:
-        items, label_faults = (items_by_name if source == "filename" else items_by_transforms)(folders, data)
-        faults += label_faults
-    cache = image_cache(len(items), images_fingerprint(items, data), config, cache_folder) if cache_folder else None
+    labelled = read_labels(folders, source, data)
+    items = with_masks(labelled.items, data)
+    faults += labelled.faults + mask_faults(items, data)
+    frames = frames_of(items, data)
+    cache = image_cache(len(items), images_fingerprint(items, frames, data), config, cache_folder) if cache_folder else None
     try:
-        checked = check_images(items, data, cache)
+        checked = check_images(items, frames, data, cache)
         cache = cache and cache.finish()
     except BaseException:  # Ctrl-C among them
         if cache:
             cache.discard()
         raise
-    faults += [image.fault for image in checked if image.fault]
+    faults += [image.fault for image in checked if image.fault] + fov_fault(checked, frames, data)
     bad_files = {fault.where for fault in faults if fault.of_image}
     good_rows = [row for row, item in enumerate(items) if str(item.file) not in bad_files]
     n_images = len(good_rows) if data.on_bad_file == "skip" else len(items)
-    faults += check_fit(config, n_images, posed=source != "none", uses_radius=source != "transforms")
+    uses_radius = source in ("filename", "none") or is_aligned(source, data)
+    faults += check_fit(config, n_images, posed=source != "none", uses_radius=uses_radius)
     if data.on_bad_file == "skip" and items and not good_rows:
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     if unread and items:  # without items it is among the faults
@@ -109,23 +118,49 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     raise_or_skip(faults, data)
     if source == "filename":
-        report_elevations(folders, data.v)
+        report_names(folders, data)
     if data.alpha == "auto":
         data = dataclasses.replace(data, alpha=alpha_of_images([checked[row] for row in good_rows]))
-    good_items, thumbnails = [items[row] for row in good_rows], torch.stack([checked[row].thumbnail for row in good_rows])
-    return ImageFolders(good_items, folders, source, data, cache and cache.select(good_rows), thumbnails)
+    good = labelled._replace(items=[items[row] for row in good_rows])
+    thumbnails = torch.stack([checked[row].thumbnail for row in good_rows])
+    return ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
 
 
-def images_fingerprint(items: list[Item], data: DataConfig) -> str:
+def with_masks(items: list[Item], data: DataConfig) -> list[Item]:
+    """The items with the masks that data.masks finds; a mask that a file of cameras names comes first."""
+    mask_of = find_masks([item.file for item in items], data.masks).of
+    if mask_of:
+        example = next(iter(mask_of.items()))
+        log.info("masks: %d of %d images, such as %s of %s", len(mask_of), len(items), example[1], example[0].name)
+    return [item if item.mask else dataclasses.replace(item, mask=mask_of.get(item.file)) for item in items]
+
+
+def mask_faults(items: list[Item], data: DataConfig) -> list[Fault]:
+    """A fault for each image without a mask where others have one, or where data.masks names some."""
+    missing = [item for item in items if item.mask is None]
+    if data.masks == "none" or not missing or (data.masks == "auto" and len(missing) == len(items)):
+        return []
+    place = "beside the others'" if data.masks == "auto" else f"at data.masks: {data.masks}"
+    problem = f"has no mask {place}; add it, or set data.masks: none to use the photographs as they are"
+    return [Fault(str(item.file), problem, of_image=True) for item in missing]
+
+
+def images_fingerprint(items: list[Item], frames: list[Frame], data: DataConfig) -> str:
     """sha256 of the files' names, sizes and modification times, their labels, and the preprocessing."""
     digest = hashlib.sha256(json.dumps([getattr(data, key) for key in PREPROCESSING_KEYS]).encode())
-    for item in items:
-        try:
-            stat = item.file.stat()
-            changed = stat.st_size, stat.st_mtime_ns
-        except OSError:  # a missing file, which is a fault of its own
-            changed = None, None
+    for item, frame in zip(items, frames, strict=True):
         pose = None if item.pose_c2w is None else item.pose_c2w.tolist()
-        row = ["/".join(item.file.parts[-2:]), *changed, item.class_index, item.elevation_index, pose]
+        row = ["/".join(item.file.parts[-2:]), *_changed(item.file), item.class_index, item.elevation_index, pose]
+        if frame != CENTRE_SQUARE:
+            row += [frame.side, frame.centre, frame.mask and [frame.mask.name, *_changed(frame.mask)]]
         digest.update(json.dumps(row).encode())
     return digest.hexdigest()
+
+
+def _changed(file: Path) -> tuple[int | None, int | None]:
+    """Size and modification time; none of a missing file, which is a fault of its own."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None, None
+    return stat.st_size, stat.st_mtime_ns

@@ -19,7 +19,7 @@ from graf.camera import Labels, azimuth_and_v, sample_poses
 from graf.config import DataConfig
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast
-from graf.data.views import Views, elevation_bins
+from graf.data.views import Views, toy_car_elevations
 from graf.errors import DataError
 from graf.rays import camera_rays
 from graf.rng import seeded_rng
@@ -110,13 +110,13 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
         with _writing_to(folder), whole_file(file) as temporary:
             torch.save(kept, temporary)
     labels = None if data.labels == "none" else toy_car_labels(kept["pose_c2w"], data)
-    return ToyCars(kept["images"], labels, fingerprint, elevation_bins(data, data.labels))
+    return ToyCars(kept["images"], labels, fingerprint, toy_car_elevations(data))
 
 
 def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
     """Labels of cameras (N, 3, 4): one class, and elevation bins that divide vmin..vmax evenly."""
     _, v = azimuth_and_v(pose_c2w)
-    edges = torch.linspace(data.vmin, data.vmax, elevation_bins(data, data.labels) + 1)[1:-1]
+    edges = torch.linspace(data.vmin, data.vmax, toy_car_elevations(data) + 1)[1:-1]
     return dataclasses.replace(Labels.of_poses(pose_c2w), elevation_index=torch.bucketize(v, edges))
 
 

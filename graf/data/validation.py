@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import open_with_alpha, square_side, square_tensor, thumbnail
-from graf.data.folders import Fault, Folder, Item, elevation_prefixes, v_flag
+from graf.data.decoding import Frame, open_with_alpha, square_side, square_tensor, thumbnail
+from graf.data.folders import Fault, Item
 from graf.data.image_cache import OPAQUE, ImageCache
 from graf.errors import DataError
 from graf.runtime.console import progress
@@ -19,23 +19,12 @@ from graf.runtime.threads import map_in_threads
 from torch import Tensor
 
 FOV_TOLERANCE_DEG = 0.5
+NARROWEST_FOV = 0.8  # of the narrowest photograph's field of view, below which data.fov cuts too much off
 EXAMPLES = 3  # of images that a warning names
 LINES_SHOWN = 20
 FILES_SHOWN_PER_PROBLEM = 3
 
 log = logging.getLogger("graf")
-
-
-def report_elevations(folders: Sequence[Folder], v: tuple[float, ...]) -> None:
-    """Log the polar position given to each elevation of the file names, and warn where data.v has further values."""
-    prefixes = elevation_prefixes(folders)
-    pairs = ", ".join(f"{prefix:g} -> v {value:g}" for prefix, value in zip(prefixes, v, strict=False))
-    log.info("cameras from file names, elevations: %s; if the names are no angles, set data.labels: none", pairs)
-    if len(prefixes) < len(v):  # more are faults of those images
-        log.warning(
-            "the names have %d elevations, data.v %d, whose first went to the smallest prefix (%s); say what each is: %s",
-            *(len(prefixes), len(v), pairs, v_flag(v, len(prefixes))),
-        )
 
 
 def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = True) -> list[Fault]:
@@ -60,43 +49,48 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 class CheckedImage(NamedTuple):
     """An image file, the side in pixels of its centre square, its fault if any, whether any of its pixels is transparent
-    (not looked at with data.alpha: ignore), and its thumbnail (3, 8, 8) uint8, None where it cannot be read."""
+    (not looked at with data.alpha: ignore), its thumbnail (3, 8, 8) uint8, None where it cannot be read, and the square's field
+    of view in degrees, None where it is not known."""
 
     item: Item
     side: int
     fault: Fault | None
     transparent: bool = False
     thumbnail: Tensor | None = None
+    fov: float | None = None
 
 
-def check_images(items: list[Item], data: DataConfig, cache: ImageCache | None = None) -> list[CheckedImage]:
+def check_images(
+    items: list[Item], frames: list[Frame], data: DataConfig, cache: ImageCache | None = None
+) -> list[CheckedImage]:
     """Decode all files completely, on all cores, into `cache` unless it is filled already."""
     put = cache.put if cache and not cache.filled else None
 
     def check(index: int) -> CheckedImage:
-        return check_image(items[index], data, put and functools.partial(put, index))
+        return check_image(items[index], frames[index], data, put and functools.partial(put, index))
 
     checked = map_in_threads(check, range(len(items)), available_cores())
     return list(progress(checked, desc="checking images", total=len(items), disable=not items))
 
 
-def check_image(item: Item, data: DataConfig, put: Callable[[Tensor], None] | None = None) -> CheckedImage:
+def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tensor], None] | None = None) -> CheckedImage:
     """Check one image file, and hand its pixels to `put`; its side is 0 where it cannot be read."""
     try:
-        image, alpha = open_with_alpha(item.file, data)
+        image, alpha = open_with_alpha(item.file, data, frame.mask)
         side, small = square_side(*image.size, data.center_crop), thumbnail(image, data)
         if put:
-            put(square_tensor(image, alpha, data))
+            put(square_tensor(image, alpha, data, frame))
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
-    fault = None
+    fault, fov = None, None
     if item.focal is not None and not data.orthographic:
         fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # the crop keeps the focal length
-        if abs(fov - data.fov) > FOV_TOLERANCE_DEG:
+        if frame.side is None and abs(fov - data.fov) > FOV_TOLERANCE_DEG:
             problem = f"its camera has a field of view of {fov:.2f} degrees over the square crop, data.fov is {data.fov:g}"
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
+    side = side if frame.side is None else round(frame.side * image.width)
     transparent = alpha is not None and alpha.getextrema()[0] < OPAQUE
-    return CheckedImage(item, side, fault, transparent, small)
+    return CheckedImage(item, side, fault, transparent, small, fov)
 
 
 def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]:

@@ -6,12 +6,15 @@ from typing import Literal
 
 from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
-from graf.data.folders import find_folders, label_source, object_of
+from graf.data.folders import find_folders, object_of
+from graf.data.labels import label_source, read_labels
 from graf.rays import mirrored_images
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+TOY_CAR_ELEVATIONS = 4  # bins, with data.v: auto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,17 +94,17 @@ def expected_labels(data: DataConfig) -> KnownLabels:
     Where there are none yet, file names with cameras are expected.
     """
     if data.type == "toy_cars":
-        return KnownLabels(data.labels != "none", n_elevations=elevation_bins(data, data.labels))
+        return KnownLabels(data.labels != "none", n_elevations=toy_car_elevations(data))
     folders = find_folders(data).folders
-    source = label_source(data, folders) if folders else "filename"
-    return KnownLabels(source != "none", max(1, len(folders)), elevation_bins(data, source))
+    if not folders:
+        return KnownLabels(True, n_elevations=max(1, len(data.rings)))
+    labelled = read_labels(folders, source := label_source(data, folders), data)
+    return KnownLabels(source != "none", max(1, len(labelled.class_names)), labelled.n_elevations)
 
 
-def elevation_bins(data: DataConfig, label_source: str) -> int:
-    """len(data.v) where file names give elevations or toy cars are seen from a range of them; else 1."""
-    if data.type == "toy_cars":
-        return len(data.v) if label_source != "none" and data.vmin < data.vmax else 1
-    return len(data.v) if label_source == "filename" else 1
+def toy_car_elevations(data: DataConfig) -> int:
+    """Bins of elevation of toy cars: as many as data.v has, where they are seen from a range of them."""
+    return (len(data.rings) or TOY_CAR_ELEVATIONS) if data.labels != "none" and data.vmin < data.vmax else 1
 
 
 def whole_images(batch: dict[str, Tensor]) -> Tensor:

@@ -9,8 +9,9 @@ from pathlib import Path
 from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
-from graf.data.folders import LABEL, TRANSFORMS, Folder, is_image, items_by_name, v_flag
-from graf.data.transforms import items_by_transforms
+from graf.data.folders import Folder, camera_file, camera_files, is_image
+from graf.data.labels import items_by_files
+from graf.data.labels.names import items_by_name, read_names, v_flag
 from graf.errors import GrafError
 
 import torch
@@ -48,7 +49,7 @@ def read_target(path: Path | str, data: DataConfig) -> Tensor:
 
 
 def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
-    """The cameras (N, 3, 4) of a transforms.json above the images or of names <elevation>_<azimuth>; None unless all have one.
+    """The cameras (N, 3, 4) of a file of cameras above the images or of their names; None unless all have one.
 
     As in training, the elevation in a name is a rank, here among the names in the images' folders; with fewer of them than
     data.v has, it is unknown. Raises GrafError for an azimuth or a rank that is not in the config.
@@ -56,48 +57,53 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
     paths = [Path(path) for path in paths]
     if not all(path.is_file() for path in paths):
         return None  # reading them raises the error
-    if data.labels in ("auto", "transforms"):
-        poses = _poses_by_transforms(paths, data)
+    if data.labels not in ("filename", "none"):
+        poses = _poses_by_files(paths, data)
         if poses is not None:
             return poses
-    if data.labels not in ("auto", "filename") or not all(LABEL.fullmatch(path.stem) for path in paths):
+    if data.labels not in ("auto", "filename") or None in read_names([Folder(paths[0].parent, tuple(paths))], data):
         return None
     beside = [file for folder in {path.parent for path in paths} for file in folder.iterdir() if is_image(file.name)]
-    named = sorted({*paths, *(file for file in beside if LABEL.fullmatch(file.stem))})
-    items, faults = items_by_name([Folder(paths[0].parent, tuple(named), has_transforms=False)], data)
+    named = sorted({*paths, *(file for file in beside if None not in read_names([Folder(file.parent, (file,))], data))})
+    items, faults = items_by_name([Folder(paths[0].parent, tuple(named))], data)
     for fault in faults:
         if Path(fault.where) in paths:
             raise GrafError(f"{fault.where}: {fault.problem}")
     n_known = len({item.elevation_index for item in items})
-    if n_known < len(data.v):
+    if n_known < len(data.rings):
         log.warning(
             "%s: names with %d elevations, where data.v has %d, so it is unknown which these are; the cameras are searched for "
             "(to use their labels, put the images beside those of a whole set; if these are all, name each elevation: %s)",
-            *(paths[0].parent, n_known, len(data.v), v_flag(data.v, n_known)),
+            *(paths[0].parent, n_known, len(data.rings), v_flag(data.rings, n_known)),
         )
         return None
     poses = {item.file: item.pose_c2w for item in items}
     return torch.stack([poses[path] for path in paths])
 
 
-def _poses_by_transforms(paths: list[Path], data: DataConfig) -> Tensor | None:
-    """The cameras (N, 3, 4) in the nearest transforms.json above each image, where they have the config's field of view."""
-    homes = [next((folder for folder in path.parents if (folder / TRANSFORMS).is_file()), None) for path in paths]
+def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
+    """The cameras (N, 3, 4) in the nearest file of cameras above each image, where they have the config's field of view."""
+    homes = [next((folder for folder in path.parents if camera_file(folder, data.labels)), None) for path in paths]
     if None in homes:
         return None
-    items, faults = items_by_transforms([Folder(home, (), has_transforms=True) for home in dict.fromkeys(homes)], data)
+    folders = {home: Folder(home, (), camera_file(home, data.labels)) for home in homes}
+    items, faults = [], []
+    for folder in folders.values():
+        found, wrong = items_by_files([folder], folder.cameras, data)
+        items += found
+        faults += wrong
     expected = focal_length(data.fov, 1)
     found = {item.file.resolve(): item for item in items}
     poses = []
     for path, home in zip(paths, homes, strict=True):
-        item = found.get(path.resolve())
+        item, file = found.get(path.resolve()), camera_files(home, folders[home].cameras)[-1]
         if item is None or item.pose_c2w is None:
-            about = {path.resolve()} if items else {path.resolve(), (home / TRANSFORMS).resolve()}
+            about = {path.resolve()} if items else {path.resolve(), file.resolve()}
             known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
-            reason = known_faults[0] if known_faults else f"{home / TRANSFORMS} has no frame of it"
+            reason = known_faults[0] if known_faults else f"{file} has no frame of it"
         elif item.focal is not None and not math.isclose(item.focal, expected, rel_tol=FOCAL_TOLERANCE):
             fov = math.degrees(2 * math.atan(0.5 / item.focal))
-            reason = f"{home / TRANSFORMS} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
+            reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
         else:
             poses.append(item.pose_c2w)
             continue

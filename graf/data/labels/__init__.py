@@ -1,0 +1,75 @@
+"""The class, the object and the camera of each image, from file names or from a file of cameras beside the images."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from graf.config import DataConfig
+from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, camera_files
+from graf.data.labels.colmap import read_colmap
+from graf.data.labels.eg3d import read_eg3d
+from graf.data.labels.names import items_by_name, n_named_elevations, names_have_cameras, with_named_classes
+from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
+from graf.data.labels.transforms import read_transforms
+from graf.errors import DataError
+
+READERS = {"transforms": read_transforms, "eg3d": read_eg3d, "colmap": read_colmap}
+FILES = {"transforms": TRANSFORMS, "eg3d": DATASET_JSON, "colmap": "COLMAP model"}
+
+
+class Labelled(NamedTuple):
+    """The images of folders with their labels, the classes' names, the number of elevation bins, and all faults."""
+
+    items: list[Item]
+    class_names: list[str]
+    n_elevations: int
+    faults: list[Fault]
+
+
+def label_source(data: DataConfig, folders: Sequence[Folder]) -> str:
+    """`transforms`, `eg3d`, `colmap`, `filename` or `none`: data.labels, with `auto` resolved to the first of them that the
+    folders offer."""
+    if data.labels != "auto":
+        return data.labels
+    if offered := [kind for kind in READERS if any(folder.cameras == kind for folder in folders)]:
+        return offered[0]
+    return "filename" if names_have_cameras(folders, data) else "none"
+
+
+def is_aligned(source: str, data: DataConfig) -> bool:
+    """Whether cameras from a file are moved to data.radius and the origin: data.align_cameras."""
+    return data.align_cameras == "always" or (data.align_cameras == "auto" and source in ("eg3d", "colmap"))
+
+
+def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelled:
+    """All images of the folders with the labels of a source from `label_source`."""
+    if source == "filename":
+        items, faults = items_by_name(folders, data)
+    elif source == "none":
+        items, faults = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images], []
+    else:
+        items, faults = items_by_files(folders, source, data)
+    items, class_names = with_named_classes(items, folders, data)
+    return Labelled(items, class_names, n_named_elevations(folders, data) if source == "filename" else 1, faults)
+
+
+def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:
+    """The images named in the folders' files of cameras, and every fault of these."""
+    items, faults = [], []
+    for class_index, folder in enumerate(folders):
+        if folder.cameras != source:
+            cure = "add one, or set data.labels: filename or none"
+            faults.append(Fault(str(folder.path), f"no {FILES[source]} has the cameras of these images; {cure}"))
+            continue
+        where = str(camera_files(folder.path, source)[-1])
+        found, wrong = READERS[source](folder.path, class_index)
+        if is_aligned(source, data):
+            try:
+                found = aligned(found, where, data)
+            except DataError as error:
+                wrong.append(Fault(where, str(error)))
+        wrong += depth_faults(found, where, data)
+        if not wrong:
+            warn_of_radius(found, where, data)
+        items += found
+        faults += wrong
+    return items, faults

@@ -1,0 +1,64 @@
+"""What files of cameras say of a lens: the focal length, the optical axis, and what no pinhole with square pixels has."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from graf.config.strict import shown
+
+DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
+FAINT_DISTORTION, STRONG_DISTORTION = 1e-3, 0.2
+SMALL = 0.01  # share of the focal length by which fl_y may differ
+FARTHEST_AXIS = 0.5  # of the optical axis from the centre, in units of the width
+
+
+class Lens(NamedTuple):
+    """Focal length in units of the image's width, None where it is not given, and where the optical axis is: (right, down) of
+    the image's centre, in the same units."""
+
+    focal: float | None
+    axis: tuple[float, float] = (0.0, 0.0)
+
+
+def lens(frame: Mapping[str, Any]) -> Lens:
+    """The lens of a frame with keys as in transforms.json: camera_angle_x, or fl_x and w; fl_y, cx, cy, h.
+
+    Raises ValueError for an impossible focal length, pixels that are not square, and an optical axis outside the image.
+    """
+    fl_x, fl_y, width, height = (number(frame.get(key)) for key in ("fl_x", "fl_y", "w", "h"))
+    if fl_x > 0 and abs(fl_y / fl_x - 1) > SMALL:
+        raise ValueError(f"fl_x {fl_x:g} and fl_y {fl_y:g} differ, but pixels must be square; resize the images")
+    axis = tuple(_offset(frame.get(key), length, width) for key, length in (("cx", width), ("cy", height)))
+    if max(map(abs, axis)) > FARTHEST_AXIS:
+        raise ValueError(f"cx {shown(frame.get('cx'))} and cy {shown(frame.get('cy'))} are outside the image; export it again")
+    if "camera_angle_x" in frame:
+        angle = number(frame["camera_angle_x"])
+        if 0 < angle < math.pi:
+            return Lens(0.5 / math.tan(angle / 2), axis)
+        raise ValueError(f"camera_angle_x must lie between 0 and pi radians, found {shown(frame['camera_angle_x'])}")
+    if "fl_x" not in frame:
+        return Lens(None, axis)
+    if fl_x > 0 and width > 0:
+        return Lens(fl_x / width, axis)
+    raise ValueError(f"fl_x and w must be pixels above 0, found {shown(frame['fl_x'])} and {shown(frame.get('w'))}")
+
+
+def distortions(frame: Mapping[str, Any]) -> set[str]:
+    """The keys of a frame that bend its picture noticeably, and are not used."""
+    return {key for key in DISTORTIONS if abs(number(frame.get(key))) > FAINT_DISTORTION}
+
+
+def number(value: Any) -> float:
+    """A number of a file, NaN for anything else; JSON has integers that do not fit in a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
+        return math.nan
+    return float(value)
+
+
+def _offset(centre: Any, length: float, width: float) -> float:
+    """Of the optical axis from the middle of a side, in units of the width; 0 where the file does not give it.
+
+    Files measure from the picture's corner, where the centre of pixel i is at i + 1/2.
+    """
+    offset = (number(centre) - length / 2) / width if width > 0 else math.nan
+    return offset if math.isfinite(offset) else 0.0

@@ -1,0 +1,109 @@
+"""Where cameras stand around the object: moved to the suite's world where theirs is any other, and checked.
+
+The suite's world has z up and the object at the origin; its unit is what data.radius counts.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from graf.config import DataConfig
+from graf.data.folders import Fault, Item
+from graf.errors import DataError
+from graf.rays import depth_bounds
+
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+RADIUS_TOLERANCE = 0.05  # of data.radius
+FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
+
+log = logging.getLogger("graf")
+
+
+def aligned(items: Sequence[Item], where: str, data: DataConfig) -> list[Item]:
+    """The items with their cameras turned, moved and scaled so that they look at the origin from data.radius on average, and
+    stand upright; logged. Raises DataError where all look in one direction, which tells no such point."""
+    posed = [item for item in items if item.pose_c2w is not None]
+    if not posed:
+        return list(items)
+    pose_c2w = torch.stack([item.pose_c2w for item in posed]).to(torch.float64)
+    centre = looked_at(pose_c2w)
+    if centre is None:
+        cure = "photograph the object from several sides, or set data.align_cameras: never"
+        raise DataError(f"all cameras look in one direction, which does not tell where the object is; {cure}")
+    turn = torch.from_numpy(Rotation.align_vectors([[0.0, 0.0, 1.0]], [upward(pose_c2w).numpy()])[0].as_matrix())
+    distance = (pose_c2w[:, :, 3] - centre).norm(dim=-1).mean()
+    scale = sum(data.radius) / 2 / distance
+    turned = torch.cat([turn @ pose_c2w[:, :, :3], scale * (turn @ (pose_c2w[:, :, 3:] - centre[:, None]))], dim=-1)
+    log.info("%s: %d cameras, scaled by %.4g, around what they look at (%s)", where, len(posed), scale, _numbers(centre))
+    moved = iter(turned.to(torch.float32))
+    return [item if item.pose_c2w is None else replace(item, pose_c2w=next(moved)) for item in items]
+
+
+def looked_at(pose_c2w: Tensor) -> Tensor | None:
+    """The point (3,) nearest to the optical axes of cameras (N, 3, 4), by least squares; None where they are parallel."""
+    axes = pose_c2w[:, :, 2]
+    across = torch.eye(3, dtype=axes.dtype) - axes[:, :, None] * axes[:, None]  # to the plane across each axis
+    normal, offsets = across.sum(0), (across @ pose_c2w[:, :, 3:]).sum(0)[:, 0]
+    if torch.linalg.cond(normal) > 1e6:
+        return None
+    return torch.linalg.solve(normal, offsets)
+
+
+def upward(pose_c2w: Tensor) -> Tensor:
+    """The unit vector (3,) upward in the world of cameras (N, 3, 4): across their horizontal axes, by least squares, where
+    these span a plane; else the mean of the cameras' own."""
+    right, mean = pose_c2w[:, :, 0], torch.nn.functional.normalize(pose_c2w[:, :, 1].mean(0), dim=0)
+    shares, directions = torch.linalg.eigh(right.T @ right / len(right))  # in ascending order, their sum is 1
+    if shares[1] < FLATTEST:
+        return mean
+    return directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
+
+
+def _numbers(values: Tensor) -> str:
+    return ", ".join(f"{value:.3g}" for value in values.tolist())
+
+
+def depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
+    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it."""
+    items = [item for item in items if item.pose_c2w is not None]
+    if not items:
+        return []
+    pose_c2w = torch.stack([item.pose_c2w for item in items])
+    depth = (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)  # of the origin, planar
+    away = (
+        f"its camera in {Path(where).name} looks away from the origin, where the object is expected; a camera looks along its "
+        "own -z (for poses of OpenCV or COLMAP negate the second and third column)"
+    )
+    faults = [Fault(str(items[i].file), away, of_image=True) for i in (depth <= 0).nonzero()[:, 0].tolist()]
+    near, far = depth_bounds(pose_c2w, data)
+    outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
+    if outside.any():
+        margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
+        low, high = ahead.min().item(), ahead.max().item()
+        example = items[int(outside.nonzero()[0])].file.name
+        problem = (
+            f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as "
+            f"that of {example}, it is not between data.near {data.near:g} and data.far {data.far:g}; "
+            f"set data.radius: {(low + high) / 2:.4g}, data.near: {max(low - margin, low / 10):.4g} and "
+            f"data.far: {high + margin:.4g}"
+        )
+        faults.append(Fault(where, problem))
+    return faults
+
+
+def warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
+    """Warn where data.radius, used for videos and samples, is not the distance of the images' cameras."""
+    distances = [item.pose_c2w[:, 3].norm().item() for item in items if item.pose_c2w is not None]
+    if not distances:
+        return
+    (low, high), (nearest, farthest) = data.radius, (min(distances), max(distances))
+    if nearest < low * (1 - RADIUS_TOLERANCE) or farthest > high * (1 + RADIUS_TOLERANCE):
+        log.warning(
+            "%s: the cameras are %.4g to %.4g from the origin, but data.radius, used for samples and videos, is %s; set "
+            "data.radius: %.4g",
+            *(where, nearest, farthest, f"{low:g}" if low == high else f"{low:g} to {high:g}", (nearest + farthest) / 2),
+        )

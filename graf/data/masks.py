@@ -1,0 +1,103 @@
+"""Masks of the object as files of their own, beside the photographs or in folders of masks: grey, white where the object is.
+
+data.masks is `auto`, `none`, a folder, or a pattern from the photograph's folder in which NAME is the photograph's name without
+its extension: `maps/NAME-map.png`. An extension may be left out.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.data.decoding import EXTENSIONS, looks_like_mask
+
+MASK_EXTENSIONS = (".png", *EXTENSIONS[1:], ".gif")  # Carvana's are gif
+SUFFIXES = ("", *(f"{mark}{word}" for word in ("mask", "map", "alpha", "matte", "seg", "segmentation") for mark in "_-."))
+FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmentations", "segmentation", "silhouettes")
+SAMPLE = 200  # photographs that a pattern is tried on
+LOOKED_AT = 3  # masks that are opened before they are believed
+
+
+class Masks(NamedTuple):
+    """The mask of each photograph that has one, and all files that are masks."""
+
+    of: dict[Path, Path]
+    files: frozenset[Path]
+
+
+Find = Callable[[Path], Path | None]
+
+
+def find_masks(files: Sequence[Path], masks: str) -> Masks:
+    """The masks of photographs among and beside these files, by data.masks."""
+    if masks == "none" or not files:
+        return Masks({}, frozenset())
+    listing = _Listing()
+    find = (
+        _recognised(files, listing)
+        if masks == "auto"
+        else _first([_by(pattern, listing, from_here=True) for pattern in _patterns(masks)])
+    )
+    found = {file: mask for file in files if (mask := find(file)) and mask != file}
+    used = set(found.values())
+    mask_of = {file: mask for file, mask in found.items() if file not in used}
+    return Masks(mask_of, frozenset(used | _others_of(used, mask_of, files)))
+
+
+def _others_of(used: set[Path], mask_of: dict[Path, Path], files: Sequence[Path]) -> set[Path]:
+    """Files in folders of nothing but masks whose photographs are missing."""
+    folders = {mask.parent for mask in used} - {file.parent for file in mask_of}
+    return {file for file in files if file.parent in folders}
+
+
+class _Listing:
+    """The names in folders, each listed once."""
+
+    def __init__(self) -> None:
+        self._names: dict[Path, set[str]] = {}
+
+    def __call__(self, folder: Path) -> set[str]:
+        if folder not in self._names:
+            try:
+                self._names[folder] = set(os.listdir(folder))
+            except OSError:
+                self._names[folder] = set()
+        return self._names[folder]
+
+
+def _patterns(masks: str) -> list[str]:
+    """The patterns that a value of data.masks stands for: itself, or those of the names in a folder."""
+    return [masks] if "NAME" in Path(masks).name else [f"{masks}/NAME{suffix}" for suffix in SUFFIXES]
+
+
+def _by(pattern: str, listing: _Listing, from_here: bool = False) -> Find:
+    """Finds masks by one pattern from the photograph's folder; also from_here, the working directory, where a folder of masks
+    may have folders named as the photographs'."""
+    place = Path(pattern)
+
+    def find(file: Path) -> Path | None:
+        name = place.name.replace("NAME", file.stem)
+        names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in MASK_EXTENSIONS]
+        elsewhere = [place.parent / file.parent.name, place.parent] if from_here else []
+        candidates = (Path(os.path.normpath(folder)) for folder in (file.parent / place.parent, *elsewhere))
+        found = (folder / name for folder in candidates for name in names if name in listing(folder))
+        return next((mask for mask in found if mask != file), None)
+
+    return find
+
+
+def _first(finds: Iterable[Find]) -> Find:
+    finds = list(finds)
+    return lambda file: next((mask for find in finds if (mask := find(file))), None)
+
+
+def _recognised(files: Sequence[Path], listing: _Listing) -> Find:
+    """Finds masks by the pattern that most photographs have one by, where these look like masks."""
+    some = files[:: -(-len(files) // SAMPLE)]
+    folders = [".", *FOLDERS, *(f"../{name}" for name in FOLDERS)]
+    patterns = [f"{folder}/NAME{suffix}" for folder in folders for suffix in SUFFIXES if folder != "." or suffix]
+    by_pattern = [(find, [mask for file in some if (mask := find(file))]) for find in (_by(p, listing) for p in patterns)]
+    find, masks = max(by_pattern, key=lambda pair: len(pair[1]))
+    if masks and all(looks_like_mask(mask) for mask in masks[:: -(-len(masks) // LOOKED_AT)]):
+        return find
+    return lambda file: None
