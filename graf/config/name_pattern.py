@@ -13,7 +13,7 @@ import re
 
 NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 PARTS = {
-    "class": r"\D*?[^\W\d]",  # ends with a letter, so that an object's number may follow
+    "class": r"\D*[^\W\d]",  # ends with a letter, so that an object's number may follow
     "object": r".+?",
     "index": r"[0-9]+",
     **dict.fromkeys(("elevation", "elevation_deg", "polar_deg", "azimuth_deg"), NUMBER),
