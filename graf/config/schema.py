@@ -57,8 +57,8 @@ class DataConfig:
     )
     masks: str = key(
         "auto",
-        "the object's silhouettes: `auto` takes masks beside the images; a folder; `maps/NAME-map.png`, from the image's folder; "
-        "or `none`",
+        "the object's silhouettes: `auto` takes masks beside the images; a folder; `maps/NAME-map.png`, from the image's "
+        "folder; or `none`",
     )
     imsize: int = key(64, "images are cropped square and resized to this, pixels", 8, 2048)
     n_images: int = key(2048, "toy_cars: how many images to make", 1, 10_000_000)

@@ -93,6 +93,22 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
     return CheckedImage(item, side, fault, transparent, small, fov)
 
 
+def fov_fault(checked: Sequence[CheckedImage], frames: Sequence[Frame], data: DataConfig) -> list[Fault]:
+    """A fault where data.fov is wider than what images cropped to it show, or cuts much off all of them."""
+    shown = [(image.fov, image) for image, frame in zip(checked, frames, strict=True) if frame.side and image.fov]
+    if not shown:
+        return []
+    narrowest, image = min(shown, key=lambda pair: pair[0])
+    if NARROWEST_FOV * narrowest <= data.fov <= narrowest + FOV_TOLERANCE_DEG:
+        return []
+    widest = max(fov for fov, _ in shown)
+    problem = (
+        f"the square photographs have fields of view of {narrowest:.2f} ({image.item.file}) to {widest:.2f} degrees, data.fov "
+        f"is {data.fov:g}; set data.fov: {narrowest:.2f}, to which all are cropped"
+    )
+    return [Fault("data.fov", problem)]
+
+
 def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]:
     """data.alpha in place of `auto`: rgba where all images have transparent pixels, else ignore; logged with the reason."""
     opaque, n = [image for image in images if not image.transparent], len(images)

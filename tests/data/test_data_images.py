@@ -23,7 +23,14 @@ RINGS = {"data.v": "[0.5, 0.4, 0.3, 0.2]"}
 
 
 def config(*datadirs, **overrides):
-    values = {"data.type": "images", "data.imsize": 8, "training.batch_size": 1, "ray_sampler.min_scale": 0.5, **RINGS, **overrides}
+    values = {
+        "data.type": "images",
+        "data.imsize": 8,
+        "training.batch_size": 1,
+        "ray_sampler.min_scale": 0.5,
+        **RINGS,
+        **overrides,
+    }
     folders = json.dumps([str(folder) for folder in datadirs])
     return load_config(
         None, ["discriminator.condition=none", f"data.datadir={folders}", *(f"{key}={value}" for key, value in values.items())]

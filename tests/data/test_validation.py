@@ -404,7 +404,12 @@ def test_the_tool_exits_with_2_and_the_list_or_draws_the_sheet(tmp_path):
     put(tmp_path / "set/0_0090.png")
 
     def validate(*overrides):
-        folder = ["data.type=images", f"data.datadir={json.dumps(str(tmp_path / 'set'))}", "training.batch_size=2", "data.v=[0.5]"]
+        folder = [
+            "data.type=images",
+            f"data.datadir={json.dumps(str(tmp_path / 'set'))}",
+            "training.batch_size=2",
+            "data.v=[0.5]",
+        ]
         return ["tools/validate_data.py", "--set", *folder, *overrides, "--out", str(tmp_path / "out")]
 
     run(*validate(), cwd=tmp_path)

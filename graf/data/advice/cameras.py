@@ -7,7 +7,7 @@ from graf.data.views import Views
 from torch import Tensor
 
 WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
-SOURCES = {"transforms": "transforms.json", "filename": "file names"}
+SOURCES = {"transforms": "transforms.json", "eg3d": "dataset.json", "colmap": "COLMAP's model", "filename": "file names"}
 
 
 def azimuth_span_deg(dataset: Views, data: DataConfig) -> float:

@@ -172,9 +172,7 @@ def _is_azimuth(text: str, pattern: NamePattern) -> bool:
     return (0 if pattern.text == NAMED_BY_RANK else -360) <= float(text) < 360
 
 
-def _label_problem(
-    parts: dict[str, str] | None, pattern: NamePattern, elevations: list[float], data: DataConfig
-) -> str | None:
+def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevations: list[float], data: DataConfig) -> str | None:
     """What is wrong with the label in a file's name, and what to do; None for a label that gives a camera."""
     if parts is None:
         example = ", as in 0_0090.png" if pattern.text == NAMED_BY_RANK else " (data.name_pattern)"

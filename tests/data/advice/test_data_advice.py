@@ -72,7 +72,7 @@ def test_forty_views_of_one_object(told, tmp_path):
     views = photographs(tmp_path / "car", 40)
     for index, file in enumerate(sorted(views.iterdir())):
         file.rename(views / f"0_{9 * index:04d}.png")
-    said, warned = told(config(views, "data.labels=filename"))
+    said, warned = told(config(views, "data.labels=filename", "data.v=[0.5]"))
     assert "1, by folders and file names" in said
     assert "from file names: azimuths all around (largest gap 9.0 degrees), 0 to 0 degrees above the horizon" in said
     assert "little to learn from: 40 different images; 1 object, by folders and file names." in warned
@@ -153,7 +153,7 @@ def test_training_tells_the_warnings_alone(caplog, tmp_path):
 OPTIONS = {
     "real_cars": ("data.fov=50", "data.radius=2.75", "data.near=1.6", "data.far=3.9"),
     "cars": (),
-    "turntables": (),
+    "turntables": ("data.v=[0.5, 0.4, 0.3, 0.2]",),
     "toys/car_posed": ("data.fov=20", "data.radius=5.89", "data.near=4.85", "data.far=6.95"),
     "cats": (),
 }

@@ -1,0 +1,248 @@
+"""COLMAP, EG3D's dataset.json and lenses off the centre: the cameras are those that the pictures were taken from."""
+
+import json
+import logging
+import math
+import struct
+
+from graf.camera import focal_length, poses_at
+from graf.config import load_config
+from graf.data import build_dataset
+from graf.data.labels.placement import looked_at, upward
+from graf.errors import DataError
+from graf.export.reconstruction import colmap_model
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.spatial.transform import Rotation
+
+NAMES = [f"{i:02d}.png" for i in range(12)]
+POSES = poses_at(30.0 * torch.arange(12), torch.tensor([0.4, 0.3] * 6), 3.6)
+ELSEWHERE = torch.from_numpy(Rotation.from_euler("xyz", [100, 20, 30], degrees=True).as_matrix())
+OPENCV = torch.diag(torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64))
+
+
+def config(folder, *keys):
+    values = [f"data.datadir={folder}", "data.imsize=16", "training.batch_size=1", "ray_sampler.rays_per_patch=256"]
+    return load_config(None, ["data.type=images", *values, "data.masks=none", *keys])
+
+
+def put(folder, names=NAMES, size=(16, 16)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, name in enumerate(names):
+        Image.new("RGB", size, (i, 20, 30)).save(folder / name)
+
+
+def moved(poses):
+    """The cameras in a world of another size, place and direction."""
+    poses = poses.double()
+    position = 7 * (ELSEWHERE @ poses[:, :, 3:]) + torch.tensor([[3.0], [-20.0], [5.0]])
+    return torch.cat([ELSEWHERE @ poses[:, :, :3], position], dim=-1)
+
+
+def assert_same_up_to_a_turn_about_z(found, expected):
+    turn = found[0, :, :3] @ expected[0, :, :3].T
+    torch.testing.assert_close(turn[2], torch.tensor([0.0, 0.0, 1.0]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found, turn @ expected, atol=1e-4, rtol=0)
+
+
+def write_text(folder, poses, fov=32.0):
+    folder.mkdir(parents=True)
+    for name, text in colmap_model(NAMES, poses.double().numpy(), 16, fov).items():
+        (folder / name).write_text(text)
+
+
+def as_binary(folder):
+    """The text model in COLMAP's binary format, with two points in each image."""
+    cameras = [line.split() for line in (folder / "cameras.txt").read_text().splitlines() if line[0] != "#"]
+    images = [line.split() for line in (folder / "images.txt").read_text().splitlines() if line and line[0] != "#"]
+    content = struct.pack("<Q", len(cameras))
+    for number, _, w, h, *parameters in cameras:
+        content += struct.pack("<iiQQ4d", int(number), 1, int(w), int(h), *map(float, parameters))
+    (folder / "cameras.bin").write_bytes(content)
+    content = struct.pack("<Q", len(images))
+    for number, *numbers, camera, name in images:
+        content += struct.pack("<i7di", int(number), *map(float, numbers), int(camera)) + name.encode() + b"\0"
+        content += struct.pack("<Qddqddq", 2, 1.0, 2.0, -1, 3.0, 4.0, 7)
+    (folder / "images.bin").write_bytes(content)
+    for name in ("cameras.txt", "images.txt"):
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("place", ["sparse/0", "sparse", ""])
+def test_the_cameras_of_a_colmap_model_are_turned_upright_and_scaled(tmp_path, binary, place):
+    put(tmp_path / "images")
+    model = tmp_path / place if place else tmp_path / "model"
+    write_text(model, moved(POSES))
+    if binary:
+        as_binary(model)
+    if not place:
+        for file in model.iterdir():
+            file.rename(tmp_path / file.name)
+    views = build_dataset(config(tmp_path))
+    assert views.label_source == "colmap" and len(views) == 12
+    assert_same_up_to_a_turn_about_z(views.labels.pose_c2w, POSES)
+
+
+def test_cameras_that_are_upright_already_stay_as_they_are(tmp_path):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    torch.testing.assert_close(build_dataset(config(tmp_path)).labels.pose_c2w, POSES, atol=1e-4, rtol=0)
+
+
+def test_never_aligned_cameras_are_those_of_the_file(tmp_path):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    poses = build_dataset(config(tmp_path, "data.align_cameras=never", "data.radius=3.6")).labels.pose_c2w
+    torch.testing.assert_close(poses, POSES, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("camera", "problem"),
+    [
+        ("1 FOV 16 16 20 20 8 8 0.5", "a camera's model is FOV, which bends straight lines; run `colmap image_undistorter`"),
+        ("1 SIMPLE_RADIAL 16 16 28 8 8 0.4", "has k1 0.4, which bends straight lines"),
+        ("1 PINHOLE 16 16 28 20 8 8", "fl_x 28 and fl_y 20 differ"),
+        ("1 PINHOLE 16 16 28", "has 4 parameters (fl_x, fl_y, cx, cy), found 1"),
+        ("9 PINHOLE 16 16 28 28 8 8", "its camera 1 is not in cameras.txt"),
+        ("nonsense", "cameras.txt cannot be read as COLMAP's"),
+    ],
+)
+def test_what_cannot_be_read_of_a_model_is_said(tmp_path, camera, problem):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    (tmp_path / "sparse/cameras.txt").write_text(camera + "\n")
+    with pytest.raises(DataError) as error:
+        build_dataset(config(tmp_path))
+    assert problem in str(error.value)
+
+
+def test_a_damaged_binary_model_and_missing_photographs_are_said(tmp_path):
+    put(tmp_path / "images", NAMES[1:])
+    write_text(tmp_path / "sparse", POSES)
+    with pytest.raises(DataError, match=r"images\.txt: 00\.png: the file of this frame is missing"):
+        build_dataset(config(tmp_path))
+    as_binary(tmp_path / "sparse")
+    content = (tmp_path / "sparse/images.bin").read_bytes()
+    (tmp_path / "sparse/images.bin").write_bytes(content[:100])
+    with pytest.raises(DataError, match=r"images\.bin cannot be read as COLMAP's"):
+        build_dataset(config(tmp_path))
+
+
+def test_cameras_side_by_side_tell_no_place(tmp_path):
+    put(tmp_path / "images")
+    poses = POSES[:1].repeat(12, 1, 1)
+    poses[:, 0, 3] += torch.arange(12)
+    write_text(tmp_path / "sparse", poses)
+    with pytest.raises(DataError, match="all cameras look in one direction, which does not tell where the object is"):
+        build_dataset(config(tmp_path))
+
+
+def eg3d_label(pose, focal=1.5, cx=0.5, cy=0.5):
+    matrix = torch.eye(4, dtype=torch.float64)
+    matrix[:3, :3], matrix[:3, 3] = pose[:, :3] @ OPENCV, pose[:, 3]
+    return [*matrix.flatten().tolist(), focal, 0, cx, 0, focal, cy, 0, 0, 1]
+
+
+def test_the_cameras_of_eg3d(tmp_path):
+    put(tmp_path / "00000")
+    y_up = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]], dtype=torch.float64)
+    poses = y_up @ POSES.double() * torch.tensor([1, 1, 1, 2.7 / 3.6])
+    focal = focal_length(32, 1)
+    labels = [[f"00000/{name}", eg3d_label(pose, focal)] for name, pose in zip(NAMES, poses, strict=True)]
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": labels}))
+    views = build_dataset(config(tmp_path))
+    assert views.label_source == "eg3d"
+    torch.testing.assert_close(views.labels.pose_c2w, POSES, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        (None, "has no labels"),
+        ([["00.png", [1, 2, 3]]], "expected 25 numbers of a camera, found shape (3,)"),
+        (["00.png"], "expected a name and 25 numbers"),
+        ([["gone.png", eg3d_label(POSES[0].double())]], "the file of this frame is missing"),
+        ([["00.png", [*[1] * 16, 1, 0, 0, 0, 1, 0, 0, 0, 1]]], "the last row of transform_matrix"),
+    ],
+)
+def test_what_cannot_be_read_of_a_dataset_json_is_said(tmp_path, labels, problem):
+    put(tmp_path)
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": labels}))
+    with pytest.raises(DataError) as error:
+        build_dataset(config(tmp_path, "data.labels=eg3d"))
+    assert problem in str(error.value)
+
+
+def test_a_dataset_json_of_classes_has_no_cameras(tmp_path):
+    put(tmp_path)
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": [["00.png", 3]]}))
+    views = build_dataset(config(tmp_path))
+    assert not views.posed and len(views) == 12
+
+
+def disc(focal, centre, side=64):
+    """A picture of a disc, whose radius is a tenth of the depth, straight ahead of a camera with this optical axis, pixels."""
+    row, column = np.mgrid[:side, :side] + 0.5
+    covered = np.hypot(column - centre[0], row - centre[1]) < 0.1 * focal
+    return Image.fromarray(np.where(covered, 0, 255).astype(np.uint8))
+
+
+def test_several_focal_lengths_and_axes_become_one_camera(tmp_path, caplog):
+    lenses = [(100, (32, 32)), (120, (26, 35)), (140, (36, 30.5))]
+    frames = []
+    for i, (focal, centre) in enumerate(lenses):
+        disc(focal, centre).save(tmp_path / f"{i}.png")
+        matrix = torch.eye(4)
+        matrix[:3] = POSES[i]
+        lens = {"fl_x": focal, "fl_y": focal, "cx": centre[0], "cy": centre[1], "w": 64, "h": 64}
+        frames.append({"file_path": f"{i}.png", "transform_matrix": matrix.tolist(), **lens})
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": frames}))
+    fov = math.degrees(2 * math.atan(32 / 140)) - 0.5
+    keys = f"data.fov={fov}", "data.imsize=32", "ray_sampler.rays_per_patch=1024"
+    with caplog.at_level(logging.INFO, "graf"):
+        views = build_dataset(config(tmp_path, *keys))
+    assert "each is cropped around its axis to data.fov" in caplog.text
+    dark = [(views.read(i)[0] < 128).nonzero().double() for i in range(3)]
+    for pixels in dark:  # pixel i stands at i - W / 2 of the axis
+        torch.testing.assert_close(pixels.mean(0), torch.full((2,), 16.0, dtype=torch.float64), atol=0.3, rtol=0)
+        assert math.sqrt(len(pixels) / math.pi) == pytest.approx(0.1 * focal_length(fov, 32), rel=0.05)
+    for wrong in ("60", "10"):
+        with pytest.raises(DataError, match=r"data\.fov: the square photographs have fields of view of 25\.75"):
+            build_dataset(config(tmp_path, f"data.fov={wrong}"))
+
+
+def test_what_lies_outside_a_photograph_is_background(tmp_path):
+    lens = {"fl_x": 100, "fl_y": 100, "cx": 16, "cy": 32, "w": 64, "h": 64}
+    Image.new("RGB", (64, 64), (0, 0, 0)).save(tmp_path / "a.png")
+    matrix = torch.eye(4)
+    matrix[:3] = POSES[0]
+    frames = [{"file_path": "a.png", "transform_matrix": matrix.tolist(), **lens}]
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": frames}))
+    views = build_dataset(config(tmp_path, "data.fov=35.5", "data.imsize=32", "ray_sampler.rays_per_patch=1024"))
+    image = views.read(0)[0]
+    assert (image[:, :5] == 255).all() and (image[3:-3, 12:] == 0).all()  # the picture begins at 8.5
+
+
+def test_a_roll_and_a_mask_of_a_frame_are_kept(tmp_path):
+    put(tmp_path, ["a.png"])
+    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "m.png")
+    pose = torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])])
+    pose[:3, :3] @= torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
+    frame = {"file_path": "a.png", "transform_matrix": pose.tolist(), "mask_path": "m.png", "object": "bus"}
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": [frame]}))
+    views = build_dataset(config(tmp_path, "data.masks=auto"))
+    torch.testing.assert_close(views.labels.pose_c2w[0], pose[:3])
+    assert torch.equal(views.read(0)[3], torch.eye(16, dtype=torch.uint8) * 255)
+    assert views.objects == [f"{tmp_path.name}/bus"]
+
+
+def test_the_point_and_the_direction_that_cameras_share():
+    poses = moved(POSES)
+    torch.testing.assert_close(looked_at(poses), torch.tensor([3.0, -20.0, 5.0], dtype=torch.float64), atol=1e-5, rtol=0)
+    torch.testing.assert_close(upward(poses), ELSEWHERE[:, 2], atol=1e-6, rtol=0)
+    arc = moved(poses_at(torch.tensor([0.0, 10.0, 20.0, 30.0]), torch.full((4,), 0.3), 3.6))
+    torch.testing.assert_close(upward(arc), ELSEWHERE[:, 2], atol=1e-6, rtol=0)

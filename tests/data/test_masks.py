@@ -1,0 +1,139 @@
+"""Masks as files of their own: found beside the photographs, cut the objects out, and are never taken for photographs."""
+
+import dataclasses
+import logging
+
+from graf.config import load_config
+from graf.data import build_dataset
+from graf.data.folders import find_folders
+from graf.errors import DataError
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+SIDE = 16
+
+
+def photograph(file, colour=(10, 200, 30), size=(SIDE, SIDE)):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(len(file.name)).integers(0, 90, (*size[::-1], 3))
+    Image.fromarray((noise + np.array(colour) // 2).astype(np.uint8)).save(file)
+
+
+def mask(file, value=255, size=(SIDE, SIDE)):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.zeros(size[::-1], np.uint8)
+    pixels[size[1] // 4 : -size[1] // 4, size[0] // 4 : -size[0] // 4] = value
+    Image.fromarray(pixels).save(file)
+
+
+def config(folder, *keys):
+    sizes = [f"data.imsize={SIDE}", "training.batch_size=1", "ray_sampler.rays_per_patch=256"]
+    return load_config(None, ["data.type=images", f"data.datadir={folder}", *sizes, *keys])
+
+
+@pytest.mark.parametrize(
+    ("photographs", "masks", "keys"),
+    [
+        (("a.png", "b.png"), ("a_mask.png", "b_mask.png"), ()),
+        (("a.jpg", "b.jpg"), ("a-map.png", "b-map.png"), ()),
+        (("1/a.png", "2/a.png"), ("1/maps/a-map.png", "2/maps/a-map.png"), ()),
+        (("images/a.jpg", "images/b.jpg"), ("masks/a.png", "masks/b.png"), ()),
+        (("a.jpg", "b.jpg"), ("a_mask.gif", "b_mask.gif"), ()),
+        (("a.png", "b.png"), ("cut/a.x.png", "cut/b.x.png"), ("data.masks=cut/NAME.x",)),
+        (("a.png", "b.png"), ("cut/a.png", "cut/b.png"), ("data.masks=cut",)),
+    ],
+)
+@pytest.mark.parametrize("value", [255, 1])
+def test_masks_cut_out_and_are_no_photographs(tmp_path, photographs, masks, keys, value):
+    for name in photographs:
+        photograph(tmp_path / name)
+    for name in masks:
+        mask(tmp_path / name, value)
+    views = build_dataset(config(tmp_path, *keys))
+    assert [file.removeprefix(f"{tmp_path}/") for file in views.files] == list(photographs)
+    assert views.alpha == "rgba"
+    expected = torch.zeros(SIDE, SIDE)
+    expected[4:-4, 4:-4] = 1
+    for i in range(2):
+        assert torch.equal(views.read(i)[3] / 255, expected)
+        assert (views.read(i)[:3, expected == 0] == 255).all()  # data.background
+        assert torch.equal(views.opacity(i, views.data), expected)
+
+
+def test_a_folder_of_masks_may_be_elsewhere(tmp_path):
+    photograph(tmp_path / "photos/cars/a.png")
+    mask(tmp_path / "cut/cars/a.png")
+    data = config(tmp_path / "photos", f"data.masks={tmp_path / 'cut'}")
+    assert build_dataset(data).alpha == "rgba"
+
+
+def test_photographs_named_like_masks_stay_photographs(tmp_path):
+    for name in ("cars/1.png", "maps/1.png"):
+        photograph(tmp_path / name)
+    assert build_dataset(config(tmp_path)).class_names == ["cars", "maps"]
+
+
+def test_none_takes_every_file_for_a_photograph(tmp_path):
+    photograph(tmp_path / "a.png")
+    mask(tmp_path / "a_mask.png")
+    assert len(build_dataset(config(tmp_path, "data.masks=none"))) == 2
+
+
+def test_a_photograph_without_the_mask_that_others_have_is_a_fault(tmp_path, caplog):
+    for name in ("a", "b", "c"):
+        photograph(tmp_path / f"{name}.png")
+    for name in ("a", "b"):
+        mask(tmp_path / f"masks/{name}.png")
+    with pytest.raises(DataError, match=r"c\.png: has no mask beside the others'; add it, or set data\.masks: none"):
+        build_dataset(config(tmp_path))
+    with caplog.at_level(logging.WARNING, "graf"):
+        assert len(build_dataset(config(tmp_path, "data.on_bad_file=skip"))) == 2
+
+
+@pytest.mark.parametrize("masks", ["nowhere", "NAME_m.png"])
+def test_named_masks_that_are_missing_are_faults(tmp_path, masks):
+    photograph(tmp_path / "a.png")
+    with pytest.raises(DataError, match=f"has no mask at data.masks: {masks}"):
+        build_dataset(config(tmp_path, f"data.masks={masks}"))
+
+
+def test_a_mask_of_another_shape_is_a_fault_and_of_another_size_is_not(tmp_path):
+    photograph(tmp_path / "a.png", size=(32, 32))
+    mask(tmp_path / "a_mask.png", size=(16, 16))
+    assert build_dataset(config(tmp_path)).alpha == "rgba"
+    mask(tmp_path / "a_mask.png", size=(32, 16))
+    with pytest.raises(DataError, match="is 32 x 16, of another shape than 32 x 32"):
+        build_dataset(config(tmp_path))
+
+
+def test_a_damaged_mask_is_a_fault(tmp_path):
+    photograph(tmp_path / "a.png")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut/a.png").write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=r"its mask .*a\.png cannot be read"):
+        build_dataset(config(tmp_path, "data.masks=cut"))
+
+
+def test_masks_without_photographs_are_left_out_with_the_others(tmp_path):
+    for name in ("a", "b"):
+        photograph(tmp_path / f"{name}.png")
+    for name in ("a", "b", "gone"):
+        mask(tmp_path / f"masks/{name}.png")
+    (folder,) = find_folders(config(tmp_path).data).folders
+    assert [file.name for file in folder.images] == ["a.png", "b.png"]
+
+
+def test_another_mask_is_another_data_set(tmp_path):
+    photograph(tmp_path / "a.png")
+    plain = build_dataset(config(tmp_path)).fingerprint
+    mask(tmp_path / "a_mask.png")
+    settings = config(tmp_path)
+    cut = build_dataset(settings).fingerprint
+    mask(tmp_path / "a_mask.png", value=254)
+    changed = build_dataset(settings).fingerprint
+    none = dataclasses.replace(settings.data, masks="none", on_bad_file="skip")
+    assert len({plain, cut, changed}) == 3
+    assert build_dataset(dataclasses.replace(settings, data=none)).fingerprint != cut
