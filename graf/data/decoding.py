@@ -101,13 +101,25 @@ def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], ca
     return _open(file, can_skip, lambda image: _on_background(image, background))
 
 
-def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Image], T]) -> T:
+def open_straight(file: str | os.PathLike, formats: tuple[str, ...] = OPENED) -> Image.Image:
+    """The whole file, decoded and upright, with 8 bits: RGBA with straight alpha where it has transparency, else RGB.
+
+    formats: names of Pillow's formats to try. Raises as `open_rgb` does.
+    """
+
+    def straight(image: Image.Image) -> Image.Image:
+        return image.convert("RGBA") if _alpha_channel(image) else _on_background(image, (1.0, 1.0, 1.0))
+
+    return _open(file, False, straight, formats)
+
+
+def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Image], T], formats: tuple[str, ...] = OPENED) -> T:
     """`convert` of a file's decoded, upright image. Raises as `open_rgb` does."""
     cure = "replace it, remove it, or set data.on_bad_file: skip" if can_skip else "replace or remove it"
     if not os.path.isfile(file):  # opening a pipe would block
         raise ValueError(f"is missing, or not a file that can be read; {cure}")
     try:
-        with Image.open(file, formats=OPENED) as image:
+        with Image.open(file, formats=formats) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return convert(ImageOps.exif_transpose(image))

@@ -1,0 +1,78 @@
+"""Cuts the object of a photograph out: by its mask, its own transparency, the colour of a plain wall, or GrabCut."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from graf.photographs.grabcut import cut_grabcut, opencv
+from graf.photographs.masks import mask_pixels
+from graf.photographs.plain import cut_plain
+from graf.photographs.reading import shrunk
+from graf.photographs.segments import soft
+
+import numpy as np
+from PIL import Image
+from scipy.ndimage import distance_transform_edt
+
+Cut = Literal["auto", "plain", "grabcut", "masks", "none"]
+WAYS = ("auto", "plain", "grabcut", "masks", "none")
+PLAIN_SIDE, GRABCUT_SIDE = 640, 400  # pixels of the longer side at which objects are looked for
+CERTAIN = 0.99  # opacity from which on a pixel's colour is the object's alone
+
+
+class CutOut(NamedTuple):
+    """A photograph, RGBA where it was cut out, and how: mask, negative mask, kept (transparency), plain, grabcut or none."""
+
+    image: Image.Image
+    how: str
+
+
+def cut_out(image: Image.Image, cut: Cut, mask: Path | None = None) -> CutOut:
+    """Cut the object out of an image, RGB or RGBA. Transparency that it has is kept, except for `masks`.
+
+    Raises ValueError, in words for a table of what was left out, where the way that was asked for finds no object.
+    """
+    if cut in ("auto", "masks") and mask is not None:
+        opacity, negative = mask_pixels(mask, image.size)
+        return CutOut(_with_opacity(image, opacity), "negative mask" if negative else "mask")
+    if cut == "masks":
+        raise ValueError("there is no mask for it")
+    if image.mode == "RGBA" and image.getchannel("A").getextrema()[0] < 255:
+        return CutOut(image, "kept")
+    image = image.convert("RGB")
+    if cut == "none":
+        return CutOut(image, "none")
+    if cut == "auto":
+        return _automatic(image)
+    return _cut_by(image, cut)
+
+
+def _automatic(image: Image.Image) -> CutOut:
+    """The first way that works: plain, then GrabCut where OpenCV is installed, then none."""
+    for way in ("plain", *(("grabcut",) if opencv() else ())):
+        try:
+            return _cut_by(image, way)
+        except ValueError:
+            continue
+    return CutOut(image, "none")
+
+
+def _cut_by(image: Image.Image, way: str) -> CutOut:
+    cutter, side = (cut_plain, PLAIN_SIDE) if way == "plain" else (cut_grabcut, GRABCUT_SIDE)
+    found = soft(cutter(np.asarray(shrunk(image, side))))
+    opacity = Image.fromarray(found).resize(image.size, Image.Resampling.BICUBIC)
+    return CutOut(_with_opacity(image, np.asarray(opacity)), way)
+
+
+def _with_opacity(image: Image.Image, opacity: np.ndarray) -> Image.Image:
+    levels = (opacity.clip(0, 1) * 255).round().astype(np.uint8)
+    return Image.fromarray(np.dstack([np.asarray(image.convert("RGB")), levels]))
+
+
+def without_fringe(image: Image.Image) -> Image.Image:
+    """An RGBA image whose half transparent pixels have the colour of the nearest opaque one, not of the wall behind it."""
+    pixels = np.array(image)
+    certain = pixels[..., 3] >= CERTAIN * 255
+    if certain.any():
+        nearest = distance_transform_edt(~certain, return_distances=False, return_indices=True)
+        pixels[..., :3] = pixels[..., :3][tuple(nearest)]
+    return Image.fromarray(pixels)

@@ -1,0 +1,255 @@
+"""Prepares photographs: finds them, leaves out the unfit and the doubled, cuts out and crops the others.
+
+Nothing is written where the photographs come from. Each photograph that is found ends as a PNG or with a reason.
+"""
+
+import json
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.config import DataConfig
+from graf.data.folders import LABEL, Folder, label_source
+from graf.photographs.cropping import Box, around, centre_square, cropped, extent
+from graf.photographs.cutout import Cut, cut_out, without_fringe
+from graf.photographs.duplicates import Look, duplicates, look_of
+from graf.photographs.faults import JUDGED, fault_of, sharpness
+from graf.photographs.objects import Count, colours, count_objects
+from graf.photographs.reading import luminance, open_photograph, shrunk
+from graf.photographs.sources import Source, find_sources, output_names
+from graf.photographs.videos import video_frames
+from graf.runtime.console import progress
+from graf.runtime.files import file_sha256, whole_file
+from graf.runtime.limits import available_cores
+from graf.runtime.threads import map_in_threads
+
+import numpy as np
+from PIL import Image, PngImagePlugin
+
+IMAGES = "images"  # folder of the prepared photographs in the output
+NOTE = "graf_ccsr"  # text in a PNG: how it was made
+
+log = logging.getLogger("graf")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do with photographs; see the flags of tools/prepare_photos.py."""
+
+    cut: Cut = "auto"
+    masks: Path | None = None
+    every_s: float = 0.5
+    margin: float = 0.1  # around the object, in units of its longer side
+    largest: int = 512  # pixels a side of what is written
+    smallest: int = 64  # pixels a side that a photograph, and its object, must have
+    labels: str = "auto"  # none: names are no cameras
+
+
+class Examined(NamedTuple):
+    """What is known of a photograph that can be used."""
+
+    source: Source
+    shorter: int  # pixels
+    sharp: float
+    look: Look
+    colours: np.ndarray
+
+
+class Made(NamedTuple):
+    """A prepared photograph: its PNG, how it was cut out, pixels a side, and whether the frame cuts its object off."""
+
+    source: Source
+    file: Path
+    how: str
+    side: int
+    cut_off: bool
+
+
+@dataclass
+class Prepared:
+    """All that became of photographs. left_out: why, by place; labels: where cameras are known from, as data.labels."""
+
+    made: list[Made]
+    left_out: dict[str, str]
+    labels: str
+    objects: Count
+    n_found: int
+    n_videos: int
+    cameras: list[Path] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)
+    renamed: list[str] = field(default_factory=list)
+
+    @property
+    def all_cut(self) -> bool:
+        """Whether all photographs have transparency."""
+        return all(made.how != "none" for made in self.made)
+
+
+def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
+    """Prepare the photographs of a file or folder into out/images, of which PNGs that an interrupted run made are kept.
+
+    frames: a folder for the frames of videos, which may go when what is made is no longer compared with them.
+    """
+    found = find_sources(root, options.masks)
+    left_out = dict(found.left_out)
+    sources = [*found.photographs, *_all_frames(found.videos, options, frames, left_out)]
+    labels = _labels(found.photographs, found.cameras, options)
+    examined = _examine(sources, options, left_out)
+    if labels == "filename":
+        examined = _with_cameras(examined, left_out)
+    if labels == "none":
+        examined = _different(examined, left_out)
+    names = output_names([each.source for each in examined])
+    made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
+    _remove_stale(out / IMAGES, {each.file for each in made})
+    kept = [each.source for each in made]
+    counted = count_objects(kept, {each.source.place: each.colours for each in examined}, labels != "none")
+    renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
+    n_found = len(sources) + len(left_out) - len({s.place for s in sources} & left_out.keys())
+    return Prepared(made, left_out, labels, counted, n_found, len(found.videos), found.cameras, found.others, renamed)
+
+
+def _all_frames(videos: list[Source], options: Options, folder: Path, left_out: dict[str, str]) -> list[Source]:
+    frames = []
+    for video in progress(videos, desc="reading videos", disable=not videos):
+        try:
+            frames += video_frames(video, options.every_s, folder)
+        except ValueError as error:
+            left_out[video.place] = str(error)
+    return frames
+
+
+def _labels(photographs: list[Source], cameras: list[Path], options: Options) -> str:
+    """Where the cameras of photographs are known from: transforms, filename or none."""
+    if options.labels == "none":
+        return "none"
+    folder = Folder(Path(), tuple(source.file for source in photographs), has_transforms=bool(cameras))
+    return label_source(DataConfig(), [folder])
+
+
+def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) -> list[Examined]:
+    """The photographs that can be read and are fit; the reasons of the others go to left_out."""
+
+    def examine(source: Source) -> Examined | str:
+        try:
+            image = open_photograph(source.file)
+        except ValueError as error:
+            return str(error)
+        if fault := fault_of(image, options.smallest):
+            return fault
+        sharp = sharpness(luminance(shrunk(image, JUDGED)))[1]
+        return Examined(source, min(image.size), sharp, look_of(image), colours(image))
+
+    results = map_in_threads(examine, sources, available_cores())
+    examined = []
+    for source, result in zip(sources, progress(results, desc="examining", total=len(sources)), strict=True):
+        if isinstance(result, str):
+            left_out[source.place] = result
+        else:
+            examined.append(result)
+    return examined
+
+
+def _with_cameras(examined: list[Examined], left_out: dict[str, str]) -> list[Examined]:
+    """Those whose names are cameras, one of each name; the others are left out."""
+    kept: dict[str, Examined] = {}
+    for each in examined:
+        path = Path(each.source.place)
+        name = path.with_suffix("").as_posix()
+        if not LABEL.fullmatch(path.stem):
+            left_out[each.source.place] = (
+                "no camera in its name, while others have one; --labels none takes all without cameras"
+            )
+        elif name in kept:
+            left_out[each.source.place] = f"the same camera as {kept[name].source.place}, by its name"
+        else:
+            kept[name] = each
+    return list(kept.values())
+
+
+def _different(examined: list[Examined], left_out: dict[str, str]) -> list[Examined]:
+    """One of those that show the same: the one with most pixels, then the sharpest."""
+    best_first = sorted(examined, key=lambda each: (-each.shorter, -each.sharp, each.source.place))
+    doubled = duplicates({each.source.place: each.look for each in best_first})
+    for place, original in doubled.items():
+        left_out[place] = f"shows the same as {original}"
+    return [each for each in examined if each.source.place not in doubled]
+
+
+def _make(
+    examined: list[Examined], files: dict[str, Path], options: Options, labels: str, left_out: dict[str, str]
+) -> list[Made]:
+    def make(each: Examined) -> Made | str:
+        file = files[each.source.place]
+        if kept := _made_before(each.source, file):
+            return kept
+        try:
+            return _make_one(each.source, file, options, labels)
+        except ValueError as error:
+            return str(error)
+
+    made = []
+    results = map_in_threads(make, examined, available_cores())
+    for each, result in zip(examined, progress(results, desc="cutting out", total=len(examined)), strict=True):
+        if isinstance(result, str):
+            left_out[each.source.place] = result
+        else:
+            made.append(result)
+    return made
+
+
+def _make_one(source: Source, file: Path, options: Options, labels: str) -> Made:
+    """Cut out, crop and write one photograph. Raises ValueError with why it is left out."""
+    image, how = cut_out(open_photograph(source.file), options.cut, source.mask)
+    object_box, cut_off = extent(image) if image.mode == "RGBA" else (None, False)
+    box = _frame(image.size, object_box, options.margin, labels)
+    side = min(box[2] - box[0], box[3] - box[1])
+    if labels == "none" and side < options.smallest:
+        raise ValueError(f"its object is too small: {side} pixels with its margin, at least {options.smallest} are needed")
+    part = cropped(image, box, options.largest)
+    if how not in ("kept", "none"):
+        part = without_fringe(part)
+    note = PngImagePlugin.PngInfo()
+    note.add_text(NOTE, json.dumps({"of": _content(source), "how": how, "side": side, "cut_off": cut_off}))
+    with whole_file(file) as temporary:
+        part.save(temporary, pnginfo=note)
+    return Made(source, file, how, side, cut_off)
+
+
+def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:
+    """What is kept of an image: with cameras what these saw, else the object with its margin."""
+    if labels == "transforms":  # its cameras are those of the whole image
+        return 0, 0, *size
+    if labels == "filename" or object_box is None:
+        return centre_square(size)
+    return around(object_box, margin)
+
+
+def _content(source: Source) -> list[str]:
+    return [file_sha256(file) for file in (source.file, source.mask) if file]
+
+
+def _made_before(source: Source, file: Path) -> Made | None:
+    """What an interrupted run has made of a photograph that has not changed since."""
+    note = _note(file)
+    if not note or note.pop("of", None) != _content(source):
+        return None
+    return Made(source, file, **note)
+
+
+def _note(file: Path) -> dict:
+    """What `_make_one` noted in a PNG; {} where it did not make it."""
+    try:
+        with Image.open(file, formats=("PNG",)) as image:
+            return json.loads(image.text[NOTE])
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def _remove_stale(folder: Path, made: set[Path]) -> None:
+    """Remove PNGs that an interrupted run made of photographs that have changed or gone since."""
+    for file in folder.rglob("*.png"):
+        if file not in made and _note(file):
+            file.unlink()

@@ -1,0 +1,137 @@
+"""Finds the photographs, videos and masks in what a user names, and gives each photograph a name of its own in the output."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from graf.data.folders import TRANSFORMS
+from graf.photographs.masks import is_mask_beside, is_mask_folder, stem_of
+from graf.photographs.reading import READ, UNREAD
+
+VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
+MASKS = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A photograph: its file, its place below what the user named, as in `chairs/red.jpg`, and its mask if there is one.
+
+    video: place of the video that it is a frame of.
+    """
+
+    file: Path
+    place: str
+    mask: Path | None = None
+    video: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Folder of the place: the class."""
+        return str(PurePosixPath(self.place).parent)
+
+
+@dataclass
+class Found:
+    """What lies in a folder: photographs, videos with their places, what cannot be read with why, and other files by suffix."""
+
+    photographs: list[Source] = field(default_factory=list)
+    videos: list[Source] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    others: Counter[str] = field(default_factory=Counter)
+    cameras: list[Path] = field(default_factory=list)  # files that name cameras
+
+
+def find_sources(root: Path, masks: Path | None = None) -> Found:
+    """The photographs and videos of a file or folder, links followed once, hidden ones left out.
+
+    masks: a folder of masks, in the same subfolders or in none, in place of those beside the photographs.
+    """
+    found = Found()
+    if root.is_file():
+        _sort(root.parent, root.parent, [root.name], [], found)
+        return found
+    seen = {os.path.realpath(masks)} if masks else set()
+
+    def unreadable(error: OSError) -> None:
+        place = Path(error.filename).relative_to(root).as_posix()
+        found.left_out[place] = f"the folder cannot be read ({error.strerror})"
+
+    for path, folders, names in os.walk(root, followlinks=True, onerror=unreadable):
+        if os.path.realpath(path) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(path))
+        images = [name for name in names if _has(name, READ)]
+        of_masks = [name for name in folders if is_mask_folder(name, _images_in(Path(path, name)), images)]
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in of_masks)
+        _sort(root, Path(path), sorted(names), of_masks, found)
+    if masks:
+        found.photographs = [_with_mask_from(source, masks) for source in found.photographs]
+    return found
+
+
+def _sort(root: Path, folder: Path, names: list[str], mask_folders: list[str], found: Found) -> None:
+    """Sort the files of one folder into `found`."""
+    images = [name for name in names if _has(name, READ)]
+    masks = {stem_of(Path(name)): folder / name for name in images if is_mask_beside(name, images)}
+    for inside in mask_folders:
+        masks |= {stem_of(Path(name)): folder / inside / name for name in _images_in(folder / inside)}
+    still_images = {Path(name).stem for name in images}
+    for name in names:
+        place = (folder / name).relative_to(root).as_posix()
+        if name == TRANSFORMS:
+            found.cameras.append(folder / name)
+        elif name.startswith("."):
+            continue
+        elif _has(name, UNREAD):
+            found.left_out[place] = f"{Path(name).suffix.lower()[1:]} files are not read; export it as JPEG or PNG"
+        elif _has(name, VIDEOS) and Path(name).stem in still_images:
+            found.left_out[place] = "the moving part of a photograph of the same name (Live Photo)"
+        elif _has(name, VIDEOS):
+            found.videos.append(Source(folder / name, place))
+        elif name not in images:
+            found.others[Path(name).suffix.lower() or name] += 1
+        elif folder / name not in masks.values():
+            found.photographs.append(Source(folder / name, place, masks.get(Path(name).stem)))
+
+
+def _with_mask_from(source: Source, masks: Path) -> Source:
+    """The source with its mask in a folder: in the same subfolder, or directly in it."""
+    stem = Path(source.place).stem
+    for folder in (masks / source.folder, masks):
+        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+            if _has(name, MASKS) and stem_of(Path(name)) == stem:
+                return Source(source.file, source.place, folder / name)
+    return Source(source.file, source.place)
+
+
+def _images_in(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if _has(name, MASKS) and not name.startswith("."))
+    except OSError:
+        return []
+
+
+def _has(name: str, suffixes: tuple[str, ...]) -> bool:
+    return name.lower().endswith(suffixes)
+
+
+def output_names(sources: list[Source]) -> dict[str, str]:
+    """The PNG of each photograph, by its place: `chairs/red.png` for `chairs/red.jpg`. Names that are taken, be it in capitals,
+    get the suffix or a number: `red_heic.png`."""
+    names: dict[str, str] = {}
+    taken = set()
+    for source in sources:
+        path = PurePosixPath(source.place)
+        stem, suffix = printable(str(path.with_suffix(""))), printable(path.suffix[1:].lower())
+        candidates = [stem, f"{stem}_{suffix}", *(f"{stem}_{suffix}_{n}" for n in range(2, len(sources) + 2))]
+        name = next(candidate for candidate in candidates if candidate.lower() not in taken)
+        taken.add(name.lower())
+        names[source.place] = f"{name}.png"
+    return names
+
+
+def printable(name: str) -> str:
+    """A name with an underscore for what no terminal or config shows: line breaks, and bytes that are not UTF-8."""
+    return "".join(character if character.isprintable() else "_" for character in name)

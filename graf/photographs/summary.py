@@ -1,0 +1,96 @@
+"""What a user is told when photographs are prepared: how many were kept, why others were not, how many objects they show."""
+
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+
+from graf.config.strict import one_line
+from graf.photographs.grabcut import opencv
+from graf.photographs.prepare import Prepared
+from graf.photographs.reading import EXTRA
+from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET
+
+FEW_OBJECTS = 30
+FEW_PIXELS = 64
+EXAMPLES = 3
+DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason
+HOW = {
+    "kept": "with their own transparency",
+    "mask": "by your masks",
+    "negative mask": "by your masks, read as negatives, for their objects were black",
+    "plain": "by the colour of a plain background",
+    "grabcut": "by GrabCut",
+    "none": "not cut out",
+}
+
+
+def summary(prepared: Prepared, out: Path, imsize: int) -> list[str]:
+    """Lines on what was read, kept and left out, and what to do next."""
+    videos = f", frames of {prepared.n_videos} videos among them" if prepared.n_videos else ""
+    lines = [f"{prepared.n_found} photographs found{videos}; {len(prepared.made)} kept, {len(prepared.left_out)} left out"]
+    lines += [f"  {n} left out: {reason}" for reason, n in reasons(prepared.left_out).most_common()]
+    if prepared.left_out:
+        lines.append(f"  {out / LEFT_OUT} says why, photograph by photograph")
+    if prepared.others:
+        others = ", ".join(f"{n} {one_line(suffix)}" for suffix, n in prepared.others.most_common(EXAMPLES))
+        lines.append(f"passed over {prepared.others.total()} files that are neither photographs nor videos: {others}")
+    lines += [f"{n} {HOW[how]}" for how, n in Counter(made.how for made in prepared.made).most_common()]
+    return [*lines, *_notes(prepared, out, imsize), _on_objects(prepared), *_next(out)]
+
+
+def reasons(left_out: dict[str, str]) -> Counter[str]:
+    """How many photographs were left out for each kind of reason, without the details that differ between them."""
+    return Counter(DETAIL.split(reason, maxsplit=1)[0] for reason in left_out.values())
+
+
+def _notes(prepared: Prepared, out: Path, imsize: int) -> list[str]:
+    ways = Counter(made.how for made in prepared.made)
+    found = []
+    if ways["none"] and not opencv():
+        found.append(f"GrabCut cuts out what stands before a busy background, with OpenCV: {EXTRA}")
+    if 0 < ways["none"] < len(prepared.made):
+        found.append(
+            "some photographs are cut out and others are not, so that silhouettes cannot be compared (data.alpha: ignore); "
+            "make masks for the others, or leave them out"
+        )
+    if ways["grabcut"]:
+        found.append(f"GrabCut errs where an object has colours of what is behind it: look at {out / SHEET}")
+    if cut_off := [made for made in prepared.made if made.cut_off]:
+        names = ", ".join(one_line(made.source.place) for made in cut_off[:EXAMPLES])
+        found.append(
+            f"{len(cut_off)} objects are cut off by the frame of their photograph, such as {names}; better leave these out"
+        )
+    if prepared.renamed:
+        names = ", ".join(map(one_line, prepared.renamed[:EXAMPLES]))
+        found.append(
+            f"{len(prepared.renamed)} photographs have another name in {out}, for theirs was taken or not printable: {names}"
+        )
+    if prepared.labels != "none":
+        what = "the whole photograph is" if prepared.labels == "transforms" else "the centre square is"
+        found.append(f"the photographs have cameras: {what} kept, and nothing is left out for being alike")
+    if enlarged := sum(made.side < imsize for made in prepared.made):
+        found.append(f"{enlarged} have fewer than {imsize} pixels a side and are enlarged in training")
+    return found
+
+
+def _on_objects(prepared: Prepared) -> str:
+    number, how = prepared.objects
+    text = f"about {number} different {'objects' if number > 1 else 'object'}, estimated {how}"
+    if number == 1:
+        return (
+            f"{text}: a single object is a matter for nerfstudio or COLMAP, which reconstruct it from its photographs; "
+            "this suite learns a class from photographs of many objects"
+        )
+    if number < FEW_OBJECTS:
+        return f"{text}: few to learn a class from, which takes hundreds; for one of them alone, nerfstudio reconstructs it"
+    return text
+
+
+def _next(out: Path) -> list[str]:
+    config = shlex.quote(str(out / CONFIG))
+    return [
+        f"look at {out / SHEET}, then:",
+        f"  python tools/validate_data.py --config {config}",
+        f"  python train.py --config {config} --use_amp",
+    ]

@@ -1,0 +1,133 @@
+"""Writes what stands beside prepared photographs: the table of those left out, cameras, a config to start from, a sheet."""
+
+import csv
+import json
+import logging
+from pathlib import Path
+
+from graf.config import load_config
+from graf.data.folders import LABEL, TRANSFORMS
+from graf.errors import DataError
+from graf.photographs.prepare import IMAGES, Made, Prepared
+from graf.photographs.reading import open_photograph
+from graf.pictures.captions import Captions
+from graf.pictures.outputs import write_grid
+from graf.runtime.files import encodable, whole_file, write_text
+
+import torch
+import yaml
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.functional import pil_to_tensor
+
+LEFT_OUT, SHEET, CONFIG = "left_out.csv", "before_after.png", "config.yaml"
+PAIRS, PAIRS_PER_ROW = 24, 4
+TILE = 128  # pixels
+CHEQUER = 8  # pixels a side of the squares behind what is transparent
+SIDES = (128, 64)  # data.imsize to choose from
+LEVEL, ABOVE = 0.5, 0.2  # v of the lowest and the highest ring of cameras, as long as the user says nothing else
+
+log = logging.getLogger("graf")
+
+
+def write_left_out(file: Path, left_out: dict[str, str]) -> None:
+    """Write a table of the photographs that were left out, and why."""
+    with whole_file(file) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(("file", "reason"))
+        rows.writerows((encodable(place), encodable(reason)) for place, reason in sorted(left_out.items()))
+
+
+def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
+    """Write each transforms.json below the images, with the frames of the photographs that were kept, as PNGs.
+
+    Raises DataError for one that cannot be read.
+    """
+    for source in prepared.cameras if prepared.labels == "transforms" else ():
+        try:
+            content = json.loads(source.read_text(encoding="utf-8"))
+            frames = [(frame, frame["file_path"]) for frame in content["frames"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{source}: not a transforms.json with frames and their file_path ({error})") from None
+        home = out / IMAGES / source.parent.relative_to(root)
+        file_of = {}
+        for made in prepared.made:
+            original = made.source.file
+            if original.is_relative_to(source.parent):
+                inside, written = original.relative_to(source.parent), made.file.relative_to(home).as_posix()
+                file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
+        named = [(frame, file_of.get(str(path).removeprefix("./"))) for frame, path in frames]
+        content["frames"] = [frame | {"file_path": file} for frame, file in named if file]
+        write_text(home / TRANSFORMS, json.dumps(content, indent=1))
+
+
+def write_config(out: Path, prepared: Prepared) -> None:
+    """Write a config to start from. One that differs is the user's and stays, with a warning."""
+    side = min(made.side for made in prepared.made)
+    imsize = next((size for size in SIDES if size <= side), SIDES[-1])
+    data = {
+        "type": "images",
+        "datadir": [str(out / IMAGES)],
+        "labels": prepared.labels,
+        "imsize": imsize,
+        "alpha": "rgba" if prepared.all_cut else "ignore",
+    }
+    if prepared.labels == "filename":
+        data |= _heights(prepared.made)
+    rays = {"ray_sampler": {"rays_per_patch": (imsize // load_config().rendered_scale) ** 2}} if imsize > SIDES[-1] else {}
+    batch_size = min(load_config().training.batch_size, len(prepared.made))
+    content = {"expname": out.resolve().name, "data": data, **rays, "training": {"batch_size": batch_size}}
+    text = _comment(prepared.labels) + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    file = out / CONFIG
+    if not file.exists():
+        write_text(file, text)
+    elif file.read_text(encoding="utf-8", errors="replace") != text:
+        log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
+
+
+def _heights(made: list[Made]) -> dict[str, object]:
+    """A v for each elevation of the names, from level to above; a guess, as the config says."""
+    n = len({float(match[1]) for one in made if (match := LABEL.fullmatch(one.file.stem))})
+    v = [round(LEVEL + (ABOVE - LEVEL) * rank / max(1, n - 1), 3) for rank in range(n)]
+    return {"v": v, "vmin": min(v), "vmax": max(v)}
+
+
+def _comment(labels: str) -> str:
+    lines = ["A config to start from; it says what differs from configs/default.yaml, where all keys are explained."]
+    if labels == "none":
+        lines += [
+            "Cameras are drawn from all around the object. Where all photographs show it from one side, say so below data:,",
+            "for example umin: -0.1 and umax: 0.1 for 36 degrees to either side of the front; vmin and vmax are the heights.",
+        ]
+    if labels == "filename":
+        lines += ["data.v is a guess: say there how high the camera stood for each prefix, v = (1 - cos polar) / 2."]
+    if labels != "none":
+        lines += [
+            "Say what the camera was: data.fov (degrees, horizontal, of the centre square), data.radius, data.near, data.far."
+        ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def write_sheet(file: Path, made: list[Made]) -> None:
+    """Write pairs of a photograph and what was made of it, evenly spread over all."""
+    n = min(PAIRS, len(made))
+    shown = [made[index * len(made) // n] for index in range(n)]
+    tiles = [tile for one in shown for tile in (_tile(open_photograph(one.source.file)), _tile(Image.open(one.file)))]
+    captions = Captions("what is transparent is chequered", columns=("photograph", "prepared") * min(PAIRS_PER_ROW, n))
+    write_grid(file, torch.stack(tiles), 2 * PAIRS_PER_ROW, captions)
+
+
+def _tile(image: Image.Image) -> Tensor:
+    """An image (3, TILE, TILE) as uint8, as large as fits, on white, chequered where it is transparent."""
+    image = image.convert("RGBA")
+    image.thumbnail((TILE, TILE))
+    page = Image.new("RGBA", (TILE, TILE), "white")
+    left, top = (TILE - image.width) // 2, (TILE - image.height) // 2
+    page.paste(_chequered(image.size), (left, top))
+    page.alpha_composite(image, (left, top))
+    return pil_to_tensor(page.convert("RGB"))
+
+
+def _chequered(size: tuple[int, int]) -> Image.Image:
+    rows, columns = torch.arange(size[1])[:, None] // CHEQUER, torch.arange(size[0]) // CHEQUER
+    return Image.fromarray(torch.where((rows + columns) % 2 == 0, 235, 190).to(torch.uint8).numpy())

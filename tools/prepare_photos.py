@@ -1,0 +1,146 @@
+"""Prepare your photographs for training: leave out the unfit and the doubled, cut out the object, crop it, write a config.
+
+    python tools/prepare_photos.py photos data/mugs
+    python train.py --config data/mugs/config.yaml --use_amp
+
+IN is a folder of photographs, of folders of them (one per class), or of videos, or one video. Nothing of it is changed.
+OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the reason for each photograph
+that was left out, and config.yaml. After an interruption the same command continues.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from graf.config import load_config
+from graf.data.folders import is_within
+from graf.errors import DataError, GrafError
+from graf.photographs.cutout import WAYS
+from graf.photographs.prepare import IMAGES, Options, prepare
+from graf.photographs.summary import reasons, summary
+from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET, write_cameras, write_config, write_left_out, write_sheet
+from graf.runtime.command_line import Parser, positive
+from graf.runtime.console import log, run_script
+from graf.runtime.files import make_writable_folder, read_object, remove_leftovers, write_text
+
+SETTINGS, FRAMES = "settings.json", ".frames_"
+
+
+def parser() -> argparse.ArgumentParser:
+    p = Parser(__doc__)
+    p.add_argument("source", type=Path, metavar="IN", help="folder of photographs, or a video")
+    p.add_argument("out", type=Path, metavar="OUT", help="folder to write, new or empty")
+    p.add_argument(
+        "--cut",
+        choices=WAYS,
+        default="auto",
+        help="how the object is cut out. plain: from a background of one colour; grabcut: from a busy one (needs OpenCV); "
+        "masks DIR: by masks of yours, named as the photographs, in DIR or, without DIR, beside them; none. auto (default): "
+        "masks beside the photographs, else plain, else grabcut, else none. Transparency that is there is kept",
+    )
+    p.add_argument("--masks", type=Path, metavar="DIR", help="the same as --cut masks DIR")
+    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="of a video, one frame in so many (default 0.5)")
+    p.add_argument("--margin", type=float, default=0.1, help="around the object, in units of its longer side (default 0.1)")
+    p.add_argument("--size", type=positive, default=512, help="largest side of what is written, pixels (default 512)")
+    p.add_argument("--smallest", type=positive, default=64, help="smallest side that is used, pixels (default 64)")
+    p.add_argument(
+        "--labels",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto (default): names such as 0_0090.jpg, or a transforms.json, are cameras; none: they are not",
+    )
+    return p
+
+
+def main() -> int:
+    arguments = parser().parse_args(with_masks_flag(sys.argv[1:]))
+    options = options_of(arguments)
+    root, out = arguments.source, arguments.out
+    check_folders(root, out, options.masks)
+    claim(out, root, options)
+    with tempfile.TemporaryDirectory(prefix=FRAMES, dir=out) as frames:
+        prepared = prepare(root, out, Path(frames), options)
+        write_left_out(out / LEFT_OUT, prepared.left_out)
+        if not prepared.made:
+            why = ", ".join(f"{n} {reason}" for reason, n in reasons(prepared.left_out).most_common())
+            raise DataError(f"{root}: no photograph can be used: {why or 'there is none in it'} (see {out / LEFT_OUT})")
+        write_cameras(out, root, prepared)
+        write_sheet(out / SHEET, prepared.made)
+    write_config(out, prepared)
+    imsize = load_config(out / CONFIG).data.imsize
+    for line in summary(prepared, out, imsize):
+        log.info("%s", line)
+    return 0
+
+
+def with_masks_flag(words: Sequence[str]) -> list[str]:
+    """The words of a command line with `--cut masks DIR` as `--cut masks --masks DIR`."""
+    for index in range(len(words) - 2):
+        if words[index : index + 2] == ["--cut", "masks"] and not words[index + 2].startswith("-"):
+            return [*words[: index + 2], "--masks", *words[index + 2 :]]
+    return list(words)
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """What the flags ask for. Raises GrafError for values that cannot be meant."""
+    if not 0 < arguments.every < 3600:
+        raise GrafError(f"--every {arguments.every:g}: expected seconds above 0")
+    if not 0 <= arguments.margin <= 2:
+        raise GrafError(f"--margin {arguments.margin:g}: expected a number from 0 to 2")
+    if arguments.smallest > arguments.size:
+        raise GrafError(f"--smallest {arguments.smallest} is above --size {arguments.size}")
+    if arguments.masks and arguments.cut not in ("auto", "masks"):
+        raise GrafError(f"--masks {arguments.masks}: only --cut masks and auto use masks")
+    if arguments.masks and not arguments.masks.is_dir():
+        raise GrafError(f"--masks {arguments.masks}: no such folder")
+    return Options(
+        cut=arguments.cut,
+        masks=arguments.masks,
+        every_s=arguments.every,
+        margin=arguments.margin,
+        largest=arguments.size,
+        smallest=arguments.smallest,
+        labels=arguments.labels,
+    )
+
+
+def check_folders(root: Path, out: Path, masks: Path | None) -> None:
+    """Raises GrafError where there is nothing to read, or where what is written would lie among it."""
+    if not root.exists():
+        raise GrafError(f"{root}: no such file or folder")
+    if root.is_dir() and not os.access(root, os.R_OK | os.X_OK):
+        raise GrafError(f"{root}: this folder may not be read; change its permissions")
+    for taken in filter(None, (root, masks)):
+        if is_within(out, taken):
+            raise GrafError(f"{out}: lies in {taken}, of which nothing is changed; name an output folder elsewhere")
+
+
+def claim(out: Path, root: Path, options: Options) -> None:
+    """Make the output folder, or continue what the same command has begun in it.
+
+    Raises GrafError where it has anything else.
+    """
+    settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
+    kept = read_object(out / SETTINGS) if out.is_dir() else {}
+    if kept == settings:
+        log.info("%s: continuing what is there", out)
+        remove_leftovers(out / IMAGES, own=("*.png",))
+        for frames in out.glob(f"{FRAMES}*"):
+            shutil.rmtree(frames)
+        return
+    if kept:
+        differing = ", ".join(name for name in settings if settings[name] != kept.get(name))
+        raise GrafError(f"{out}: was made with other settings ({differing}); name a new folder, or remove this one")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
+    make_writable_folder(out)
+    write_text(out / SETTINGS, json.dumps(settings, indent=1))
+
+
+if __name__ == "__main__":
+    run_script(main)
