@@ -12,6 +12,7 @@ BRIGHTEST = 95  # percent of the pixels that are darker than these
 BLANK = 12  # grey levels between which the strongest edges of a blank photograph lie
 BLURRED = 0.2  # share of an edge's contrast between neighbouring pixels
 REACH = 4  # pixels to either side of an edge
+MINOR = 0.25  # of the contrast along the other axis: with less, edges along this one say nothing
 STRONGEST = 0.01  # share of the pixels that are the strongest edges
 
 
@@ -47,8 +48,8 @@ def sharpness(grey: np.ndarray) -> tuple[float, float]:
     """
     found = [_edges(along) for along in (grey, grey.T)]
     contrast = max(contrast for contrast, _ in found)
-    shares = [share for strength, share in found if strength > contrast / 2]
-    return contrast, min(shares)
+    shares = [share for strength, share in found if strength > MINOR * contrast]
+    return contrast, min(shares, default=0.0)
 
 
 def _edges(grey: np.ndarray) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from graf.photographs.segments import filled_object
 import numpy as np
 
 ITERATIONS = 6
-PRIOR = 0.42  # half axes of the ellipse in which the object is expected, in units of the sides
+PRIOR = 0.18  # half axes of the ellipse in which the object is expected, in units of the sides
 
 
 @functools.cache

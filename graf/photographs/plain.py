@@ -3,7 +3,7 @@
 from graf.photographs.segments import filled_object
 
 import numpy as np
-from scipy.ndimage import binary_propagation, gaussian_gradient_magnitude
+from scipy.ndimage import binary_propagation, gaussian_gradient_magnitude, maximum_filter
 from skimage.color import rgb2lab
 
 RING = 0.03  # of the sides: the border that is taken for wall
@@ -65,7 +65,7 @@ def _shadow(lab: np.ndarray, wall: np.ndarray) -> np.ndarray:
     """Pixels that are the wall, softly shaded: darker, of its tint, without an edge."""
     darker = wall[..., 0] - lab[..., 0]
     tint = np.linalg.norm((lab - wall)[..., 1:], axis=-1)
-    slope = gaussian_gradient_magnitude(lab[..., 0], 1.0)
+    slope = maximum_filter(gaussian_gradient_magnitude(lab[..., 0], 1.0), 3)  # on top of a thin line it is flat
     return (darker > 0) & (darker < DEEPEST_SHADOW) & (tint < SHADOW_TINT) & (slope < SHADOW_SLOPE)
 
 

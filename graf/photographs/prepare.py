@@ -170,8 +170,8 @@ def _with_cameras(examined: list[Examined], left_out: dict[str, str]) -> list[Ex
 
 
 def _different(examined: list[Examined], left_out: dict[str, str]) -> list[Examined]:
-    """One of those that show the same: the one with most pixels, then the sharpest."""
-    best_first = sorted(examined, key=lambda each: (-each.shorter, -each.sharp, each.source.place))
+    """One of those that show the same: the one with most pixels, the sharpest, or of the shortest name."""
+    best_first = sorted(examined, key=lambda each: (-each.shorter, -each.sharp, len(each.source.place), each.source.place))
     doubled = duplicates({each.source.place: each.look for each in best_first})
     for place, original in doubled.items():
         left_out[place] = f"shows the same as {original}"

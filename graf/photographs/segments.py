@@ -1,10 +1,13 @@
 """Tidies the pixels that a cut-out takes for the object: no specks, no pinholes, and a soft edge."""
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.ndimage import binary_fill_holes, binary_opening, gaussian_filter, label
 
 SPECK = 0.1  # of the largest piece: smaller ones are no part of the object
 HOLE = 0.003  # of the frame: smaller holes are filled
+OUTLINE = 0.7  # of the object: with more of it seen through, it is an outline
 SMALLEST, LARGEST = 0.005, 0.95  # share of the frame that an object covers
 EDGE = 0.7  # pixels by which an edge is softened
 
@@ -12,17 +15,17 @@ EDGE = 0.7  # pixels by which an edge is softened
 def filled_object(mask: np.ndarray, holes: np.ndarray | None = None) -> np.ndarray:
     """The object's pixels (H, W) in a mask with specks and pinholes. Raises ValueError where it shows no object.
 
-    holes: pixels (H, W) that may be seen through the object, as between a chair's legs; others in it are filled.
+    holes: pixels (H, W) that may be seen through the object, as between the legs of a chair; by default those that the mask
+    leaves out.
     """
-    mask = binary_opening(mask, iterations=1)
-    filled = _pieces(mask, lambda sizes: sizes >= SPECK * sizes.max())
-    inside = binary_fill_holes(filled) & ~filled if holes is None else binary_fill_holes(filled) & holes
-    through = _pieces(binary_opening(inside), lambda sizes: sizes >= HOLE * mask.size)
-    found = binary_fill_holes(filled) if holes is None else binary_fill_holes(filled) & ~through
-    share = found.mean()
-    if share < SMALLEST:
+    solid = binary_fill_holes(_pieces(binary_opening(mask), lambda sizes: sizes >= SPECK * sizes.max()))
+    seen_through = binary_opening(solid & (~mask if holes is None else holes))
+    seen_through = _pieces(seen_through, lambda sizes: sizes >= HOLE * mask.size)
+    is_outline = seen_through.sum() > OUTLINE * solid.sum()  # of an object of the wall's colour
+    found = solid if is_outline else solid & ~seen_through
+    if found.mean() < SMALLEST:
         raise ValueError("nothing stands out from its background")
-    if share > LARGEST:
+    if found.mean() > LARGEST:
         raise ValueError("its object cannot be told from its background")
     return found
 
@@ -32,8 +35,8 @@ def soft(mask: np.ndarray) -> np.ndarray:
     return gaussian_filter(mask.astype(np.float32), EDGE)
 
 
-def _pieces(mask: np.ndarray, wanted) -> np.ndarray:
-    """The connected pieces of a mask whose sizes are wanted."""
+def _pieces(mask: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The connected pieces of a mask whose sizes in pixels are wanted."""
     pieces, n = label(mask)
     if n == 0:
         return np.zeros_like(mask)

@@ -1,0 +1,54 @@
+"""Objects are counted by what tells them apart, and it is said by what."""
+
+from pathlib import Path
+
+from graf.photographs.objects import colours, count_objects
+from graf.photographs.sources import Source
+
+import numpy as np
+import pytest
+from scenes import scene
+
+RED, BLUE = np.eye(2)
+
+
+def sources(*places: str, video: str | None = None) -> list[Source]:
+    return [Source(Path(place), place, video=video) for place in places]
+
+
+def counted(found: list[Source], posed: bool = False, **colours_of: np.ndarray):
+    histograms = {source.place: colours_of.get(Path(source.place).stem, RED) for source in found}
+    return count_objects(found, histograms, posed)
+
+
+def test_a_video_is_one_object():
+    found = sources("a_0001.png", "a_0002.png", video="a.mp4") + sources("b_0001.png", video="b.mp4")
+    assert counted(found) == (2, "2 by videos")
+
+
+def test_folders_with_cameras_are_objects():
+    assert counted(sources("x/0_0000.png", "x/0_0090.png", "y/0_0000.png"), posed=True) == (2, "2 by folders")
+
+
+@pytest.mark.parametrize("names", [("bus_01", "bus_02", "van_01"), ("car3-066-153", "car3-066-180", "car5-000-000")])
+def test_names_of_objects_are_objects(names):
+    assert counted(sources(*(f"{name}.jpg" for name in names))) == (2, "2 by file names")
+
+
+def test_a_telephone_s_names_say_nothing_and_runs_of_colours_are_counted():
+    names = ("IMG_0001", "IMG_0002", "IMG_0003", "PXL_20240101_120000")
+    found = counted(sources(*(f"{name}.jpg" for name in names)), IMG_0002=BLUE, IMG_0003=BLUE)
+    assert found == (3, "3 by likeness of photographs that follow each other")
+
+
+def test_ways_are_added():
+    assert counted(sources("a_0001.png", video="a.mp4") + sources("IMG_1.jpg")).number == 2
+
+
+def test_colours_are_of_the_object_alone():
+    one, other = scene(1).convert("RGBA"), scene(1, wall=(20, 90, 20)).convert("RGBA")
+    assert np.minimum(colours(one), colours(other)).sum() < 0.6
+    for image in (one, other):
+        image.putalpha(scene(1, wall="black", colours=["white", "white"]).convert("L"))
+    np.testing.assert_array_equal(colours(one), colours(other))
+    assert colours(one).sum() == pytest.approx(1)

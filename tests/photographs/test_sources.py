@@ -1,0 +1,96 @@
+"""What lies in a folder is sorted: photographs, masks, videos, and what cannot be read."""
+
+from pathlib import Path
+
+from graf.photographs.sources import Source, find_sources, output_names
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes empty files below a folder."""
+
+    def make(*names: str) -> Path:
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        return tmp_path
+
+    return make
+
+
+def places(sources: list[Source]) -> dict[str, str | None]:
+    return {source.place: source.mask and source.mask.name for source in sources}
+
+
+def test_folders_are_classes_and_hidden_files_are_none(folder):
+    found = find_sources(folder("a.JPG", "chairs/b.heic", "chairs/._b.heic", ".trash/c.jpg", "notes.txt"))
+    assert places(found.photographs) == {"a.JPG": None, "chairs/b.heic": None}
+    assert [source.folder for source in found.photographs] == [".", "chairs"]
+    assert found.others == {".txt": 1}
+
+
+def test_masks_beside_photographs_are_theirs(folder):
+    names = ("a.jpg", "a_mask.png", "b.jpg", "b-map.png", "masks/c.png", "c.jpg", "maps/d-map.png", "d.jpg", "mask.png")
+    found = find_sources(folder(*names))
+    expected = {"a.jpg": "a_mask.png", "b.jpg": "b-map.png", "c.jpg": "c.png", "d.jpg": "d-map.png", "mask.png": None}
+    assert places(found.photographs) == expected
+
+
+def test_a_folder_of_photographs_named_maps_is_a_class(folder):
+    found = find_sources(folder("maps/africa.jpg", "maps/asia.jpg", "town.jpg", "old_map.png"))
+    assert set(places(found.photographs)) == {"maps/africa.jpg", "maps/asia.jpg", "town.jpg", "old_map.png"}
+
+
+def test_masks_of_another_folder_are_found_by_subfolder_or_name(folder):
+    root = folder("in/x/a.jpg", "in/x/b.jpg", "in/c.jpg", "in/m/x/a.png", "in/m/b_mask.gif")
+    found = find_sources(root / "in", root / "in" / "m")
+    assert places(found.photographs) == {"c.jpg": None, "x/a.jpg": "a.png", "x/b.jpg": "b_mask.gif"}
+
+
+def test_the_moving_part_of_a_photograph_is_no_video(folder):
+    found = find_sources(folder("IMG_1.HEIC", "IMG_1.MOV", "IMG_2.MOV"))
+    assert [source.place for source in found.videos] == ["IMG_2.MOV"]
+    assert "Live Photo" in found.left_out["IMG_1.MOV"]
+
+
+def test_one_video_may_be_named(folder):
+    found = find_sources(folder("clip.mp4", "other.mp4") / "clip.mp4")
+    assert [source.place for source in found.videos] == ["clip.mp4"]
+
+
+def test_links_are_followed_once(folder):
+    root = folder("a/b.jpg")
+    (root / "a" / "loop").symlink_to(root)
+    (root / "c").symlink_to(root / "a")
+    assert len(find_sources(root).photographs) == 1
+
+
+def test_names_are_told_apart_whatever_their_case():
+    names = ["a.jpg", "A.png", "a.PNG", "x/a.jpg", "a_png.tif", "two\nlines.jpg", "na\udcffme.jpg"]
+    found = output_names([Source(Path(name), name) for name in names])
+    assert found["x/a.jpg"] == "x/a.png"
+    assert found["two\nlines.jpg"] == "two_lines.png"
+    assert found["na\udcffme.jpg"] == "na_me.png"
+    assert found["a.jpg"] == "a.png"
+    assert found["A.png"] == "A_png.png"
+    assert len({name.lower() for name in found.values()}) == len(names)
+
+
+def test_a_folder_that_may_not_be_read_is_told(folder, monkeypatch):
+    root = folder("a.jpg", "b/c.jpg")
+    (root / "b").chmod(0)
+    try:
+        next((root / "b").iterdir())
+        pytest.skip("this user may read everything")
+    except PermissionError:
+        assert "the folder cannot be read" in find_sources(root).left_out["b"]
+    finally:
+        (root / "b").chmod(0o755)
+
+
+def test_an_image_is_no_mask_without_its_photograph(folder, tmp_path):
+    Image.new("L", (9, 9)).save(folder() / "party_mask.png")
+    assert set(places(find_sources(tmp_path).photographs)) == {"party_mask.png"}
