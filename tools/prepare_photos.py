@@ -21,8 +21,10 @@ from graf.config import load_config
 from graf.data.folders import is_within
 from graf.errors import DataError, GrafError
 from graf.photographs.cutout import WAYS
+from graf.photographs.grabcut import opencv
 from graf.photographs.prepare import IMAGES, Options, prepare
-from graf.photographs.summary import reasons, summary
+from graf.photographs.reading import EXTRA
+from graf.photographs.summary import nothing_usable, summary
 from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET, write_cameras, write_config, write_left_out, write_sheet
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
@@ -67,8 +69,9 @@ def main() -> int:
         prepared = prepare(root, out, Path(frames), options)
         write_left_out(out / LEFT_OUT, prepared.left_out)
         if not prepared.made:
-            why = ", ".join(f"{n} {reason}" for reason, n in reasons(prepared.left_out).most_common())
-            raise DataError(f"{root}: no photograph can be used: {why or 'there is none in it'} (see {out / LEFT_OUT})")
+            raise DataError(
+                f"{root}: no photograph can be used: {nothing_usable(prepared.left_out)} ({out / LEFT_OUT} has all)"
+            )
         write_cameras(out, root, prepared)
         write_sheet(out / SHEET, prepared.made)
     write_config(out, prepared)
@@ -96,6 +99,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
         raise GrafError(f"--smallest {arguments.smallest} is above --size {arguments.size}")
     if arguments.masks and arguments.cut not in ("auto", "masks"):
         raise GrafError(f"--masks {arguments.masks}: only --cut masks and auto use masks")
+    if arguments.cut == "grabcut" and not opencv():
+        raise GrafError(f"--cut grabcut needs the package opencv-python-headless: {EXTRA}")
     if arguments.masks and not arguments.masks.is_dir():
         raise GrafError(f"--masks {arguments.masks}: no such folder")
     return Options(

@@ -54,7 +54,6 @@ class Examined(NamedTuple):
     shorter: int  # pixels
     sharp: float
     look: Look
-    colours: np.ndarray
 
 
 class Made(NamedTuple):
@@ -75,7 +74,6 @@ class Prepared:
     left_out: dict[str, str]
     labels: str
     objects: Count
-    n_found: int
     n_videos: int
     cameras: list[Path] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
@@ -105,10 +103,9 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
     _remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]
-    counted = count_objects(kept, {each.source.place: each.colours for each in examined}, labels != "none")
+    counted = count_objects(kept, {each.source.place: _colours_in(each.file) for each in made}, labels != "none")
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
-    n_found = len(sources) + len(left_out) - len({s.place for s in sources} & left_out.keys())
-    return Prepared(made, left_out, labels, counted, n_found, len(found.videos), found.cameras, found.others, renamed)
+    return Prepared(made, left_out, labels, counted, len(found.videos), found.cameras, found.others, renamed)
 
 
 def _all_frames(videos: list[Source], options: Options, folder: Path, left_out: dict[str, str]) -> list[Source]:
@@ -140,7 +137,7 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
         if fault := fault_of(image, options.smallest):
             return fault
         sharp = sharpness(luminance(shrunk(image, JUDGED)))[1]
-        return Examined(source, min(image.size), sharp, look_of(image), colours(image))
+        return Examined(source, min(image.size), sharp, look_of(image))
 
     results = map_in_threads(examine, sources, available_cores())
     examined = []
@@ -229,6 +226,11 @@ def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels:
 
 def _content(source: Source) -> list[str]:
     return [file_sha256(file) for file in (source.file, source.mask) if file]
+
+
+def _colours_in(file: Path) -> np.ndarray:
+    with Image.open(file) as image:
+        return colours(image)
 
 
 def _made_before(source: Source, file: Path) -> Made | None:

@@ -28,7 +28,8 @@ HOW = {
 def summary(prepared: Prepared, out: Path, imsize: int) -> list[str]:
     """Lines on what was read, kept and left out, and what to do next."""
     videos = f", frames of {prepared.n_videos} videos among them" if prepared.n_videos else ""
-    lines = [f"{prepared.n_found} photographs found{videos}; {len(prepared.made)} kept, {len(prepared.left_out)} left out"]
+    n_kept, n_left_out = len(prepared.made), len(prepared.left_out)
+    lines = [f"{n_kept + n_left_out} photographs found{videos}; {n_kept} kept, {n_left_out} left out"]
     lines += [f"  {n} left out: {reason}" for reason, n in reasons(prepared.left_out).most_common()]
     if prepared.left_out:
         lines.append(f"  {out / LEFT_OUT} says why, photograph by photograph")
@@ -39,6 +40,13 @@ def summary(prepared: Prepared, out: Path, imsize: int) -> list[str]:
     return [*lines, *_notes(prepared, out, imsize), _on_objects(prepared), *_next(out)]
 
 
+def nothing_usable(left_out: dict[str, str]) -> str:
+    """Why no photograph can be used: how many were left out for which reasons, each with an example in full."""
+    examples = {DETAIL.split(reason, maxsplit=1)[0]: f"{one_line(place)}: {reason}" for place, reason in left_out.items()}
+    found = [f"{n} such as {examples[kind]}" for kind, n in reasons(left_out).most_common(EXAMPLES)]
+    return "; ".join(found) or "there is none in it"
+
+
 def reasons(left_out: dict[str, str]) -> Counter[str]:
     """How many photographs were left out for each kind of reason, without the details that differ between them."""
     return Counter(DETAIL.split(reason, maxsplit=1)[0] for reason in left_out.values())
@@ -47,6 +55,8 @@ def reasons(left_out: dict[str, str]) -> Counter[str]:
 def _notes(prepared: Prepared, out: Path, imsize: int) -> list[str]:
     ways = Counter(made.how for made in prepared.made)
     found = []
+    if any("pillow-heif" in reason for reason in prepared.left_out.values()):
+        found.append(f"HEIC files are read with the package pillow-heif: {EXTRA}")
     if ways["none"] and not opencv():
         found.append(f"GrabCut cuts out what stands before a busy background, with OpenCV: {EXTRA}")
     if 0 < ways["none"] < len(prepared.made):
@@ -59,12 +69,12 @@ def _notes(prepared: Prepared, out: Path, imsize: int) -> list[str]:
     if cut_off := [made for made in prepared.made if made.cut_off]:
         names = ", ".join(one_line(made.source.place) for made in cut_off[:EXAMPLES])
         found.append(
-            f"{len(cut_off)} objects are cut off by the frame of their photograph, such as {names}; better leave these out"
+            f"objects that the frame of their photograph cuts off: {len(cut_off)}, such as {names}; better leave them out"
         )
     if prepared.renamed:
-        names = ", ".join(map(one_line, prepared.renamed[:EXAMPLES]))
+        n_renamed, names = len(prepared.renamed), ", ".join(map(one_line, prepared.renamed[:EXAMPLES]))
         found.append(
-            f"{len(prepared.renamed)} photographs have another name in {out}, for theirs was taken or not printable: {names}"
+            f"photographs with another name in {out}, for theirs was taken or not printable: {n_renamed}, such as {names}"
         )
     if prepared.labels != "none":
         what = "the whole photograph is" if prepared.labels == "transforms" else "the centre square is"
@@ -76,14 +86,14 @@ def _notes(prepared: Prepared, out: Path, imsize: int) -> list[str]:
 
 def _on_objects(prepared: Prepared) -> str:
     number, how = prepared.objects
-    text = f"about {number} different {'objects' if number > 1 else 'object'}, estimated {how}"
+    text = f"different objects in all: about {number} ({how})"
     if number == 1:
         return (
             f"{text}: a single object is a matter for nerfstudio or COLMAP, which reconstruct it from its photographs; "
             "this suite learns a class from photographs of many objects"
         )
     if number < FEW_OBJECTS:
-        return f"{text}: few to learn a class from, which takes hundreds; for one of them alone, nerfstudio reconstructs it"
+        return f"{text}: few to learn a class from, which takes hundreds; to have one of them in 3D, nerfstudio reconstructs it"
     return text
 
 

@@ -140,7 +140,7 @@ def test_names_that_are_the_same_or_not_printable_are_told_apart(prepared):
     _, _, out, printed = prepared
     names = {file.name for file in (out / "images").iterdir()}
     assert {"twin.png", "twin_png.png", "two_lines.png", "café ☕.png"} <= names
-    assert "2 photographs have another name" in printed
+    assert "was taken or not printable: 2, such as" in printed
 
 
 def test_all_are_rgba_squares_with_the_object_in_the_middle(prepared):
@@ -162,7 +162,7 @@ def test_a_photograph_stands_upright(prepared):
 
 
 def test_an_object_that_the_frame_cuts_off_is_told(prepared):
-    assert "1 objects are cut off by the frame of their photograph, such as edge.png" in prepared[3]
+    assert "objects that the frame of their photograph cuts off: 1, such as edge.png" in prepared[3]
 
 
 def test_the_config_is_loaded_and_can_be_trained_on(prepared):

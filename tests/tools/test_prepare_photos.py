@@ -1,0 +1,215 @@
+"""The tool that prepares photographs: what it refuses, what it continues, and cameras that it leaves as they are."""
+
+import csv
+import json
+import sys
+
+from graf.config import load_config
+from graf.photographs import grabcut
+from prepare_photos import with_masks_flag
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+from command_line import call
+from PIL import Image
+from scenes import busy, cut, mask_of, scene
+
+TOOL = "tools/prepare_photos.py"
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """A folder of three photographs before a plain wall."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed in range(3):
+        scene(seed).save(folder / f"IMG_{seed}.png")
+    return folder
+
+
+@pytest.fixture
+def without_opencv(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    grabcut.opencv.cache_clear()
+    yield
+    grabcut.opencv.cache_clear()
+
+
+def reasons(out) -> dict[str, str]:
+    with open(out / "left_out.csv", newline="", encoding="utf-8") as file:
+        return {row["file"]: row["reason"] for row in csv.DictReader(file)}
+
+
+def test_a_folder_of_photographs_becomes_a_set_with_its_next_commands(photographs, tmp_path):
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "3 photographs found; 3 kept, 0 left out" in printed
+    assert "3 by the colour of a plain background" in printed
+    assert "python train.py --config set/config.yaml --use_amp" in printed
+    assert "different objects in all: about 3" in printed
+    config = load_config(tmp_path / "set" / "config.yaml")
+    assert (config.data.datadir, config.training.batch_size) == (("set/images",), 3)
+    assert {file.name for file in (tmp_path / "set").iterdir()} == {
+        *("images", "before_after.png", "left_out.csv", "config.yaml", "settings.json")
+    }
+
+
+def test_classes_stay_folders_and_a_video_is_one_object(photographs, tmp_path):
+    (photographs / "cups").mkdir()
+    scene(5).save(photographs / "cups" / "IMG_0.png")
+    frames = [np.asarray(scene(seed, size=(160, 128))) for seed in (6, 7) for _ in range(6)]
+    imageio.mimwrite(photographs / "cups" / "turn.mp4", frames, fps=12, codec="libx264", quality=9, macro_block_size=2)
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    made = {file.relative_to(tmp_path / "set" / "images").as_posix() for file in (tmp_path / "set").rglob("images/**/*.png")}
+    assert made == {
+        *("IMG_0.png", "IMG_1.png", "IMG_2.png"),
+        *("cups/IMG_0.png", "cups/turn_0001.png", "cups/turn_0002.png"),
+    }
+    assert "frames of 1 videos among them" in printed
+    assert "1 by videos" in printed
+
+
+def test_one_object_is_a_matter_for_others(tmp_path):
+    frames = [np.asarray(scene(1, size=(160, 128)))] * 6
+    imageio.mimwrite(tmp_path / "turn.mp4", frames, fps=12, codec="libx264", quality=9, macro_block_size=2)
+    printed = call(TOOL, "turn.mp4", "set", cwd=tmp_path)
+    assert "a single object is a matter for nerfstudio" in printed
+
+
+def test_names_that_are_cameras_keep_their_names_and_the_centre_square(tmp_path):
+    folder = tmp_path / "photos" / "mug"
+    folder.mkdir(parents=True)
+    for azimuth in (0, 90, 180):
+        scene(1, shift=(10, 0)).save(folder / f"0_{azimuth:04d}.png")
+    scene(2).save(folder / "0_0090.jpg")
+    scene(2).save(folder / "holiday.jpg")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    made = {file.name: np.asarray(Image.open(file)) for file in (tmp_path / "set" / "images" / "mug").iterdir()}
+    assert set(made) == {"0_0000.png", "0_0090.png", "0_0180.png"}
+    assert {pixels.shape for pixels in made.values()} == {(120, 120, 4)}
+    expected = np.asarray(mask_of(1, shift=(10, 0)).crop((20, 0, 140, 120)))
+    assert ((made["0_0000.png"][..., 3] > 127) != (expected > 127)).mean() < 0.02
+    assert "no camera in its name" in reasons(tmp_path / "set")["mug/holiday.jpg"]
+    assert "the same camera as mug/0_0090.jpg" in reasons(tmp_path / "set")["mug/0_0090.png"]
+    assert "the centre square is kept" in printed
+    config = load_config(tmp_path / "set" / "config.yaml")
+    assert (config.data.labels, config.data.v) == ("filename", (0.5,))
+    without = call(TOOL, "photos", "other", "--labels", "none", cwd=tmp_path)
+    assert "2 kept, 3 left out" in without
+
+
+def test_a_transforms_json_follows_its_photographs(tmp_path):
+    folder = tmp_path / "photos"
+    (folder / "train").mkdir(parents=True)
+    frames = []
+    for number in range(3):
+        cut(number).save(folder / "train" / f"r_{number}.webp", lossless=True)
+        pose = [[1, 0, 0, 0], [0, 0, -1, -3.6], [0, 1, 0, 0], [0, 0, 0, 1]]
+        frames.append({"file_path": f"./train/r_{number}.webp", "transform_matrix": pose})
+    (folder / "train" / "r_2.webp").write_bytes(b"")
+    (folder / "transforms.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    content = json.loads((tmp_path / "set" / "images" / "transforms.json").read_text())
+    assert content["camera_angle_x"] == 0.7
+    assert [frame["file_path"] for frame in content["frames"]] == ["train/r_0.png", "train/r_1.png"]
+    assert Image.open(tmp_path / "set" / "images" / "train" / "r_0.png").size == (160, 120)
+    said = call("tools/validate_data.py", "--config", "set/config.yaml", "--set", "data.fov=30.61", cwd=tmp_path)
+    assert "2 images with cameras" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere", "set"), "nowhere: no such file or folder"),
+        (("photos", "photos"), "photos: lies in photos, of which nothing is changed"),
+        (("photos", "photos/out"), "lies in photos"),
+        (("photos", "full"), "full: is not empty, and this tool did not make it; nothing was written"),
+        (("photos", "full/a.txt"), "is not empty"),
+        (("photos", "set", "--every", "0"), "--every 0: expected seconds above 0"),
+        (("photos", "set", "--every", "nan"), "--every nan: expected seconds above 0"),
+        (("photos", "set", "--margin", "-1"), "--margin -1: expected a number from 0 to 2"),
+        (("photos", "set", "--cut", "masks", "nowhere"), "--masks nowhere: no such folder"),
+        (("photos", "set", "--cut", "plain", "--masks", "photos"), "only --cut masks and auto use masks"),
+        (("photos", "set", "--smallest", "600"), "--smallest 600 is above --size 512"),
+        (("photos", "set", "--cut", "masks"), "no photograph can be used: 3 such as IMG_2.png: there is no mask for it"),
+        (("full", "set"), "full: no photograph can be used: there is none in it"),
+    ],
+)
+def test_what_cannot_be_done_is_said(photographs, tmp_path, arguments, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("mine")
+    assert message in call(TOOL, *arguments, cwd=tmp_path, status=2)
+    assert (tmp_path / "full" / "a.txt").read_text() == "mine"
+    assert len(list(photographs.iterdir())) == 3
+
+
+def test_masks_of_another_folder(photographs, tmp_path):
+    (tmp_path / "silhouettes").mkdir()
+    for seed in (0, 1):
+        mask_of(seed).save(tmp_path / "silhouettes" / f"IMG_{seed}.png")
+    printed = call(TOOL, "photos", "set", "--cut", "masks", "silhouettes", cwd=tmp_path)
+    assert "2 by your masks" in printed
+    assert reasons(tmp_path / "set") == {"IMG_2.png": "there is no mask for it"}
+
+
+def test_a_word_after_masks_is_their_folder():
+    assert with_masks_flag(["IN", "OUT", "--cut", "masks", "DIR"]) == ["IN", "OUT", "--cut", "masks", "--masks", "DIR"]
+    for words in (["IN", "OUT", "--cut", "masks"], ["--cut", "masks", "--margin", "0"], ["--cut", "plain", "IN", "OUT"]):
+        assert with_masks_flag(words) == words
+
+
+def test_grabcut_without_opencv_is_refused_and_auto_names_the_extra(photographs, tmp_path, without_opencv):
+    assert "opencv-python-headless: pip install" in call(TOOL, "photos", "set", "--cut", "grabcut", cwd=tmp_path, status=2)
+    scene(9, wall=busy(9)).save(photographs / "busy.png")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "1 not cut out" in printed
+    assert "GrabCut cuts out what stands before a busy background, with OpenCV: pip install" in printed
+    assert load_config(tmp_path / "set" / "config.yaml").data.alpha == "ignore"
+
+
+def test_an_interrupted_set_is_continued(photographs, tmp_path, monkeypatch):
+    """What was made stays as it is; what is missing, or was made of a photograph that has changed, is made again."""
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    images = tmp_path / "set" / "images"
+    times = {file.name: file.stat().st_mtime_ns for file in images.iterdir()}
+    (images / "IMG_0.png").unlink()
+    scene(8).save(photographs / "IMG_1.png")
+    (tmp_path / "set" / ".frames_left").mkdir()
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "set: continuing what is there" in printed
+    assert [name for name in sorted(times) if (images / name).stat().st_mtime_ns == times[name]] == ["IMG_2.png"]
+    assert not (tmp_path / "set" / ".frames_left").exists()
+    (photographs / "IMG_2.png").unlink()
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    assert {file.name for file in images.iterdir()} == {"IMG_0.png", "IMG_1.png"}
+    refused = call(TOOL, "photos", "set", "--cut", "none", cwd=tmp_path, status=2)
+    assert "set: was made with other settings (cut)" in refused
+
+
+def test_a_config_that_was_edited_stays(photographs, tmp_path):
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    (tmp_path / "set" / "config.yaml").write_text("data: {type: images, datadir: set/images, imsize: 64}\n")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "config.yaml: not overwritten" in printed
+    assert "imsize: 64}" in (tmp_path / "set" / "config.yaml").read_text()
+
+
+def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graf.photographs.prepare.without_fringe", interrupt)
+        assert "interrupted" in call(TOOL, "photos", "set", cwd=tmp_path, status=130)
+    assert {path.name for path in (tmp_path / "set").rglob("*")} <= {"settings.json", "images"}
+    assert "3 kept" in call(TOOL, "photos", "set", cwd=tmp_path)
+
+
+def test_large_photographs_give_larger_images(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for seed in range(2):
+        scene(seed, size=(640, 480)).save(tmp_path / "photos" / f"IMG_{seed}.jpg", quality=95)
+    call(TOOL, "photos", "set", "--size", "200", cwd=tmp_path)
+    config = load_config(tmp_path / "set" / "config.yaml")
+    assert (config.data.imsize, config.patch_size) == (128, 128)
+    assert {Image.open(file).size for file in (tmp_path / "set" / "images").iterdir()} == {(200, 200)}
