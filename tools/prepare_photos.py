@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
         default="auto",
         help="how the object is cut out. plain: from a background of one colour; grabcut: from a busy one (needs OpenCV); "
         "masks DIR: by masks of yours, named as the photographs, in DIR or, without DIR, beside them; none. auto (default): "
-        "masks beside the photographs, else plain, else grabcut, else none. Transparency that is there is kept",
+        "masks beside the photographs, else plain (refined by grabcut, with OpenCV), else grabcut, else none. Transparency "
+        "that is there is kept",
     )
     p.add_argument("--masks", type=Path, metavar="DIR", help="the same as --cut masks DIR")
     p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="of a video, one frame in so many (default 0.5)")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from graf.photographs.grabcut import cut_grabcut, opencv
+from graf.photographs.grabcut import cut_grabcut, opencv, refined
 from graf.photographs.masks import mask_pixels
 from graf.photographs.plain import cut_plain
 from graf.photographs.reading import shrunk
@@ -15,12 +15,14 @@ from scipy.ndimage import distance_transform_edt
 
 Cut = Literal["auto", "plain", "grabcut", "masks", "none"]
 WAYS = ("auto", "plain", "grabcut", "masks", "none")
-PLAIN_SIDE, GRABCUT_SIDE = 640, 400  # pixels of the longer side at which objects are looked for
+CUTTERS = {"plain": cut_plain, "grabcut": cut_grabcut, "refined": lambda rgb: refined(rgb, cut_plain(rgb))}
+LOOKED_AT = 480  # pixels of the longer side at which objects are looked for
 CERTAIN = 0.99  # opacity from which on a pixel's colour is the object's alone
 
 
 class CutOut(NamedTuple):
-    """A photograph, RGBA where it was cut out, and how: mask, negative mask, kept (transparency), plain, grabcut or none."""
+    """A photograph, RGBA where it was cut out, and how: mask, negative mask, kept (its transparency), plain, refined (plain,
+    then GrabCut), grabcut or none."""
 
     image: Image.Image
     how: str
@@ -47,8 +49,8 @@ def cut_out(image: Image.Image, cut: Cut, mask: Path | None = None) -> CutOut:
 
 
 def _automatic(image: Image.Image) -> CutOut:
-    """The first way that works: plain, then GrabCut where OpenCV is installed, then none."""
-    for way in ("plain", *(("grabcut",) if opencv() else ())):
+    """The first way that works: plain, refined by GrabCut where OpenCV is installed; GrabCut alone; none."""
+    for way in ("refined", "grabcut") if opencv() else ("plain",):
         try:
             return _cut_by(image, way)
         except ValueError:
@@ -57,8 +59,7 @@ def _automatic(image: Image.Image) -> CutOut:
 
 
 def _cut_by(image: Image.Image, way: str) -> CutOut:
-    cutter, side = (cut_plain, PLAIN_SIDE) if way == "plain" else (cut_grabcut, GRABCUT_SIDE)
-    found = soft(cutter(np.asarray(shrunk(image, side))))
+    found = soft(CUTTERS[way](np.asarray(shrunk(image, LOOKED_AT))))
     opacity = Image.fromarray(found).resize(image.size, Image.Resampling.BICUBIC)
     return CutOut(_with_opacity(image, np.asarray(opacity)), way)
 

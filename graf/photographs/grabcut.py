@@ -8,8 +8,10 @@ from graf.photographs.reading import EXTRA
 from graf.photographs.segments import filled_object
 
 import numpy as np
+from scipy.ndimage import binary_dilation
 
-ITERATIONS = 6
+ITERATIONS, REFINING_ITERATIONS = 6, 3
+REACH = 0.03  # of the longer side, by which a refined object may grow
 PRIOR = 0.18  # half axes of the ellipse in which the object is expected, in units of the sides
 
 
@@ -26,14 +28,29 @@ def opencv() -> ModuleType | None:
 def cut_grabcut(rgb: np.ndarray) -> np.ndarray:
     """The object's pixels (H, W) in a photograph (H, W, 3) in [0, 255]. Raises ValueError where it shows no object, or where
     OpenCV is missing."""
+    height, width = rgb.shape[:2]
+    y, x = np.mgrid[-0.5 : 0.5 : height * 1j, -0.5 : 0.5 : width * 1j]
+    return _grabcut(rgb, probable=np.hypot(x, y) < PRIOR, possible=~border((height, width)), iterations=ITERATIONS)
+
+
+def refined(rgb: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """The object's pixels (H, W) that were found otherwise, without its shadow and with a truer edge.
+
+    Raises ValueError as `cut_grabcut` does.
+    """
+    reach = max(3, round(REACH * max(found.shape)))
+    return _grabcut(rgb, found, binary_dilation(found, iterations=reach), REFINING_ITERATIONS)
+
+
+def _grabcut(rgb: np.ndarray, probable: np.ndarray, possible: np.ndarray, iterations: int) -> np.ndarray:
+    """The object among the possible pixels (H, W), of which those that are probable make the first model of its colours."""
     cv2 = opencv()
     if cv2 is None:
         raise ValueError(f"GrabCut needs the package opencv-python-headless: {EXTRA}")
-    height, width = rgb.shape[:2]
-    y, x = np.mgrid[-0.5 : 0.5 : height * 1j, -0.5 : 0.5 : width * 1j]
-    labels = np.where(np.hypot(x, y) < PRIOR, cv2.GC_PR_FGD, cv2.GC_PR_BGD).astype(np.uint8)
-    labels[border((height, width))] = cv2.GC_BGD
+    labels = np.select([probable & possible, possible], [cv2.GC_PR_FGD, cv2.GC_PR_BGD], cv2.GC_BGD).astype(np.uint8)
+    if not np.isin(labels, (cv2.GC_BGD, cv2.GC_PR_BGD)).any():
+        raise ValueError("its object cannot be told from its background")
     cv2.setRNGSeed(0)  # the same cut every time
     models = np.zeros((1, 65)), np.zeros((1, 65))
-    cv2.grabCut(np.ascontiguousarray(rgb[..., ::-1]), labels, None, *models, ITERATIONS, cv2.GC_INIT_WITH_MASK)
-    return filled_object((labels == cv2.GC_FGD) | (labels == cv2.GC_PR_FGD))
+    cv2.grabCut(np.ascontiguousarray(rgb[..., ::-1]), labels, None, *models, iterations, cv2.GC_INIT_WITH_MASK)
+    return filled_object(np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)))

@@ -10,8 +10,9 @@ RING = 0.03  # of the sides: the border that is taken for wall
 TRIMMED_FITS = 8
 LOOSEST, TIGHTEST = 14.0, 6.0  # distance from the wall's colour in CIELAB units, at which the object begins
 SPREADS = 4.0  # the same in standard deviations of the wall's own colours
-PLAIN = 0.6  # share of the border that must have the wall's colour
+PLAIN = 0.9  # share of the border that must have the wall's colour
 ROUGHEST = 5.0  # standard deviation of a plain wall's colours, CIELAB units
+GRAIN = 1 / 240  # of the longer side, over which a cloth's texture is smoothed before it is looked for edges
 DEEPEST_SHADOW, SHADOW_TINT, SHADOW_SLOPE = 35.0, 5.0, 2.5  # lightness, chroma and lightness per pixel, CIELAB units
 
 
@@ -22,7 +23,7 @@ def cut_plain(rgb: np.ndarray) -> np.ndarray:
     ring = border(lab.shape[:2])
     wall, tolerance, share = _wall(lab, ring)
     if share < PLAIN:
-        raise ValueError(f"its border is not of one colour: {share:.0%} of it is, {PLAIN:.0%} are needed")
+        raise ValueError(f"its border is not of one colour: {share:.1%} of it is, {PLAIN:.0%} are needed")
     is_wall = _reached(_distance(lab, wall) < tolerance, ring)
     wall, tolerance, _ = _wall(lab, is_wall)  # of all of the wall, no longer of its border only
     near = _distance(lab, wall) < tolerance
@@ -63,9 +64,10 @@ def _distance(lab: np.ndarray, wall: np.ndarray) -> np.ndarray:
 
 def _shadow(lab: np.ndarray, wall: np.ndarray) -> np.ndarray:
     """Pixels that are the wall, softly shaded: darker, of its tint, without an edge."""
+    grain = max(1.0, GRAIN * max(lab.shape))
     darker = wall[..., 0] - lab[..., 0]
     tint = np.linalg.norm((lab - wall)[..., 1:], axis=-1)
-    slope = maximum_filter(gaussian_gradient_magnitude(lab[..., 0], 1.0), 3)  # on top of a thin line it is flat
+    slope = maximum_filter(gaussian_gradient_magnitude(lab[..., 0], grain), 3)  # on top of a thin line it is flat
     return (darker > 0) & (darker < DEEPEST_SHADOW) & (tint < SHADOW_TINT) & (slope < SHADOW_SLOPE)
 
 

@@ -20,7 +20,8 @@ HOW = {
     "mask": "by your masks",
     "negative mask": "by your masks, read as negatives, for their objects were black",
     "plain": "by the colour of a plain background",
-    "grabcut": "by GrabCut",
+    "refined": "by the colour of a plain background, refined by GrabCut",
+    "grabcut": "by GrabCut alone",
     "none": "not cut out",
 }
 

@@ -21,7 +21,7 @@ def test_each_way_is_measured(tmp_path):
     rows = {row.way: row for row in measure(images_below(tmp_path), {"plain": plain_wall})}
     assert set(rows) == {"auto", "plain", "grabcut", "masks", "none"}
     assert rows["plain"].mean > 0.9 and rows["plain"].n == 2
-    assert rows["auto"].mean == rows["plain"].mean
+    assert rows["auto"].mean > 0.9
     assert rows["masks"].mean > 0.97
     assert rows["none"].mean < 0.4
     (busy,) = [row for row in measure(images_below(tmp_path), {"busy": busy_wall}) if row.way == "plain"]

@@ -83,7 +83,7 @@ MADE = {  # file: (what makes it, why it is left out)
     "two\nlines.png": (lambda file: scene(15).save(file), KEPT),
     "twin.jpg": (lambda file: scene(16).save(file), KEPT),
     "twin.png": (lambda file: scene(17).save(file), KEPT),
-    "edge.png": (lambda file: scene(18, shift=(70, 0)).save(file), KEPT),
+    "edge.png": (lambda file: scene(18, shift=(50, 0)).save(file), KEPT),
     "gradient.png": (lambda file: scene(19, wall=gradient()).save(file), KEPT),
     "white.png": (wall_and_object_white, r"blank: |nothing stands out"),
     "busy.png": (lambda file: scene(21, wall=busy(21)).save(file), r"its border is not of one colour"),
