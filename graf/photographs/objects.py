@@ -42,7 +42,7 @@ def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], 
 
     A video is one object, and so is a folder of photographs with cameras. Names such as bus_01 and bus_02 are one object
     where a folder has several such names; a telephone's own names say nothing. Other photographs of a folder are of one
-    object as long as each has colours like the one before.
+    object as long as each has colours like one before it.
     """
     ways: Counter[str] = Counter()
     folders: dict[str, list[Source]] = defaultdict(list)
@@ -74,6 +74,10 @@ def _stem(place: str) -> str:
 
 
 def _runs(histograms: list[np.ndarray]) -> int:
-    """The number of runs of histograms in which each has more than ALIKE in common with the one before."""
-    alike = (np.minimum(a, b).sum() > ALIKE for a, b in zip(histograms, histograms[1:], strict=False))
-    return 1 + sum(not same for same in alike)
+    """The number of runs of histograms in which each has more than ALIKE in common with one before it in the run."""
+    number, run = 0, []
+    for histogram in histograms:
+        if not any(np.minimum(histogram, other).sum() > ALIKE for other in run):
+            number, run = number + 1, []
+        run.append(histogram)
+    return number

@@ -141,7 +141,9 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
 
     results = map_in_threads(examine, sources, available_cores())
     examined = []
-    for source, result in zip(sources, progress(results, desc="examining", total=len(sources)), strict=True):
+    for source, result in zip(
+        sources, progress(results, desc="examining", total=len(sources), disable=not sources), strict=True
+    ):
         if isinstance(result, str):
             left_out[source.place] = result
         else:
@@ -189,7 +191,9 @@ def _make(
 
     made = []
     results = map_in_threads(make, examined, available_cores())
-    for each, result in zip(examined, progress(results, desc="cutting out", total=len(examined)), strict=True):
+    for each, result in zip(
+        examined, progress(results, desc="cutting out", total=len(examined), disable=not examined), strict=True
+    ):
         if isinstance(result, str):
             left_out[each.source.place] = result
         else:

@@ -41,6 +41,13 @@ def test_a_telephone_s_names_say_nothing_and_runs_of_colours_are_counted():
     assert found == (3, "3 by likeness of photographs that follow each other")
 
 
+def test_a_view_like_an_earlier_one_of_the_run_is_of_the_same_object():
+    names = ("IMG_1", "IMG_2", "IMG_3")
+    both = (RED + BLUE) / 2
+    assert counted(sources(*(f"{name}.jpg" for name in names)), IMG_2=0.7 * RED + 0.3 * BLUE, IMG_3=both).number == 1
+    assert counted(sources(*(f"{name}.jpg" for name in names)), IMG_2=BLUE, IMG_3=RED).number == 3
+
+
 def test_ways_are_added():
     assert counted(sources("a_0001.png", video="a.mp4") + sources("IMG_1.jpg")).number == 2
 
