@@ -14,7 +14,7 @@ from graf.data.decoding import open_rgb, open_straight
 from graf.data.folders import is_image
 from graf.errors import GrafError
 from graf.photographs.cropping import extent
-from graf.photographs.cutout import WAYS, cut_out
+from graf.photographs.cutout.ways import WAYS, cut_out
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 

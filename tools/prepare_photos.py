@@ -20,9 +20,10 @@ from pathlib import Path
 from graf.config import load_config
 from graf.data.folders import is_within
 from graf.errors import DataError, GrafError
-from graf.photographs.cutout import WAYS
-from graf.photographs.grabcut import opencv
-from graf.photographs.prepare import IMAGES, Options, prepare
+from graf.photographs.cutout.grabcut import opencv
+from graf.photographs.cutout.ways import WAYS
+from graf.photographs.making import Options
+from graf.photographs.prepare import IMAGES, prepare
 from graf.photographs.reading import EXTRA
 from graf.photographs.summary import nothing_usable, summary
 from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET, write_cameras, write_config, write_left_out, write_sheet

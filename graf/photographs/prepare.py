@@ -3,7 +3,6 @@
 Nothing is written where the photographs come from. Each photograph that is found ends as a PNG or with a reason.
 """
 
-import json
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,39 +11,23 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.data.folders import LABEL, Folder, label_source
-from graf.photographs.cropping import Box, around, centre_square, cropped, extent
-from graf.photographs.cutout import Cut, cut_out, without_fringe
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
+from graf.photographs.making import Made, Options, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
 from graf.photographs.reading import luminance, open_photograph, shrunk
 from graf.photographs.sources import Source, find_sources, output_names
 from graf.photographs.videos import video_frames
 from graf.runtime.console import progress
-from graf.runtime.files import file_sha256, whole_file
 from graf.runtime.limits import available_cores
 from graf.runtime.threads import map_in_threads
 
 import numpy as np
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 IMAGES = "images"  # folder of the prepared photographs in the output
-NOTE = "graf_ccsr"  # text in a PNG: how it was made
 
 log = logging.getLogger("graf")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to do with photographs; see the flags of tools/prepare_photos.py."""
-
-    cut: Cut = "auto"
-    masks: Path | None = None
-    every_s: float = 0.5
-    margin: float = 0.1  # around the object, in units of its longer side
-    largest: int = 512  # pixels a side of what is written
-    smallest: int = 64  # pixels a side that a photograph, and its object, must have
-    labels: str = "auto"  # none: names are no cameras
 
 
 class Examined(NamedTuple):
@@ -54,16 +37,6 @@ class Examined(NamedTuple):
     shorter: int  # pixels
     sharp: float
     look: Look
-
-
-class Made(NamedTuple):
-    """A prepared photograph: its PNG, how it was cut out, pixels a side, and whether the frame cuts its object off."""
-
-    source: Source
-    file: Path
-    how: str
-    side: int
-    cut_off: bool
 
 
 @dataclass
@@ -101,7 +74,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
-    _remove_stale(out / IMAGES, {each.file for each in made})
+    remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]
     counted = count_objects(kept, {each.source.place: _colours_in(each.file) for each in made}, labels != "none")
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
@@ -182,10 +155,10 @@ def _make(
 ) -> list[Made]:
     def make(each: Examined) -> Made | str:
         file = files[each.source.place]
-        if kept := _made_before(each.source, file):
+        if kept := made_before(each.source, file):
             return kept
         try:
-            return _make_one(each.source, file, options, labels)
+            return make_photograph(each.source, file, options, labels)
         except ValueError as error:
             return str(error)
 
@@ -201,61 +174,6 @@ def _make(
     return made
 
 
-def _make_one(source: Source, file: Path, options: Options, labels: str) -> Made:
-    """Cut out, crop and write one photograph. Raises ValueError with why it is left out."""
-    image, how = cut_out(open_photograph(source.file), options.cut, source.mask)
-    object_box, cut_off = extent(image) if image.mode == "RGBA" else (None, False)
-    box = _frame(image.size, object_box, options.margin, labels)
-    side = min(box[2] - box[0], box[3] - box[1])
-    if labels == "none" and side < options.smallest:
-        raise ValueError(f"its object is too small: {side} pixels with its margin, at least {options.smallest} are needed")
-    part = cropped(image, box, options.largest)
-    if how not in ("kept", "none"):
-        part = without_fringe(part)
-    note = PngImagePlugin.PngInfo()
-    note.add_text(NOTE, json.dumps({"of": _content(source), "how": how, "side": side, "cut_off": cut_off}))
-    with whole_file(file) as temporary:
-        part.save(temporary, pnginfo=note)
-    return Made(source, file, how, side, cut_off)
-
-
-def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:
-    """What is kept of an image: with cameras what these saw, else the object with its margin."""
-    if labels == "transforms":  # its cameras are those of the whole image
-        return 0, 0, *size
-    if labels == "filename" or object_box is None:
-        return centre_square(size)
-    return around(object_box, margin)
-
-
-def _content(source: Source) -> list[str]:
-    return [file_sha256(file) for file in (source.file, source.mask) if file]
-
-
 def _colours_in(file: Path) -> np.ndarray:
     with Image.open(file) as image:
         return colours(image)
-
-
-def _made_before(source: Source, file: Path) -> Made | None:
-    """What an interrupted run has made of a photograph that has not changed since."""
-    note = _note(file)
-    if not note or note.pop("of", None) != _content(source):
-        return None
-    return Made(source, file, **note)
-
-
-def _note(file: Path) -> dict:
-    """What `_make_one` noted in a PNG; {} where it did not make it."""
-    try:
-        with Image.open(file, formats=("PNG",)) as image:
-            return json.loads(image.text[NOTE])
-    except (OSError, ValueError, KeyError):
-        return {}
-
-
-def _remove_stale(folder: Path, made: set[Path]) -> None:
-    """Remove PNGs that an interrupted run made of photographs that have changed or gone since."""
-    for file in folder.rglob("*.png"):
-        if file not in made and _note(file):
-            file.unlink()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from graf.data.folders import TRANSFORMS
-from graf.photographs.masks import is_mask_beside, is_mask_folder, stem_of
+from graf.photographs.cutout.masks import is_mask_beside, is_mask_folder, stem_of
 from graf.photographs.reading import READ, UNREAD
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp")

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from graf.config.strict import one_line
-from graf.photographs.grabcut import opencv
+from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
 from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET

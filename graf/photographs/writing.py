@@ -8,7 +8,8 @@ from pathlib import Path
 from graf.config import load_config
 from graf.data.folders import LABEL, TRANSFORMS
 from graf.errors import DataError
-from graf.photographs.prepare import IMAGES, Made, Prepared
+from graf.photographs.making import Made
+from graf.photographs.prepare import IMAGES, Prepared
 from graf.photographs.reading import open_photograph
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import write_grid

@@ -5,7 +5,7 @@ import json
 import sys
 
 from graf.config import load_config
-from graf.photographs import grabcut
+from graf.photographs.cutout import grabcut
 from prepare_photos import with_masks_flag
 
 import imageio.v2 as imageio
@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkey
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graf.photographs.prepare.without_fringe", interrupt)
+        patch.setattr("graf.photographs.making.without_fringe", interrupt)
         assert "interrupted" in call(TOOL, "photos", "set", cwd=tmp_path, status=130)
     assert {path.name for path in (tmp_path / "set").rglob("*")} <= {"settings.json", "images"}
     assert "3 kept" in call(TOOL, "photos", "set", cwd=tmp_path)

@@ -2,9 +2,9 @@
 
 import sys
 
-from graf.photographs import grabcut
-from graf.photographs.cutout import cut_out, without_fringe
-from graf.photographs.plain import cut_plain
+from graf.photographs.cutout import grabcut
+from graf.photographs.cutout.plain import cut_plain
+from graf.photographs.cutout.ways import cut_out, without_fringe
 
 import numpy as np
 import pytest

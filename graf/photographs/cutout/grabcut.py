@@ -3,9 +3,9 @@
 import functools
 from types import ModuleType
 
-from graf.photographs.plain import border
+from graf.photographs.cutout.plain import border
+from graf.photographs.cutout.segments import filled_object
 from graf.photographs.reading import EXTRA
-from graf.photographs.segments import filled_object
 
 import numpy as np
 from scipy.ndimage import binary_dilation

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from graf.photographs.plain import border
+from graf.photographs.cutout.plain import border
 from graf.photographs.reading import open_photograph
 
 import numpy as np

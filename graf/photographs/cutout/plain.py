@@ -1,6 +1,6 @@
 """Cuts an object out of a photograph before a plain wall, whose colour may change slowly across it, as by a vignette."""
 
-from graf.photographs.segments import filled_object
+from graf.photographs.cutout.segments import filled_object
 
 import numpy as np
 from scipy.ndimage import binary_propagation, gaussian_gradient_magnitude, maximum_filter

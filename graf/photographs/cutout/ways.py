@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from graf.photographs.grabcut import cut_grabcut, opencv, refined
-from graf.photographs.masks import mask_pixels
-from graf.photographs.plain import cut_plain
+from graf.photographs.cutout.grabcut import cut_grabcut, opencv, refined
+from graf.photographs.cutout.masks import mask_pixels
+from graf.photographs.cutout.plain import cut_plain
+from graf.photographs.cutout.segments import soft
 from graf.photographs.reading import shrunk
-from graf.photographs.segments import soft
 
 import numpy as np
 from PIL import Image

@@ -1,0 +1,94 @@
+"""Makes the PNG of one photograph, cut out and cropped, with a note of how, by which an interrupted run is continued."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.photographs.cropping import Box, around, centre_square, cropped, extent
+from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
+from graf.photographs.reading import open_photograph
+from graf.photographs.sources import Source
+from graf.runtime.files import file_sha256, whole_file
+
+from PIL import Image, PngImagePlugin
+
+NOTE = "graf_ccsr"  # text in a PNG: how it was made
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do with photographs; see the flags of tools/prepare_photos.py."""
+
+    cut: Cut = "auto"
+    masks: Path | None = None
+    every_s: float = 0.5
+    margin: float = 0.1  # around the object, in units of its longer side
+    largest: int = 512  # pixels a side of what is written
+    smallest: int = 64  # pixels a side that a photograph, and its object, must have
+    labels: str = "auto"  # none: names are no cameras
+
+
+class Made(NamedTuple):
+    """A prepared photograph: its PNG, how it was cut out, pixels a side, and whether the frame cuts its object off."""
+
+    source: Source
+    file: Path
+    how: str
+    side: int
+    cut_off: bool
+
+
+def make_photograph(source: Source, file: Path, options: Options, labels: str) -> Made:
+    """Cut out, crop and write one photograph. Raises ValueError with why it is left out."""
+    image, how = cut_out(open_photograph(source.file), options.cut, source.mask)
+    object_box, cut_off = extent(image) if image.mode == "RGBA" else (None, False)
+    box = _frame(image.size, object_box, options.margin, labels)
+    side = min(box[2] - box[0], box[3] - box[1])
+    if labels == "none" and side < options.smallest:
+        raise ValueError(f"its object is too small: {side} pixels with its margin, at least {options.smallest} are needed")
+    part = cropped(image, box, options.largest)
+    if how not in ("kept", "none"):
+        part = without_fringe(part)
+    note = PngImagePlugin.PngInfo()
+    note.add_text(NOTE, json.dumps({"of": _content(source), "how": how, "side": side, "cut_off": cut_off}))
+    with whole_file(file) as temporary:
+        part.save(temporary, pnginfo=note)
+    return Made(source, file, how, side, cut_off)
+
+
+def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:
+    """What is kept of an image: with cameras what these saw, else the object with its margin."""
+    if labels == "transforms":  # its cameras are those of the whole image
+        return 0, 0, *size
+    if labels == "filename" or object_box is None:
+        return centre_square(size)
+    return around(object_box, margin)
+
+
+def _content(source: Source) -> list[str]:
+    return [file_sha256(file) for file in (source.file, source.mask) if file]
+
+
+def made_before(source: Source, file: Path) -> Made | None:
+    """What an interrupted run has made of a photograph that has not changed since."""
+    note = _note(file)
+    if not note or note.pop("of", None) != _content(source):
+        return None
+    return Made(source, file, **note)
+
+
+def _note(file: Path) -> dict:
+    """What `make_photograph` noted in a PNG; {} where it did not make it."""
+    try:
+        with Image.open(file, formats=("PNG",)) as image:
+            return json.loads(image.text[NOTE])
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def remove_stale(folder: Path, made: set[Path]) -> None:
+    """Remove PNGs that an interrupted run made of photographs that have changed or gone since."""
+    for file in folder.rglob("*.png"):
+        if file not in made and _note(file):
+            file.unlink()
