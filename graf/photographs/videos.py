@@ -69,7 +69,7 @@ def _frames(file: Path, fps: float) -> Iterator[Image.Image]:
     reader = imageio_ffmpeg.read_frames(
         str(file.resolve()),
         input_params=["-protocol_whitelist", "file"],  # a playlist must not lead to other machines
-        output_params=["-vf", FILTER.format(fps=f"{fps:g}"), "-fps_mode", "passthrough"],
+        output_params=["-vf", FILTER.format(fps=f"{fps:g}")],
     )
     try:
         size = next(reader)["size"]
