@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graf.config import load_config
+from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.data.folders import is_within
 from graf.errors import DataError, GrafError
 from graf.photographs.cutout.grabcut import opencv
@@ -57,6 +58,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("auto", "none"),
         default="auto",
         help="auto (default): names such as 0_0090.jpg, or a transforms.json, are cameras; none: they are not",
+    )
+    p.add_argument(
+        "--name_pattern",
+        default=NAMED_BY_RANK,
+        metavar="PATTERN",
+        help='what names tell of cameras, as data.name_pattern: "<object>_<elevation_deg>_<azimuth_deg>" (default: ranks)',
     )
     return p
 
@@ -105,6 +112,10 @@ def options_of(arguments: argparse.Namespace) -> Options:
         raise GrafError(f"--cut grabcut needs the package opencv-python-headless: {EXTRA}")
     if arguments.masks and not arguments.masks.is_dir():
         raise GrafError(f"--masks {arguments.masks}: no such folder")
+    try:
+        name_pattern(arguments.name_pattern)
+    except ValueError as error:
+        raise GrafError(f"--name_pattern {arguments.name_pattern} {error}") from None
     return Options(
         cut=arguments.cut,
         masks=arguments.masks,
@@ -113,6 +124,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         largest=arguments.size,
         smallest=arguments.smallest,
         labels=arguments.labels,
+        name_pattern=arguments.name_pattern,
     )
 
 

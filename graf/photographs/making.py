@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from graf.config.name_pattern import NAMED_BY_RANK
 from graf.photographs.cropping import Box, around, centre_square, cropped, extent
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
@@ -27,6 +28,7 @@ class Options:
     largest: int = 512  # pixels a side of what is written
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     labels: str = "auto"  # none: names are no cameras
+    name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
 
 class Made(NamedTuple):

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.config import DataConfig
-from graf.data.folders import LABEL, Folder, label_source
+from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
+from graf.data.folders import Folder
+from graf.data.labels import label_source
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
 from graf.photographs.making import Made, Options, made_before, make_photograph, remove_stale
@@ -51,6 +53,7 @@ class Prepared:
     cameras: list[Path] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     renamed: list[str] = field(default_factory=list)
+    name_pattern: str = NAMED_BY_RANK
 
     @property
     def all_cut(self) -> bool:
@@ -69,7 +72,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     labels = _labels(found.photographs, found.cameras, options)
     examined = _examine(sources, options, left_out)
     if labels == "filename":
-        examined = _with_cameras(examined, left_out)
+        examined = _with_cameras(examined, name_pattern(options.name_pattern), left_out)
     if labels == "none":
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
@@ -78,7 +81,8 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     kept = [each.source for each in made]
     counted = count_objects(kept, {each.source.place: _colours_in(each.file) for each in made}, labels != "none")
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
-    return Prepared(made, left_out, labels, counted, len(found.videos), found.cameras, found.others, renamed)
+    more = {"cameras": found.cameras, "others": found.others, "renamed": renamed, "name_pattern": options.name_pattern}
+    return Prepared(made, left_out, labels, counted, len(found.videos), **more)
 
 
 def _all_frames(videos: list[Source], options: Options, folder: Path, left_out: dict[str, str]) -> list[Source]:
@@ -95,8 +99,8 @@ def _labels(photographs: list[Source], cameras: list[Path], options: Options) ->
     """Where the cameras of photographs are known from: transforms, filename or none."""
     if options.labels == "none":
         return "none"
-    folder = Folder(Path(), tuple(source.file for source in photographs), has_transforms=bool(cameras))
-    return label_source(DataConfig(), [folder])
+    folder = Folder(Path(), tuple(source.file for source in photographs), "transforms" if cameras else None)
+    return label_source(DataConfig(name_pattern=options.name_pattern), [folder])
 
 
 def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) -> list[Examined]:
@@ -124,13 +128,13 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
     return examined
 
 
-def _with_cameras(examined: list[Examined], left_out: dict[str, str]) -> list[Examined]:
+def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict[str, str]) -> list[Examined]:
     """Those whose names are cameras, one of each name; the others are left out."""
     kept: dict[str, Examined] = {}
     for each in examined:
         path = Path(each.source.place)
         name = path.with_suffix("").as_posix()
-        if not LABEL.fullmatch(path.stem):
+        if pattern.read(path.stem) is None:
             left_out[each.source.place] = (
                 "no camera in its name, while others have one; --labels none takes all without cameras"
             )

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from graf.config import load_config
-from graf.data.folders import LABEL, TRANSFORMS
+from graf.data.folders import TRANSFORMS
 from graf.errors import DataError
 from graf.photographs.making import Made
 from graf.photographs.prepare import IMAGES, Prepared
@@ -26,7 +26,6 @@ PAIRS, PAIRS_PER_ROW = 24, 4
 TILE = 128  # pixels
 CHEQUER = 8  # pixels a side of the squares behind what is transparent
 SIDES = (128, 64)  # data.imsize to choose from
-LEVEL, ABOVE = 0.5, 0.2  # v of the lowest and the highest ring of cameras, as long as the user says nothing else
 
 log = logging.getLogger("graf")
 
@@ -58,8 +57,13 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
                 inside, written = original.relative_to(source.parent), made.file.relative_to(home).as_posix()
                 file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
         named = [(frame, file_of.get(str(path).removeprefix("./"))) for frame, path in frames]
-        content["frames"] = [frame | {"file_path": file} for frame, file in named if file]
+        content["frames"] = [_without_mask(frame) | {"file_path": file} for frame, file in named if file]
         write_text(home / TRANSFORMS, json.dumps(content, indent=1))
+
+
+def _without_mask(frame: dict) -> dict:
+    """A frame without its mask, which has cut the photograph out."""
+    return {key: value for key, value in frame.items() if key != "mask_path"}
 
 
 def write_config(out: Path, prepared: Prepared) -> None:
@@ -74,7 +78,7 @@ def write_config(out: Path, prepared: Prepared) -> None:
         "alpha": "rgba" if prepared.all_cut else "ignore",
     }
     if prepared.labels == "filename":
-        data |= _heights(prepared.made)
+        data["name_pattern"] = prepared.name_pattern
     rays = {"ray_sampler": {"rays_per_patch": (imsize // load_config().rendered_scale) ** 2}} if imsize > SIDES[-1] else {}
     batch_size = min(load_config().training.batch_size, len(prepared.made))
     content = {"expname": out.resolve().name, "data": data, **rays, "training": {"batch_size": batch_size}}
@@ -86,13 +90,6 @@ def write_config(out: Path, prepared: Prepared) -> None:
         log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
 
 
-def _heights(made: list[Made]) -> dict[str, object]:
-    """A v for each elevation of the names, from level to above; a guess, as the config says."""
-    n = len({float(match[1]) for one in made if (match := LABEL.fullmatch(one.file.stem))})
-    v = [round(LEVEL + (ABOVE - LEVEL) * rank / max(1, n - 1), 3) for rank in range(n)]
-    return {"v": v, "vmin": min(v), "vmax": max(v)}
-
-
 def _comment(labels: str) -> str:
     lines = ["A config to start from; it says what differs from configs/default.yaml, where all keys are explained."]
     if labels == "none":
@@ -101,7 +98,9 @@ def _comment(labels: str) -> str:
             "for example umin: -0.1 and umax: 0.1 for 36 degrees to either side of the front; vmin and vmax are the heights.",
         ]
     if labels == "filename":
-        lines += ["data.v is a guess: say there how high the camera stood for each prefix, v = (1 - cos polar) / 2."]
+        lines += [
+            "Where names rank the camera's heights, say in data.v how high it stood for each: docs/photographs.md has a table."
+        ]
     if labels != "none":
         lines += [
             "Say what the camera was: data.fov (degrees, horizontal, of the centre square), data.radius, data.near, data.far."

@@ -5,6 +5,7 @@ import json
 import sys
 
 from graf.config import load_config
+from graf.data import build_dataset
 from graf.photographs.cutout import grabcut
 from prepare_photos import with_masks_flag
 
@@ -93,7 +94,7 @@ def test_names_that_are_cameras_keep_their_names_and_the_centre_square(tmp_path)
     assert "the same camera as mug/0_0090.jpg" in reasons(tmp_path / "set")["mug/0_0090.png"]
     assert "the centre square is kept" in printed
     config = load_config(tmp_path / "set" / "config.yaml")
-    assert (config.data.labels, config.data.v) == ("filename", (0.5,))
+    assert (config.data.labels, config.data.v) == ("filename", "auto")
     without = call(TOOL, "photos", "other", "--labels", "none", cwd=tmp_path)
     assert "2 kept, 3 left out" in without
 
@@ -213,3 +214,18 @@ def test_large_photographs_give_larger_images(tmp_path):
     config = load_config(tmp_path / "set" / "config.yaml")
     assert (config.data.imsize, config.patch_size) == (128, 128)
     assert {Image.open(file).size for file in (tmp_path / "set" / "images").iterdir()} == {(200, 200)}
+
+
+def test_cameras_by_a_name_pattern_keep_their_names_and_frames(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for azimuth in (0, 90, 180):
+        scene(1, shift=(10, 0)).save(folder / f"mug3-030-{azimuth:03d}.png")
+    pattern = "<class><object>-<elevation_deg>-<azimuth_deg>"
+    printed = call(TOOL, "photos", "set", "--name_pattern", pattern, cwd=tmp_path)
+    assert "the centre square is kept" in printed
+    images = tmp_path / "set" / "images"
+    config = load_config(tmp_path / "set" / "config.yaml", ["training.batch_size=1", f"data.datadir={images}"])
+    views = build_dataset(config)
+    assert views.class_names == ["mug"] and views.objects == ["mug/3"] * 3
+    assert "<azimut> is no part of a name" in call(TOOL, "photos", "b", "--name_pattern", "<azimut>", cwd=tmp_path, status=2)
