@@ -1,5 +1,8 @@
 """From where the objects are seen, in words, and over how many degrees."""
 
+import re
+from pathlib import Path
+
 from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import DataConfig
 from graf.data.views import Views
@@ -7,6 +10,9 @@ from graf.data.views import Views
 from torch import Tensor
 
 WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
+ANGLES = re.compile(  # car3-066-153: an object, and two numbers
+    r"(?:(?P<object>.*?[^\W_])(?P<after>[-_ .]))?(?P<elevation>\d+(?:\.\d+)?)(?P<between>[-_ ])(?P<azimuth>\d+(?:\.\d+)?)"
+)
 SOURCES = {"transforms": "transforms.json", "eg3d": "dataset.json", "colmap": "COLMAP's model", "filename": "file names"}
 
 
@@ -46,3 +52,14 @@ def _largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:
     widest = int(gaps.argmax())
     gap = gaps[widest].item() or 360.0  # all are one
     return gap, before[widest].item(), after[widest].item()
+
+
+def pattern_with_angles(dataset: Views) -> tuple[str, str] | None:
+    """A file name that ends in two numbers, as most do, and the data.name_pattern that reads these as angles; or None."""
+    names = [ANGLES.fullmatch(Path(file).stem) for file in dataset.files]
+    matches = [match for match in names if match and float(match["azimuth"]) < 360 and float(match["elevation"]) <= 180]
+    if 2 * len(matches) < len(names) or len({match["azimuth"] for match in matches}) == 1:
+        return None
+    match = matches[0]
+    before = "<object>" + match["after"] if match["object"] else ""
+    return match[0], f"{before}<elevation_deg>{match['between']}<azimuth_deg>"

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from graf.config import DataConfig
-from graf.data.advice.cameras import cameras_in_words
+from graf.data.advice.cameras import cameras_in_words, pattern_with_angles
 from graf.data.advice.evidence import Evidence, evidence_of
 from graf.data.advice.warnings import sampled_all_around, warnings_about
 from graf.data.views import Views
@@ -71,6 +71,9 @@ def _opacity(dataset: Views, data: DataConfig) -> str:
 
 def _missing(dataset: Views) -> Iterator[str]:
     if not dataset.posed:
-        yield "cameras: give them by file names such as 0_0090.png (<elevation>_<azimuth>) or by a transforms.json"
+        yield "cameras: give them by file names (data.name_pattern), a transforms.json, COLMAP's model or EG3D's dataset.json"
+        if found := pattern_with_angles(dataset):
+            name, pattern = found
+            yield f'if {name} has angles, --set "data.name_pattern={pattern}" reads them (<polar_deg>: from straight above)'
     if dataset.alpha != "rgba":
         yield "silhouettes: save the objects cut out, as PNG with transparency, and opacity is judged too"

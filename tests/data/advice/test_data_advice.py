@@ -170,3 +170,22 @@ def test_real_sets(told, name):
         pytest.skip("the shared real sets are not here")
     warned = told(config(SHARED / name, *OPTIONS[name]))[1].splitlines()
     assert [line[: len(start)] for line, start in zip(warned, TOLD.get(name, []), strict=True)] == TOLD.get(name, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (("car3-066-153", "car3-066-207"), "<object>-<elevation_deg>-<azimuth_deg>"),
+        (("bus_a_30_10.5", "bus_a_30_350"), "<object>_<elevation_deg>_<azimuth_deg>"),
+        (("20240714_150107", "20240714_150201"), None),
+        (("IMG_0001", "IMG_0002"), None),
+        (("a_1_2", "b", "c"), None),
+    ],
+)
+def test_names_that_may_hold_angles_are_pointed_out(told, tmp_path, names, pattern):
+    views = photographs(tmp_path / "car", len(names))
+    for file, name in zip(sorted(views.iterdir()), names, strict=True):
+        file.rename(views / f"{name}.png")
+    said, _ = told(config(views, "data.labels=none", "training.batch_size=1"))
+    assert (f'"data.name_pattern={pattern}" reads them' in said) == (pattern is not None)
+    assert ("data.name_pattern=" in said) == (pattern is not None)
