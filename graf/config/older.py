@@ -34,7 +34,7 @@ FIRST_VALUES = {  # by their first names, of keys that images of given weights d
     "nerf.N_samples": 20,
     "nerf.N_samples_render": 48,
 }
-FIRST_WORDS = {("data.v", "auto"): (0.5, 0.4, 0.3, 0.2)}  # of values that older versions wrote out
+FIRST_WORDS = {("data.v", "auto"): [0.5, 0.4, 0.3, 0.2]}  # of values that older versions wrote out
 _logged: set[str] = set()  # renamed keys and values that this process has logged
 
 

@@ -180,10 +180,10 @@ def _cut_out(image: Image.Image, mask: Path | None) -> Image.Image:
         with Image.open(mask, formats=OPENED) as opened:
             grey = ImageOps.exif_transpose(opened).convert("L")
     except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise ValueError(f"its mask {mask} cannot be read ({one_line(str(error))})") from None
+        raise ValueError(f"its mask {mask.parent.name}/{mask.name} cannot be read ({one_line(str(error))})") from None
     if abs(grey.width * image.height / (grey.height * image.width) - 1) > MASK_SHAPE:
         raise ValueError(
-            f"its mask {mask} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
+            f"its mask {mask.parent.name}/{mask.name} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
         )
     if grey.getextrema()[1] == 1:  # 0 and 1 for background and object
         grey = grey.point(lambda value: 255 * value)
