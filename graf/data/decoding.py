@@ -176,14 +176,15 @@ def _cut_out(image: Image.Image, mask: Path | None) -> Image.Image:
     """The image with a mask as its opacity, if any. Raises ValueError for a mask that cannot be read or has another shape."""
     if mask is None:
         return image
+    name = f"{mask.parent.name}/{mask.name}"
     try:
         with Image.open(mask, formats=OPENED) as opened:
             grey = ImageOps.exif_transpose(opened).convert("L")
     except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise ValueError(f"its mask {mask.parent.name}/{mask.name} cannot be read ({one_line(str(error))})") from None
+        raise ValueError(f"its mask {name} cannot be read ({one_line(str(error))})") from None
     if abs(grey.width * image.height / (grey.height * image.width) - 1) > MASK_SHAPE:
         raise ValueError(
-            f"its mask {mask.parent.name}/{mask.name} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
+            f"its mask {name} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
         )
     if grey.getextrema()[1] == 1:  # 0 and 1 for background and object
         grey = grey.point(lambda value: 255 * value)
