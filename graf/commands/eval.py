@@ -30,7 +30,7 @@ from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.inversion import invert, most_renderings
 from graf.inversion.loss import InversionSettings
 from graf.inversion.results import INVERSIONS, Inversion, failures, inversion_folder, write_inversion
-from graf.inversion.targets import known_poses, read_target, target_files
+from graf.inversion.targets import known_poses, read_target, target_files, warn_of_backgrounds
 from graf.inversion.tuning import TuningSettings, tune
 from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.metrics.haze import haze
@@ -87,7 +87,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)
     step = checkpoint_step(content)
     run_dir = run_folder_of(checkpoint, config)
-    out = args.out or run_dir / "eval" / f"step_{step:08d}"
+    out = args.out or run_dir / "eval" / f"step_{step:08d}" / ("found" if args.latents else "")
     log.info("%s, step %d", checkpoint, step)
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
@@ -194,7 +194,11 @@ class Evaluation:
     def targets(self) -> tuple[Tensor, Tensor | None]:
         """The images (N, 3, W, W) of --invert and, where all of them are known, their cameras (N, 3, 4)."""
         data, paths = self.generator.config.data, self.target_files
-        return torch.stack([read_target(path, data) for path in paths]), known_poses(paths, data)
+        targets = torch.stack([read_target(path, data) for path in paths])
+        warn_of_backgrounds(paths, targets, data)
+        if len(paths) > 1:
+            log.info("--invert: %d images, taken as views of one object; name one image for each object otherwise", len(paths))
+        return targets, known_poses(paths, data)
 
     @functools.cached_property
     def estimator(self) -> TrainedEstimator | None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
+BACKGROUND_TOLERANCE, BACKGROUND_SHARE = 0.2, 0.5  # of 2, between black and white; of an image's edge
 FOCAL_TOLERANCE = 0.01  # largest relative difference in focal length for an image's camera to be used
 
 
@@ -46,6 +47,22 @@ def read_target(path: Path | str, data: DataConfig) -> Tensor:
     if side < data.imsize:
         raise GrafError(f"{path}: {side} pixels per side, the model's images have {data.imsize}; give a larger image")
     return image / 127.5 - 1
+
+
+def warn_of_backgrounds(paths: Sequence[Path | str], targets: Tensor, data: DataConfig) -> None:
+    """Warn of targets (N, 3, W, W) in [-1, 1] that have a background where the model learned from objects that are cut out."""
+    if data.alpha != "rgba":
+        return
+    background = 2 * torch.tensor(data.background)[:, None] - 1
+    for path, image in zip(paths, targets, strict=True):
+        border = torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)
+        share = ((border - background).abs().amax(0) > BACKGROUND_TOLERANCE).float().mean().item()
+        if share > BACKGROUND_SHARE:
+            log.warning(
+                "%s: %.0f %% of its edge is not data.background, and the model learned from objects that are cut out; cut this "
+                "one out first: python tools/prepare_photos.py %s FOLDER",
+                *(path, 100 * share, path),
+            )
 
 
 def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:

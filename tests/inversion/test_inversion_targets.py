@@ -8,7 +8,7 @@ import math
 from graf.camera import poses_at
 from graf.data.decoding import read_image
 from graf.errors import GrafError
-from graf.inversion.targets import known_poses, read_target
+from graf.inversion.targets import known_poses, read_target, warn_of_backgrounds
 
 import numpy as np
 import pytest
@@ -117,3 +117,12 @@ def test_files_that_cannot_be_used_are_named(tmp_path, refine):
         assert "data.on_bad_file" not in str(caught.value)
     with pytest.raises(GrafError, match="smaller than data.center_crop 50; give another image"):
         read_target(small, dataclasses.replace(data, center_crop=50))
+
+
+@pytest.mark.parametrize(("alpha", "colour", "told"), [("rgba", -0.5, True), ("rgba", 1.0, False), ("ignore", -0.5, False)])
+def test_a_picture_with_a_background_is_told_where_the_model_knows_none(refine, caplog, alpha, colour, told):
+    image = torch.full((3, 16, 16), colour)
+    image[:, 4:12, 4:12] = 0.0
+    with caplog.at_level("WARNING", "graf"):
+        warn_of_backgrounds(["a.jpg"], image[None], refine(f"data.alpha={alpha}").data)
+    assert ("a.jpg: 100 % of its edge is not data.background" in caplog.text) == told

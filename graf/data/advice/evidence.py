@@ -36,6 +36,7 @@ def evidence_of(dataset: Views, data: DataConfig) -> Evidence:
 
 
 def _count_objects(dataset: Views) -> int | None:
-    """The number of objects, by `dataset.objects`; None for images without cameras that are only numbered in their folders."""
+    """The number of objects, by `dataset.objects`; None for images without cameras, whose names tell views and objects alike,
+    unless each has another."""
     n_objects = len(set(dataset.objects))
-    return n_objects if dataset.posed or n_objects > len(dataset.class_names) else None
+    return n_objects if dataset.posed or n_objects == len(dataset) else None

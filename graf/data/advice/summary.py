@@ -47,7 +47,7 @@ def _images(data: DataConfig, evidence: Evidence) -> str:
 
 def _objects(dataset: Views, evidence: Evidence) -> str:
     if evidence.n_objects is None:
-        return "not told by the names of the images, which are only numbered in their folders"
+        return "not told by the names of images without cameras, which may number views"
     if evidence.n_objects == evidence.n_images:
         return f"{evidence.n_objects:,}, another in each image"
     classes = f", of {len(dataset.class_names):,} classes (folders)" if len(dataset.class_names) > 1 else ""
@@ -71,7 +71,10 @@ def _opacity(dataset: Views, data: DataConfig) -> str:
 
 def _missing(dataset: Views) -> Iterator[str]:
     if not dataset.posed:
-        yield "cameras: give them by file names (data.name_pattern), a transforms.json, COLMAP's model or EG3D's dataset.json"
+        yield (
+            "cameras: training can do without; where they are known, give them by file names (data.name_pattern), a "
+            "transforms.json, COLMAP's model or EG3D's dataset.json"
+        )
         if found := pattern_with_angles(dataset):
             name, pattern = found
             yield f'if {name} has angles, --set "data.name_pattern={pattern}" reads them (<polar_deg>: from straight above)'

@@ -48,12 +48,11 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
         return
     several = dataset.posed and n_objects > 1  # without cameras, names that count views look like those of objects
     single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
-    mirror = "" if dataset.posed or data.hflip else "set data.hflip: true, which mirrors images at random, "
+    mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
         "3,200 of 200; from 410 of ten it learned noise, for the discriminator won. Add photographs of other objects, "
-        f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}; {mirror}raise training.reg_param if "
-        f"loss_d falls to 0{single}"
+        f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}. Raise training.reg_param if loss_d falls to 0{single}"
     )
 
 

@@ -7,7 +7,7 @@ from graf.config import DataConfig
 from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, camera_files
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
-from graf.data.labels.names import items_by_name, n_named_elevations, names_have_cameras, with_named_classes
+from graf.data.labels.names import items_by_name, n_named_elevations, names_have_cameras, unmatched_pattern, with_named_classes
 from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
 from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
@@ -45,7 +45,8 @@ def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelle
     if source == "filename":
         items, faults = items_by_name(folders, data)
     elif source == "none":
-        items, faults = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images], []
+        items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
+        faults = unmatched_pattern(folders, data)
     else:
         items, faults = items_by_files(folders, source, data)
     items, class_names = with_named_classes(items, folders, data)

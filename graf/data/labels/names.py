@@ -76,6 +76,15 @@ def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], 
     return items, faults
 
 
+def unmatched_pattern(folders: Sequence[Folder], data: DataConfig) -> list[Fault]:
+    """A fault where data.name_pattern was given and no name matches it."""
+    names = [file.stem for folder in folders for file in folder.images]
+    if data.name_pattern == NAMED_BY_RANK or not names or any(read_names(folders, data)):
+        return []
+    cure = "correct it, or leave it out"
+    return [Fault("data.name_pattern", f"{data.name_pattern} matches none of {len(names)} names, such as {names[0]}; {cure}")]
+
+
 def with_named_classes(items: list[Item], folders: Sequence[Folder], data: DataConfig) -> tuple[list[Item], list[str]]:
     """The items with the class and the object that their names tell, and the names of all classes; without <class> in
     data.name_pattern these are the folders."""

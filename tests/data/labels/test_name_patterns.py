@@ -101,3 +101,8 @@ def test_a_pattern_that_cannot_be_read_is_refused(pattern, problem):
 def test_text_between_the_parts_is_literal():
     assert name_pattern("a.<index>+").read("a.12+") == {"index": "12"}
     assert name_pattern("a.<index>+").read("ab12+") is None
+
+
+def test_a_pattern_that_no_name_matches_is_a_fault(tmp_path):
+    with pytest.raises(DataError, match=r"data\.name_pattern: <object>_<index> matches none of 2 names, such as a-1"):
+        dataset(tmp_path, ["a-1.png", "b-2.png"], name_pattern="<object>_<index>")
