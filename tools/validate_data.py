@@ -5,6 +5,8 @@
 Exits with 0 if the set can be trained on and with 2 if it has faults. The sheet shows a wrong pose convention at a glance: each
 image must show what a camera at the drawn position would see. For images without cameras it shows cameras from the distribution
 that training samples from. If there are faults, the sheet of an earlier check is removed.
+
+Silhouettes, where they are known, tell the usual mistakes of cameras; a warning names the mistake and the key that mends it.
 """
 
 import re
@@ -17,6 +19,9 @@ from graf.config.checks import advice
 from graf.config.strict import one_line
 from graf.data import Views, build_dataset, resolve
 from graf.data.advice.summary import log_summary
+from graf.data.cameras.agreement import objects_with_silhouettes
+from graf.data.cameras.extent import describe_extent, extent
+from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import whole_file
@@ -30,6 +35,7 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 SHEET_ROWS, SHEET_COLUMNS = 6, 5
 CAMERAS_DRAWN = 300
 IMAGES_ON_MAP = 12
+HOW_TO_CUT_OUT = "cut the objects out, or take them before a plain background, at least 8 images of each"
 FOLDER = Path("results/data_check")
 LONGEST_NAME = 100
 LONGEST_TITLE = 24
@@ -52,7 +58,10 @@ def main() -> None:
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
     resolve(config, dataset)
-    log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
+    if report_cameras(dataset, config.data):
+        log.info("no faults but the cameras'; see the warning above")
+    else:
+        log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
     log_summary(dataset, config.data)
 
 
@@ -60,6 +69,22 @@ def own_folder(config: Config) -> Path:
     """The folder of a config's contact sheet: by expname, and by the name of the data set."""
     name = "+".join(Path(folder).resolve().name for folder in config.data.datadir) or config.data.type
     return FOLDER / config.expname / re.sub(r"[^\w.+-]", "_", name)[:LONGEST_NAME]
+
+
+def report_cameras(dataset: Views, data: DataConfig) -> bool:
+    """Log what the images' silhouettes tell of their cameras, and return whether these are mistaken."""
+    if data.type != "images":
+        return False
+    if dataset.label_source in ("none", "filename"):  # other cameras have their own distance
+        log.info("%s", describe_extent(extent(dataset, data), data))
+    objects = objects_with_silhouettes(dataset, data) if dataset.posed else []
+    if not objects:
+        if dataset.posed:
+            log.info("the cameras were not compared with silhouettes, which few of the images have: %s", HOW_TO_CUT_OUT)
+        return False
+    verdict = judge_cameras(objects, data, dataset.label_source)
+    (log.warning if verdict.is_poor else log.info)("%s", describe_verdict(verdict))
+    return bool(verdict.mistakes)
 
 
 def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:

@@ -153,6 +153,8 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
         yield "data: umin must be at most umax" + (f"; {across}" if data.umin <= 1 and data.umax >= 0 else "")
     if data.vmin > data.vmax:
         yield "data: vmin must be at most vmax"
+    if data.type == "toy_cars" and (data.azimuths, data.roll_deg, data.camera_axes) != ("counterclockwise", 0, "opengl"):
+        yield "data: azimuths, roll_deg and camera_axes mend the cameras of your images; toy_cars have theirs, leave them out"
     if not data.v:
         yield "data.v: name at least one elevation, for example v: [0.5, 0.4, 0.3, 0.2]"
     try:

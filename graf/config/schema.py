@@ -60,6 +60,19 @@ class DataConfig:
         "the object's silhouettes: `auto` takes masks beside the images; a folder; `maps/NAME-map.png`, from the image's "
         "folder; or `none`",
     )
+    azimuths: Literal["counterclockwise", "clockwise"] = key(
+        "counterclockwise", "how the azimuths of your images' cameras run, seen from above"
+    )
+    roll_deg: float = key(
+        0.0,
+        "turns your images' cameras about their optical axes, counterclockwise as the photographer sees it: 90 for images that "
+        "show the object turned clockwise by 90 degrees",
+        -360,
+        360,
+    )
+    camera_axes: Literal["opengl", "opencv"] = key(
+        "opengl", "transforms.json: a camera looks along its -z with y up (`opengl`, NeRF-Blender) or along its z with y down"
+    )
     imsize: int = key(64, "images are cropped square and resized to this, pixels", 8, 2048)
     n_images: int = key(2048, "toy_cars: how many images to make", 1, 10_000_000)
     seed: int = key(0, "toy_cars: seed of the shapes, colours and cameras", 0, 2**32)

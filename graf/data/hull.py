@@ -161,9 +161,15 @@ def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) ->
 
     A mask continues beyond the frame as at its edge: an object that leaves the frame is not cut off there.
     """
-    side = masks.shape[-1]
+    pixel, depth = pixels_of(points, pose_c2w, masks.shape[-1], data)
+    return masks.flatten(1).gather(1, pixel) | (depth <= 0)  # a point behind the camera is not seen
+
+
+def pixels_of(points: Tensor, pose_c2w: Tensor, side: int, data: DataConfig) -> tuple[Tensor, Tensor]:
+    """The pixel, row * side + column, that shows each of (N, 3) points in frames of cameras (P, 3, 4), at the edge for a point
+    beyond it; and the point's planar depth, below 0 behind the camera: (P, N) each."""
     in_camera = (points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]  # (P, N, 3); it looks along -z
     x, y, z = in_camera.unbind(-1)
     scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)
     column, row = ((side / 2 + offset * scale).round().long().clamp(0, side - 1) for offset in (x, -y))
-    return masks[torch.arange(len(masks))[:, None], row, column] | (z >= 0)  # a point behind the camera is not seen
+    return row * side + column, -z

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
+from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
 from graf.data.folders import Fault, Item, find_folders, how_to_convert, object_of
 from graf.data.image_cache import ImageCache, image_cache
@@ -94,7 +95,8 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     folders, faults, unread = find_folders(data)
     source = label_source(data, folders)
     labelled = read_labels(folders, source, data)
-    items = with_masks(labelled.items, data)
+    items = with_masks(corrected_cameras(labelled.items, data), data)
+    warn_of_unused(data, source)
     faults += labelled.faults + mask_faults(items, data)
     frames = frames_of(items, data)
     cache = image_cache(len(items), images_fingerprint(items, frames, data), config, cache_folder) if cache_folder else None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from graf.camera import focal_length
 from graf.config import DataConfig
+from graf.data.cameras.corrections import corrected_cameras
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
 from graf.data.folders import Folder, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
@@ -94,7 +95,7 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
             *(paths[0].parent, n_known, len(data.rings), v_flag(data.rings, n_known)),
         )
         return None
-    poses = {item.file: item.pose_c2w for item in items}
+    poses = {item.file: item.pose_c2w for item in corrected_cameras(items, data)}
     return torch.stack([poses[path] for path in paths])
 
 
@@ -107,7 +108,7 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     items, faults = [], []
     for folder in folders.values():
         found, wrong = items_by_files([folder], folder.cameras, data)
-        items += found
+        items += corrected_cameras(found, data)
         faults += wrong
     expected = focal_length(data.fov, 1)
     found = {item.file.resolve(): item for item in items}

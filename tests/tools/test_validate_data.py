@@ -1,11 +1,17 @@
 """tools/validate_data.py: what it draws and where, and that training and the memory check agree with it."""
 
+import dataclasses
 import json
 import logging
+import math
+import re
 import sys
 from pathlib import Path
 
-from graf.config import CONFIG_DIR
+from graf.camera import poses_at
+from graf.config import CONFIG_DIR, load_config
+from graf.data.car_shapes import make_car
+from graf.data.toy_cars import render_cars
 from graf.runtime.console import run_script
 
 import imageio.v2 as imageio
@@ -120,3 +126,61 @@ def test_faults_that_are_left_out_are_not_denied(program, tmp_path):
     status, said = program("validate_data", *SMOKE, *flags, "data.on_bad_file=skip")
     assert status == 0 and "nothing else that would stop training\nwhat will be learned from" in said
     assert "left out 1 faulty images" in said and "no faults" not in said
+
+
+RINGS_DEG = (50, 62, 74)  # polar angles
+TRUE_V = [round((1 - math.cos(math.radians(polar))) / 2, 4) for polar in RINGS_DEG]
+
+
+@pytest.fixture(scope="module")
+def car_views():
+    """A toy car from 24 cameras, (4, 64, 64) in [0, 1] by ring and azimuth in degrees."""
+    data = dataclasses.replace(load_config(CONFIG_DIR / "smoke.yaml").data, imsize=64)
+    labels = [(ring, azimuth_deg) for azimuth_deg in range(0, 360, 45) for ring in range(3)]
+    poses = poses_at(torch.tensor([float(a) for _, a in labels]), torch.tensor([TRUE_V[ring] for ring, _ in labels]), 3.6)
+    views = render_cars([make_car(0, 0)] * 24, poses, data, 1)
+    return dict(zip(labels, torch.cat([(views.images + 1) / 2, views.opacity[:, None]], dim=1), strict=True))
+
+
+def put_car(folder: Path, car_views, named=lambda azimuth_deg: azimuth_deg, turned: int = 0) -> tuple[str, ...]:
+    """The flags that name a folder of its images, with their azimuths in the names, turned by quarters counterclockwise."""
+    folder.mkdir(exist_ok=True)
+    for (ring, azimuth_deg), image in car_views.items():
+        pixels = (np.rot90(image.permute(1, 2, 0).numpy(), turned) * 255).round().astype(np.uint8)
+        imageio.imwrite(folder / f"{ring}_{named(azimuth_deg):03d}.png", pixels)
+    return "--set", "data.type=images", f"data.datadir={json.dumps(str(folder))}"
+
+
+@pytest.mark.parametrize("named, turned, keys, wrong, cure", [
+    (lambda a: (360 - a) % 360, 0, {"data.v": TRUE_V}, "the azimuths run clockwise", {"data.azimuths": "clockwise"}),
+    (lambda a: a, 1, {"data.v": TRUE_V}, "the images are turned by 90 degrees counterclockwise", {"data.roll_deg": "-90"}),
+    (lambda a: a, 0, {"data.v": TRUE_V, "data.fov": 59.66}, "the focal length is about 2 times as long", {"data.fov": "32"}),
+    (lambda a: a, 0, {"data.v": [0.117, 0.0585, 0.0194]}, "polar angles were taken for elevations", {"data.v": str(TRUE_V)}),
+], ids=["reversed", "turned", "focal", "polar"])  # fmt: skip
+def test_a_mistake_is_named_and_its_key_mends_it(program, tmp_path, monkeypatch, car_views, named, turned, keys, wrong, cure):
+    monkeypatch.setattr("validate_data.draw_sheet", lambda *_: None)
+    flags = put_car(tmp_path / "car", car_views, named, turned)
+    status, said = program("validate_data", *SMOKE, *flags, *(f"{key}={value}" for key, value in keys.items()))
+    warning = next(line for line in said.splitlines() if line.startswith("the silhouettes agree"))
+    assert status == 0 and f"if {wrong}" in warning and "\nno faults but the cameras'" in said
+    ((key, value),) = cure.items()
+    found = re.search(rf"set {re.escape(key)}: (\[.*?\]|[\w.-]+)", warning)[1]
+    if key == "data.v":
+        assert json.loads(found) == pytest.approx(TRUE_V, abs=2e-3)
+    else:
+        assert found == value
+    status, said = program("validate_data", *SMOKE, *flags, *(f"{k}={v}" for k, v in {**keys, key: found}.items()))
+    assert status == 0 and "\nno faults\n" in said
+    assert re.search(r"the silhouettes agree with the cameras: 0\.9\d of 1$", said, re.MULTILINE)
+
+
+def test_photographs_without_silhouettes_are_not_judged(program, tmp_path, monkeypatch):
+    monkeypatch.setattr("validate_data.draw_sheet", lambda *_: None)
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for azimuth_deg in range(0, 360, 40):
+        imageio.imwrite(tmp_path / "photos" / f"0_{azimuth_deg:03d}.png", rng.integers(0, 255, (32, 32, 3), dtype=np.uint8))
+    flags = ("--set", "data.type=images", f"data.datadir={json.dumps(str(tmp_path / 'photos'))}", "data.v=[0.4]")
+    _, said = program("validate_data", *SMOKE, *flags)
+    assert "the cameras were not compared with silhouettes" in said and "\nno faults\n" in said
+    assert "data.radius 3.6 with data.fov 32 shows 2.06 units across\n" in said

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from graf.config import DataConfig
+from graf.data.cameras.corrections import with_opengl_axes
 from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, camera_files
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
@@ -63,6 +64,8 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
             continue
         where = str(camera_files(folder.path, source)[-1])
         found, wrong = READERS[source](folder.path, class_index)
+        if source == "transforms":
+            found = with_opengl_axes(found, data)
         if is_aligned(source, data):
             try:
                 found = aligned(found, where, data)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graf.config import DataConfig
-from graf.data.folders import Fault, Item
+from graf.data.folders import TRANSFORMS, Fault, Item
 from graf.errors import DataError
 from graf.rays import depth_bounds
 
@@ -74,10 +74,12 @@ def depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]
         return []
     pose_c2w = torch.stack([item.pose_c2w for item in items])
     depth = (pose_c2w[:, :, 2] * pose_c2w[:, :, 3]).sum(dim=1)  # of the origin, planar
-    away = (
-        f"its camera in {Path(where).name} looks away from the origin, where the object is expected; a camera looks along its "
-        "own -z (for poses of OpenCV or COLMAP negate the second and third column)"
-    )
+    axes = {
+        "opengl": "a camera looks along its own -z (for poses of OpenCV or COLMAP set data.camera_axes: opencv)",
+        "opencv": "with data.camera_axes: opencv it looks along its own z (for poses of NeRF-Blender set opengl)",
+    }
+    away = f"its camera in {Path(where).name} looks away from the origin, where the object is expected"
+    away += f"; {axes[data.camera_axes]}" if Path(where).name == TRANSFORMS else ""
     faults = [Fault(str(items[i].file), away, of_image=True) for i in (depth <= 0).nonzero()[:, 0].tolist()]
     near, far = depth_bounds(pose_c2w, data)
     outside = (depth > 0) & ((depth < near[:, 0]) | (depth > far[:, 0]))
