@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--margin", type=float, default=0.1, help="around the object, in units of its longer side (default 0.1)")
     p.add_argument("--size", type=positive, default=512, help="largest side of what is written, pixels (default 512)")
     p.add_argument("--smallest", type=positive, default=64, help="smallest side that is used, pixels (default 64)")
+    p.add_argument("--keep_duplicates", action="store_true", help="keep photographs that show the same as another")
     p.add_argument(
         "--labels",
         choices=("auto", "none"),
@@ -117,12 +118,13 @@ def options_of(arguments: argparse.Namespace) -> Options:
     except ValueError as error:
         raise GrafError(f"--name_pattern {arguments.name_pattern} {error}") from None
     return Options(
-        cut=arguments.cut,
+        cut="masks" if arguments.masks and arguments.cut == "auto" else arguments.cut,
         masks=arguments.masks,
         every_s=arguments.every,
         margin=arguments.margin,
         largest=arguments.size,
         smallest=arguments.smallest,
+        keep_duplicates=arguments.keep_duplicates,
         labels=arguments.labels,
         name_pattern=arguments.name_pattern,
     )

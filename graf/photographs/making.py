@@ -27,6 +27,7 @@ class Options:
     margin: float = 0.1  # around the object, in units of its longer side
     largest: int = 512  # pixels a side of what is written
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
+    keep_duplicates: bool = False
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 

@@ -73,7 +73,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     examined = _examine(sources, options, left_out)
     if labels == "filename":
         examined = _with_cameras(examined, name_pattern(options.name_pattern), left_out)
-    if labels == "none":
+    if labels == "none" and not options.keep_duplicates:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
@@ -150,7 +150,7 @@ def _different(examined: list[Examined], left_out: dict[str, str]) -> list[Exami
     best_first = sorted(examined, key=lambda each: (-each.shorter, -each.sharp, len(each.source.place), each.source.place))
     doubled = duplicates({each.source.place: each.look for each in best_first})
     for place, original in doubled.items():
-        left_out[place] = f"shows the same as {original}"
+        left_out[place] = f"shows the same as {original}, or almost; --keep_duplicates keeps it"
     return [each for each in examined if each.source.place not in doubled]
 
 

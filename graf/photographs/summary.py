@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 from graf.config.strict import one_line
+from graf.data.advice.warnings import FEW_OBJECTS
 from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
 from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET
 
-FEW_OBJECTS = 30
 FEW_PIXELS = 64
 EXAMPLES = 3
 DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason
@@ -91,7 +91,7 @@ def _on_objects(prepared: Prepared) -> str:
     if number == 1:
         return (
             f"{text}: a single object is a matter for nerfstudio or COLMAP, which reconstruct it from its photographs; "
-            "this suite learns a class from photographs of many objects"
+            "this project learns a class from photographs of many objects"
         )
     if number < FEW_OBJECTS:
         return f"{text}: few to learn a class from, which takes hundreds; to have one of them in 3D, nerfstudio reconstructs it"

@@ -41,10 +41,10 @@ def test_an_object_that_has_moved_before_its_wall_is_another_photograph():
 
 def test_the_first_of_a_group_is_kept_and_a_chain_does_not_collapse():
     """Each of a chain is near the one before; those far from the first are kept."""
-    looks = {f"{shift}": look_of(scene(1, wall=busy(0), shift=(shift, 0))) for shift in range(0, 40, 2)}
+    looks = {f"{shift}": look_of(scene(1, wall=busy(0), shift=(shift, 0))) for shift in range(20)}
     found = duplicates(looks)
     assert "0" not in found
-    assert found["2"] == "0"
+    assert found["1"] == "0"
     assert 2 <= len(looks) - len(found) < len(looks)
     assert set(found.values()).isdisjoint(found)
 

@@ -229,3 +229,19 @@ def test_cameras_by_a_name_pattern_keep_their_names_and_frames(tmp_path):
     views = build_dataset(config)
     assert views.class_names == ["mug"] and views.objects == ["mug/3"] * 3
     assert "<azimut> is no part of a name" in call(TOOL, "photos", "b", "--name_pattern", "<azimut>", cwd=tmp_path, status=2)
+
+
+def test_duplicates_can_be_kept(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        scene(1).save(tmp_path / "photos" / f"{name}.png")
+    assert "1 kept" in call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "2 kept" in call(TOOL, "photos", "all", "--keep_duplicates", cwd=tmp_path)
+
+
+def test_named_masks_are_the_cut(tmp_path):
+    for folder in ("photos", "masks"):
+        (tmp_path / folder).mkdir()
+    scene(1).save(tmp_path / "photos" / "a.png")
+    call(TOOL, "photos", "set", "--masks", "masks", cwd=tmp_path, status=2)
+    assert "mask" in reasons(tmp_path / "set")["a.png"]
