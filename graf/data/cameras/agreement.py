@@ -40,8 +40,10 @@ class ObjectViews(NamedTuple):
     pose_c2w: Tensor
 
     def mended(self, change: Callable[[Tensor], Tensor]) -> "ObjectViews":
-        """The silhouettes with other cameras."""
-        return self._replace(pose_c2w=change(self.pose_c2w))
+        """The silhouettes with other cameras, but for those that `change` cannot tell (NaN)."""
+        pose_c2w = change(self.pose_c2w)
+        told = pose_c2w.isfinite().all(dim=(1, 2))
+        return ObjectViews(self.masks[told], pose_c2w[told])
 
     def halved(self) -> "ObjectViews":
         """The silhouettes with half as many pixels a side."""
@@ -113,8 +115,10 @@ def agreement(objects: list[ObjectViews], data: DataConfig) -> float:
 
 
 def overlap(views: ObjectViews, data: DataConfig) -> float:
-    """The mean overlap of an object's silhouettes and its hull's, of cells as small as their pixels."""
+    """The mean overlap of an object's silhouettes and its hull's, of cells as small as their pixels; 0 for fewer than 8."""
     n, side = len(views.masks), views.masks.shape[-1]
+    if n < FEWEST_VIEWS:
+        return 0.0
     reach = visible_half_width(views.pose_c2w, data)
     axis = ((torch.arange(side) + 0.5) / side * 2 - 1) * reach
     cells = torch.cartesian_prod(axis, axis, axis)

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 CLEARLY = 0.05  # better agreement of mended directions, with half the pixels
-CLEARLY_FOCAL = 0.01  # better agreement of a mended focal length, which changes less
+CLEARLY_SHORTER = 0.01  # better agreement of another focal length, which changes less
+CLEARLY_LONGER = 0.015  # images that are each centred on their object agree with a farther camera, too
 ALIKE = 0.02  # agreement that is not told apart
 POOR = 0.6  # agreement that asks for a reason
 ALIKE_FOCAL = 0.005
@@ -30,6 +31,7 @@ ROLL_STEPS_DEG = (7, 4, 2, 1)  # around the best of them
 SMALL_ROLL_DEG = 15
 USUAL_FOCAL_FACTORS, FOCAL_FACTORS = (0.5, 2.0), (0.35, 0.71, 1.41, 2.8)
 FOCAL_STEPS = (1.19, 1.09, 1.04)
+NEAR_POLE = 1e-4  # of v: 1 degree
 WIDEST_FOV_DEG = 150
 
 
@@ -102,21 +104,20 @@ def describe_verdict(verdict: Verdict) -> str:
 
 
 def mistaken_directions(objects: list[ObjectViews], data: DataConfig, source: str) -> Iterator[Direction]:
-    """The mistakes that the directions of an object's cameras can have; of rolls the one that fits best, if it is not small."""
+    """The mistakes that the directions of cameras can have; of rolls the best and its opposite, where these are not small."""
     other_way = {"clockwise": "counterclockwise", "counterclockwise": "clockwise"}[data.azimuths]
-    unrolled = (
-        f" and data.roll_deg: {-data.roll_deg:g}" if data.roll_deg % 180 else ""
-    )  # a mirrored roll is the other way round
-    cure = f"set data.azimuths: {other_way}{unrolled}"
+    cure = f"set data.azimuths: {other_way}"
+    if data.roll_deg % 180:  # mirrored, it turns the other way
+        cure += f" and data.roll_deg: {-data.roll_deg:g}"
     yield Direction(f"the azimuths run {other_way}", cure, with_azimuths_reversed)
     yield Direction("polar angles were taken for elevations, or the reverse", polar_cure(data, source), polar_exchanged)
     yield Direction("azimuth and elevation are exchanged", exchange_cure(data, source), azimuth_exchanged)
-    roll_deg = best_roll(objects, data)
-    if abs(roll_deg) >= SMALL_ROLL_DEG:
-        total = (data.roll_deg + roll_deg + 180) % 360 - 180
-        turned = f"{abs(roll_deg):g} degrees {'clockwise' if roll_deg > 0 else 'counterclockwise'}"
-        turn = functools.partial(rolled, roll_deg=roll_deg)
-        yield Direction(f"the images are turned by {turned}", f"set data.roll_deg: {total:g}", turn)
+    best_deg = best_roll(objects, data)
+    for roll_deg in (best_deg, _half_circle(best_deg + 180)):  # an object's top and bottom may look alike
+        if abs(roll_deg) >= SMALL_ROLL_DEG:
+            turned = f"{abs(roll_deg):g} degrees {'clockwise' if roll_deg > 0 else 'counterclockwise'}"
+            cure = f"set data.roll_deg: {_half_circle(data.roll_deg + roll_deg):g}"
+            yield Direction(f"the images are turned by {turned}", cure, functools.partial(rolled, roll_deg=roll_deg))
 
 
 def mended_agreement(objects: list[ObjectViews], mend: Callable[[Tensor], Tensor], data: DataConfig) -> float:
@@ -136,6 +137,11 @@ def best_roll(objects: list[ObjectViews], data: DataConfig) -> float:
     return right_angle if abs(best.value - right_angle) <= ROLL_STEPS_DEG[0] else best.value
 
 
+def _half_circle(degrees: float) -> float:
+    """An angle in degrees, from -180 to 180."""
+    return (degrees + 180) % 360 - 180
+
+
 def mistaken_focal_length(objects: list[ObjectViews], data: DataConfig, source: str) -> list[Mistake]:
     """A focal length with which the silhouettes agree clearly better; none without one."""
     if data.orthographic:
@@ -149,7 +155,8 @@ def mistaken_focal_length(objects: list[ObjectViews], data: DataConfig, source: 
 
     usual = best_of(USUAL_FOCAL_FACTORS, agreement_of)
     best = max(usual, best_of(FOCAL_FACTORS, agreement_of), key=lambda found: found.agreement)
-    if best.agreement < max(agreement(objects, data) + CLEARLY_FOCAL, ONE_OBJECT):
+    clearly = CLEARLY_LONGER if best.value > 1 else CLEARLY_SHORTER
+    if best.agreement < max(agreement(objects, data) + clearly, ONE_OBJECT):
         return []
     for step in FOCAL_STEPS:
         best = max(best, best_of((best.value / step, best.value * step), agreement_of), key=lambda found: found.agreement)
@@ -171,9 +178,13 @@ def fov_of_focal_length(fov_deg: float, factor: float) -> float:
 
 
 def polar_exchanged(pose_c2w: Tensor) -> Tensor:
-    """Cameras (..., 3, 4) that look at the origin from as far above the horizon as they stood from the zenith."""
+    """Cameras (..., 3, 4) that look at the origin from as far above the horizon as they stood from the zenith.
+
+    NaN for cameras that stand or stood straight above or below, whose azimuth is not told.
+    """
     azimuth_deg, v = azimuth_and_v(pose_c2w)
-    return poses_at(azimuth_deg, v_exchanged(v), pose_c2w[..., 3].norm(dim=-1))
+    at_pole = torch.maximum((v - 0.5).abs(), (v_exchanged(v) - 0.5).abs()) > 0.5 - NEAR_POLE
+    return poses_at(azimuth_deg.masked_fill(at_pole, torch.nan), v_exchanged(v), pose_c2w[..., 3].norm(dim=-1))
 
 
 def v_exchanged(v: Tensor) -> Tensor:

@@ -142,6 +142,12 @@ def test_exchanges_are_undone():
     torch.testing.assert_close(azimuth_exchanged(exchanged(None)), exact_poses(), rtol=0, atol=5e-3)
 
 
+def test_straight_above_no_azimuth_is_told():
+    poses = exact_poses(azimuth_deg=torch.tensor([30.0, 30.0, 30.0]), polar_deg=torch.tensor([0.0, 90.0, 30.0]))
+    told = polar_exchanged(poses).isfinite().all(dim=(1, 2))
+    assert told.tolist() == [False, False, True]
+
+
 def test_half_the_focal_length_has_twice_the_tangent():
     assert math.tan(math.radians(fov_of_focal_length(32, 0.5)) / 2) == pytest.approx(2 * math.tan(math.radians(16)))
 
