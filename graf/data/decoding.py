@@ -33,6 +33,10 @@ MASK_EXTREMES = 0.9  # share of a mask's pixels that are nearly black or nearly 
 T = TypeVar("T")
 
 
+class MaskError(ValueError):
+    """A mask that cannot be used, in words that name it."""
+
+
 class Frame(NamedTuple):
     """The square of an image that is trained on, in units of the image's width: its side, None for the largest at the centre
     (or data.center_crop), and its centre, (right, down) of the image's; and the file of the object's mask."""
@@ -123,7 +127,7 @@ def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Imag
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
             return convert(ImageOps.exif_transpose(image))
-    except MemoryError:
+    except (MemoryError, MaskError):
         raise
     except Exception as error:  # Pillow raises errors of many kinds for a damaged file, struct.error among them
         reason = NO_IMAGE if isinstance(error, UnidentifiedImageError) else one_line(str(error))
@@ -172,24 +176,32 @@ def looks_like_mask(file: Path) -> bool:
     return bool(is_grey and (low | high).mean() > MASK_EXTREMES and low.any() and high.any())
 
 
+def mask_opacity(mask: Path, size: tuple[int, int]) -> Image.Image:
+    """The opacity (8 bits) that a mask gives an image of `size` (width, height): its grey levels, or its own opacity where it
+    has transparent pixels.
+
+    Raises MaskError for a mask that cannot be read or has another shape.
+    """
+    name = f"its mask cannot be used: {mask.parent.name}/{mask.name}"
+    try:
+        image = open_straight(mask)
+    except ValueError as error:
+        raise MaskError(f"{name} {error}") from None
+    if abs(image.width * size[1] / (image.height * size[0]) - 1) > MASK_SHAPE:
+        raise MaskError(f"{name} is {image.width} x {image.height}, of another shape than {size[0]} x {size[1]}")
+    is_cut_out = image.mode == "RGBA" and image.getchannel("A").getextrema()[0] < 255
+    opacity = image.getchannel("A") if is_cut_out else image.convert("L")
+    if opacity.getextrema()[1] == 1:  # 0 and 1 for background and object
+        opacity = opacity.point(lambda value: 255 * value)
+    return opacity if opacity.size == size else opacity.resize(size, Image.Resampling.BILINEAR)
+
+
 def _cut_out(image: Image.Image, mask: Path | None) -> Image.Image:
-    """The image with a mask as its opacity, if any. Raises ValueError for a mask that cannot be read or has another shape."""
+    """The image with a mask as its opacity, if any. Raises MaskError as `mask_opacity` does."""
     if mask is None:
         return image
-    name = f"{mask.parent.name}/{mask.name}"
-    try:
-        with Image.open(mask, formats=OPENED) as opened:
-            grey = ImageOps.exif_transpose(opened).convert("L")
-    except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise ValueError(f"its mask {name} cannot be read ({one_line(str(error))})") from None
-    if abs(grey.width * image.height / (grey.height * image.width) - 1) > MASK_SHAPE:
-        raise ValueError(
-            f"its mask {name} is {grey.width} x {grey.height}, of another shape than {image.width} x {image.height}"
-        )
-    if grey.getextrema()[1] == 1:  # 0 and 1 for background and object
-        grey = grey.point(lambda value: 255 * value)
-    rgb = _on_background(image, (1, 1, 1)).convert("RGB")
-    rgb.putalpha(grey if grey.size == image.size else grey.resize(image.size, Image.Resampling.BILINEAR))
+    rgb = _on_background(image, (1, 1, 1))
+    rgb.putalpha(mask_opacity(mask, image.size))
     return rgb
 
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from graf.data.decoding import EXTENSIONS, looks_like_mask
 
-MASK_EXTENSIONS = (".png", *EXTENSIONS[1:], ".gif")  # Carvana's are gif
+MASK_EXTENSIONS = (*EXTENSIONS, ".gif")  # Carvana's are gif
+SPELLED = (*MASK_EXTENSIONS, *map(str.upper, MASK_EXTENSIONS))
 SUFFIXES = ("", *(f"{mark}{word}" for word in ("mask", "map", "alpha", "matte", "seg", "segmentation") for mark in "_-."))
 FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmentations", "segmentation", "silhouettes")
 SAMPLE = 200  # photographs that a pattern is tried on
-LOOKED_AT = 3  # masks that are opened before they are believed
+LOOKED_AT = 9  # masks that are opened, of which most have to look like masks
 
 
 class Masks(NamedTuple):
@@ -77,7 +78,7 @@ def _by(pattern: str, listing: _Listing, from_here: bool = False) -> Find:
 
     def find(file: Path) -> Path | None:
         name = place.name.replace("NAME", file.stem)
-        names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in MASK_EXTENSIONS]
+        names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in SPELLED]
         elsewhere = [place.parent / file.parent.name, place.parent] if from_here else []
         candidates = (Path(os.path.normpath(folder)) for folder in (file.parent / place.parent, *elsewhere))
         found = (folder / name for folder in candidates for name in names if name in listing(folder))
@@ -98,6 +99,7 @@ def _recognised(files: Sequence[Path], listing: _Listing) -> Find:
     patterns = [f"{folder}/NAME{suffix}" for folder in folders for suffix in SUFFIXES if folder != "." or suffix]
     by_pattern = [(find, [mask for file in some if (mask := find(file))]) for find in (_by(p, listing) for p in patterns)]
     find, masks = max(by_pattern, key=lambda pair: len(pair[1]))
-    if masks and all(looks_like_mask(mask) for mask in masks[:: -(-len(masks) // LOOKED_AT)]):
+    looked_at = masks[:: -(-len(masks) // LOOKED_AT)] if masks else []
+    if 2 * sum(map(looks_like_mask, looked_at)) > len(looked_at):  # some may be damaged, or empty
         return find
     return lambda file: None

@@ -2,15 +2,14 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from graf.data.folders import TRANSFORMS
-from graf.photographs.cutout.masks import is_mask_beside, is_mask_folder, stem_of
+from graf.data.masks import find_masks
 from graf.photographs.reading import READ, UNREAD
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
-MASKS = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,21 @@ class Found:
 def find_sources(root: Path, masks: Path | None = None) -> Found:
     """The photographs and videos of a file or folder, links followed once, hidden ones left out.
 
-    masks: a folder of masks, in the same subfolders or in none, in place of those beside the photographs.
+    masks: a folder of masks, in subfolders of the same names or in none, in place of those beside the photographs.
     """
     found = Found()
     if root.is_file():
-        _sort(root.parent, root.parent, [root.name], [], found)
-        return found
+        _sort(root.parent, root.parent, [root.name], found)
+    else:
+        _walk(root, masks, found)
+    beside = find_masks([source.file for source in found.photographs], "auto")
+    photographs = [source for source in found.photographs if source.file not in beside.files]
+    mask_of = find_masks([source.file for source in photographs], os.path.abspath(masks)).of if masks else beside.of
+    found.photographs = [replace(source, mask=mask_of.get(source.file)) for source in photographs]
+    return found
+
+
+def _walk(root: Path, masks: Path | None, found: Found) -> None:
     seen = {os.path.realpath(masks)} if masks else set()
 
     def unreadable(error: OSError) -> None:
@@ -62,21 +70,13 @@ def find_sources(root: Path, masks: Path | None = None) -> Found:
             folders.clear()
             continue
         seen.add(os.path.realpath(path))
-        images = [name for name in names if _has(name, READ)]
-        of_masks = [name for name in folders if is_mask_folder(name, _images_in(Path(path, name)), images)]
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in of_masks)
-        _sort(root, Path(path), sorted(names), of_masks, found)
-    if masks:
-        found.photographs = [_with_mask_from(source, masks) for source in found.photographs]
-    return found
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        _sort(root, Path(path), sorted(names), found)
 
 
-def _sort(root: Path, folder: Path, names: list[str], mask_folders: list[str], found: Found) -> None:
-    """Sort the files of one folder into `found`."""
+def _sort(root: Path, folder: Path, names: list[str], found: Found) -> None:
+    """Sort the files of one folder into `found`, masks among the photographs."""
     images = [name for name in names if _has(name, READ)]
-    masks = {stem_of(Path(name)): folder / name for name in images if is_mask_beside(name, images)}
-    for inside in mask_folders:
-        masks |= {stem_of(Path(name)): folder / inside / name for name in _images_in(folder / inside)}
     still_images = {Path(name).stem for name in images}
     for name in names:
         place = (folder / name).relative_to(root).as_posix()
@@ -92,25 +92,8 @@ def _sort(root: Path, folder: Path, names: list[str], mask_folders: list[str], f
             found.videos.append(Source(folder / name, place))
         elif name not in images:
             found.others[Path(name).suffix.lower() or name] += 1
-        elif folder / name not in masks.values():
-            found.photographs.append(Source(folder / name, place, masks.get(Path(name).stem)))
-
-
-def _with_mask_from(source: Source, masks: Path) -> Source:
-    """The source with its mask in a folder: in the same subfolder, or directly in it."""
-    stem = Path(source.place).stem
-    for folder in (masks / source.folder, masks):
-        for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-            if _has(name, MASKS) and stem_of(Path(name)) == stem:
-                return Source(source.file, source.place, folder / name)
-    return Source(source.file, source.place)
-
-
-def _images_in(folder: Path) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if _has(name, MASKS) and not name.startswith("."))
-    except OSError:
-        return []
+        else:
+            found.photographs.append(Source(folder / name, place))
 
 
 def _has(name: str, suffixes: tuple[str, ...]) -> bool:

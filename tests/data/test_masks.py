@@ -5,6 +5,7 @@ import logging
 
 from graf.config import load_config
 from graf.data import build_dataset
+from graf.data.decoding import mask_opacity
 from graf.data.folders import find_folders
 from graf.errors import DataError
 
@@ -41,7 +42,7 @@ def config(folder, *keys):
         (("a.jpg", "b.jpg"), ("a-map.png", "b-map.png"), ()),
         (("1/a.png", "2/a.png"), ("1/maps/a-map.png", "2/maps/a-map.png"), ()),
         (("images/a.jpg", "images/b.jpg"), ("masks/a.png", "masks/b.png"), ()),
-        (("a.jpg", "b.jpg"), ("a_mask.gif", "b_mask.gif"), ()),
+        (("a.jpg", "b.jpg"), ("a_mask.gif", "b_mask.GIF"), ()),
         (("a.png", "b.png"), ("cut/a.x.png", "cut/b.x.png"), ("data.masks=cut/NAME.x",)),
         (("a.png", "b.png"), ("cut/a.png", "cut/b.png"), ("data.masks=cut",)),
     ],
@@ -113,8 +114,26 @@ def test_a_damaged_mask_is_a_fault(tmp_path):
     photograph(tmp_path / "a.png")
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut/a.png").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"its mask .*a\.png cannot be read"):
+    with pytest.raises(DataError, match=r"a\.png: its mask cannot be used: cut/a\.png cannot be read \(not an image"):
         build_dataset(config(tmp_path, "data.masks=cut"))
+
+
+def test_transparency_is_a_mask_and_opaque_black_is_none(tmp_path):
+    photograph(tmp_path / "a.png")
+    mask(tmp_path / "grey.png")
+    grey = Image.open(tmp_path / "grey.png")
+    clear = Image.new("RGBA", grey.size, "white")
+    clear.putalpha(grey)
+    for image in (grey.convert("RGBA"), clear, grey.convert("LA")):
+        image.save(tmp_path / "mask.png")
+        assert mask_opacity(tmp_path / "mask.png", grey.size).tobytes() == grey.tobytes()
+
+
+def test_an_empty_mask_does_not_make_photographs_of_the_others(tmp_path):
+    for name in ("a", "b", "c"):
+        photograph(tmp_path / f"{name}.png")
+        mask(tmp_path / f"{name}_mask.png", value=0 if name == "b" else 255)
+    assert len(build_dataset(config(tmp_path))) == 3
 
 
 def test_masks_without_photographs_are_left_out_with_the_others(tmp_path):

@@ -182,9 +182,12 @@ MASKS = {  # file: (mask, why the photograph is left out)
     "m30.png": (mask_of(30), KEPT),
     "m31.png": (mask_of(31).resize((80, 60)), KEPT),
     "m32.png": (mask_of(32).point(lambda level: 255 - level), KEPT),
-    "m33.png": (Image.new("L", SIZE), r"its mask m33_mask.png shows no object"),
-    "m34.png": (Image.new("L", SIZE, 255), r"its mask m34_mask.png shows no background"),
-    "m35.png": (mask_of(35).resize((100, 120)), r"its mask m35_mask.png has another shape: 100 x 120 for 160 x 120"),
+    "m33.png": (Image.new("L", SIZE), r"its mask shows no object: all of m33_mask.png is black"),
+    "m34.png": (Image.new("L", SIZE, 255), r"its mask shows no background: all of m34_mask.png is white"),
+    "m35.png": (
+        mask_of(35).resize((100, 120)),
+        r"its mask cannot be used: in/m35_mask.png is 100 x 120, of another shape than 160 x 120",
+    ),
     "m36.png": (mask_of(36).point(lambda level: level // 255), KEPT),  # 0 and 1
 }
 

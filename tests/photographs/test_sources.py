@@ -1,5 +1,6 @@
 """What lies in a folder is sorted: photographs, masks, videos, and what cannot be read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from graf.photographs.sources import Source, find_sources, output_names
@@ -10,12 +11,16 @@ from PIL import Image
 
 @pytest.fixture
 def folder(tmp_path):
-    """Makes empty files below a folder."""
+    """Makes files below a folder: white squares of those in `masks`, the others empty."""
 
-    def make(*names: str) -> Path:
-        for name in names:
+    def make(*names: str, masks: Sequence[str] = ()) -> Path:
+        for name in (*names, *masks):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
+        for name in masks:
+            square = Image.new("L", (9, 9))
+            square.paste(255, (3, 3, 6, 6))
+            square.save(tmp_path / name)
         return tmp_path
 
     return make
@@ -32,11 +37,16 @@ def test_folders_are_classes_and_hidden_files_are_none(folder):
     assert found.others == {".txt": 1}
 
 
-def test_masks_beside_photographs_are_theirs(folder):
-    names = ("a.jpg", "a_mask.png", "b.jpg", "b-map.png", "masks/c.png", "c.jpg", "maps/d-map.png", "d.jpg", "mask.png")
-    found = find_sources(folder(*names))
-    expected = {"a.jpg": "a_mask.png", "b.jpg": "b-map.png", "c.jpg": "c.png", "d.jpg": "d-map.png", "mask.png": None}
-    assert places(found.photographs) == expected
+@pytest.mark.parametrize("form", ["{}_mask.png", "{}-map.PNG", "masks/{}.png", "maps/{}-map.png"])
+def test_masks_beside_photographs_are_theirs(folder, form):
+    root = folder("a.jpg", "b.HEIC", "c.jpg", "mask.png", masks=[form.format(name) for name in "ab"])
+    expected = {f"{name}.{kind}": Path(form.format(name)).name for name, kind in (("a", "jpg"), ("b", "HEIC"))}
+    assert places(find_sources(root).photographs) == expected | {"c.jpg": None, "mask.png": None}
+
+
+def test_one_photograph_may_be_named_and_has_its_mask(folder):
+    found = find_sources(folder("a.jpg", "b.jpg", masks=["a_mask.png"]) / "a.jpg")
+    assert places(found.photographs) == {"a.jpg": "a_mask.png"}
 
 
 def test_a_folder_of_photographs_named_maps_is_a_class(folder):
