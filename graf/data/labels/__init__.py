@@ -66,12 +66,11 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)
-        if is_aligned(source, data):
-            try:
-                found = aligned(found, where, data)
-            except DataError as error:
-                wrong.append(Fault(where, str(error)))
-        wrong += depth_faults(found, where, data)
+        try:
+            found = aligned(found, where, data) if is_aligned(source, data) else found
+            wrong += depth_faults(found, where, data)
+        except DataError as error:
+            wrong.append(Fault(where, str(error)))
         if not wrong:
             warn_of_radius(found, where, data)
         items += found

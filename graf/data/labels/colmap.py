@@ -53,16 +53,18 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
         return [], [Fault(str(images_file), "has no images; reconstruct the photographs with COLMAP first")]
     items, faults = [], []
     images = folder / "images" if (folder / "images").is_dir() else folder
-    for photograph in sorted(photographs):
+    for photograph in sorted(photographs, key=lambda photograph: photograph.name):
         try:
-            image = image_file(images, photograph.name)
+            image, pose_c2w = image_file(images, photograph.name), pose_of(photograph)
+            if not pose_c2w.isfinite().all():
+                raise ValueError("its pose is not finite; export the model again")
             if photograph.camera not in cameras:
                 raise ValueError(f"its camera {photograph.camera} is not in {cameras_file.name}")
             found = cameras[photograph.camera]
         except ValueError as error:
             faults.append(Fault(f"{images_file}: {one_line(photograph.name)}", str(error), of_image=True))
             continue
-        items.append(Item(image, class_index, pose_c2w=pose_of(photograph), focal=found.focal, axis=found.axis))
+        items.append(Item(image, class_index, pose_c2w=pose_c2w, focal=found.focal, axis=found.axis))
     return items, faults
 
 

@@ -18,6 +18,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 RADIUS_TOLERANCE = 0.05  # of data.radius
+SAME_PLACE = 1e-6  # distance between cameras that is rounding, in units of their distance from their world's origin
 FLATTEST = 0.02  # share of the cameras' horizontal axes that has to lie across their main direction: 8 degrees to either side
 
 log = logging.getLogger("graf")
@@ -25,17 +26,19 @@ log = logging.getLogger("graf")
 
 def aligned(items: Sequence[Item], where: str, data: DataConfig) -> list[Item]:
     """The items with their cameras turned, moved and scaled so that they look at the origin from data.radius on average, and
-    stand upright; logged. Raises DataError where all look in one direction, which tells no such point."""
+    stand upright; logged. Raises DataError where all look in one direction or stand in one place: neither tells a distance."""
     posed = [item for item in items if item.pose_c2w is not None]
     if not posed:
         return list(items)
     pose_c2w = torch.stack([item.pose_c2w for item in posed]).to(torch.float64)
     centre = looked_at(pose_c2w)
+    cure = "which does not tell where the object is; photograph it from several sides, or set data.align_cameras: never"
     if centre is None:
-        cure = "photograph the object from several sides, or set data.align_cameras: never"
-        raise DataError(f"all cameras look in one direction, which does not tell where the object is; {cure}")
-    turn = torch.from_numpy(Rotation.align_vectors([[0.0, 0.0, 1.0]], [upward(pose_c2w).numpy()])[0].as_matrix())
+        raise DataError(f"all cameras look in one direction, {cure}")
     distance = (pose_c2w[:, :, 3] - centre).norm(dim=-1).mean()
+    if distance <= SAME_PLACE * pose_c2w[:, :, 3].norm(dim=-1).max():
+        raise DataError(f"all cameras stand in one place, {cure}")
+    turn = torch.from_numpy(Rotation.align_vectors([[0.0, 0.0, 1.0]], [upward(pose_c2w).numpy()])[0].as_matrix())
     scale = sum(data.radius) / 2 / distance
     turned = torch.cat([turn @ pose_c2w[:, :, :3], scale * (turn @ (pose_c2w[:, :, 3:] - centre[:, None]))], dim=-1)
     log.info("%s: %d cameras, scaled by %.4g, around what they look at (%s)", where, len(posed), scale, _numbers(centre))

@@ -141,6 +141,27 @@ def test_cameras_side_by_side_tell_no_place(tmp_path):
         build_dataset(config(tmp_path))
 
 
+def test_cameras_in_one_place_tell_no_distance(tmp_path):
+    put(tmp_path / "images")
+    poses = torch.cat([POSES[:, :, :3], torch.full((12, 3, 1), 5.0)], dim=-1)
+    write_text(tmp_path / "sparse", poses)
+    with pytest.raises(DataError, match="all cameras stand in one place, which does not tell where the object is"):
+        build_dataset(config(tmp_path))
+
+
+def test_a_pose_of_colmap_that_is_not_finite_is_a_fault_and_an_image_may_be_named_twice(tmp_path):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    file = tmp_path / "sparse/images.txt"
+    rows = [line.split() for line in file.read_text().splitlines() if line and line[0] != "#"]
+    file.write_text("".join(" ".join(row) + "\n\n" for row in [*rows, rows[0]]))
+    assert len(build_dataset(config(tmp_path))) == 13
+    rows[1][5] = "nan"
+    file.write_text("".join(" ".join(row) + "\n\n" for row in rows))
+    with pytest.raises(DataError, match=r"images\.txt: 01\.png: its pose is not finite"):
+        build_dataset(config(tmp_path))
+
+
 def eg3d_label(pose, focal=1.5, cx=0.5, cy=0.5):
     matrix = torch.eye(4, dtype=torch.float64)
     matrix[:3, :3], matrix[:3, 3] = pose[:, :3] @ OPENCV, pose[:, 3]
