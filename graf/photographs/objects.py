@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from graf.config.name_pattern import NamePattern
 from graf.data.folders import VIEW
 from graf.photographs.sources import Source
 
@@ -37,12 +38,13 @@ def colours(image: Image.Image) -> np.ndarray:
     return histogram / max(1.0, histogram.sum())
 
 
-def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], posed: bool) -> Count:
-    """Count the different objects of photographs. colours_of: `colours` by place; posed: their names or files hold cameras.
+def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], posed_by: NamePattern | None) -> Count:
+    """Count the different objects of photographs. colours_of: `colours` by place; posed_by: the pattern of their names where
+    they have cameras, None without.
 
-    A video is one object, and so is a folder of photographs with cameras. Names such as bus_01 and bus_02 are one object
-    where a folder has several such names; a telephone's own names say nothing. Other photographs of a folder are of one
-    object as long as each has colours like one before it.
+    A video is one object, and so is a folder of photographs with cameras whose names have no <object>. Names such as bus_01
+    and bus_02 are one object where a folder has several such names; a telephone's own names say nothing. Other photographs of a
+    folder are of one object as long as each has colours like one before it.
     """
     ways: Counter[str] = Counter()
     folders: dict[str, list[Source]] = defaultdict(list)
@@ -55,8 +57,9 @@ def count_objects(sources: Iterable[Source], colours_of: dict[str, np.ndarray], 
     ways["by videos"] = len(videos)
     for inside in folders.values():
         stems = [_stem(source.place) for source in inside]
-        if posed:
-            ways["by folders"] += 1
+        if posed_by:
+            named = {(posed_by.read(PurePosixPath(source.place).stem) or {}).get("object") for source in inside}
+            ways["by folders and <object>" if "object" in posed_by.parts else "by folders"] += len(named)
         elif all(stems) and 1 < len(set(stems)) < len(inside):
             ways["by file names"] += len(set(stems))
         else:

@@ -69,17 +69,18 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     found = find_sources(root, options.masks)
     left_out = dict(found.left_out)
     sources = [*found.photographs, *_all_frames(found.videos, options, frames, left_out)]
-    labels = _labels(found.photographs, found.cameras, options)
+    labels, pattern = _labels(found.photographs, found.cameras, options), name_pattern(options.name_pattern)
     examined = _examine(sources, options, left_out)
     if labels == "filename":
-        examined = _with_cameras(examined, name_pattern(options.name_pattern), left_out)
+        examined = _with_cameras(examined, pattern, left_out)
     if labels == "none" and not options.keep_duplicates:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
     remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]
-    counted = count_objects(kept, {each.source.place: _colours_in(each.file) for each in made}, labels != "none")
+    colours_of = {each.source.place: _colours_in(each.file) for each in made}
+    counted = count_objects(kept, colours_of, None if labels == "none" else pattern)
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
     more = {"cameras": found.cameras, "others": found.others, "renamed": renamed, "name_pattern": options.name_pattern}
     return Prepared(made, left_out, labels, counted, len(found.videos), **more)

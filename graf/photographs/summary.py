@@ -12,7 +12,6 @@ from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
 from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET
 
-FEW_PIXELS = 64
 EXAMPLES = 3
 DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason
 HOW = {
@@ -94,7 +93,10 @@ def _on_objects(prepared: Prepared) -> str:
             "this project learns a class from photographs of many objects"
         )
     if number < FEW_OBJECTS:
-        return f"{text}: few to learn a class from, which takes hundreds; to have one of them in 3D, nerfstudio reconstructs it"
+        return (
+            f"{text}: few to learn a class from, which takes {FEW_OBJECTS} or more; to have one of them in 3D, nerfstudio "
+            "reconstructs it"
+        )
     return text
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.photographs.objects import colours, count_objects
 from graf.photographs.sources import Source
 
@@ -16,9 +17,9 @@ def sources(*places: str, video: str | None = None) -> list[Source]:
     return [Source(Path(place), place, video=video) for place in places]
 
 
-def counted(found: list[Source], posed: bool = False, **colours_of: np.ndarray):
+def counted(found: list[Source], posed_by: str | None = None, **colours_of: np.ndarray):
     histograms = {source.place: colours_of.get(Path(source.place).stem, RED) for source in found}
-    return count_objects(found, histograms, posed)
+    return count_objects(found, histograms, posed_by and name_pattern(posed_by))
 
 
 def test_a_video_is_one_object():
@@ -27,7 +28,12 @@ def test_a_video_is_one_object():
 
 
 def test_folders_with_cameras_are_objects():
-    assert counted(sources("x/0_0000.png", "x/0_0090.png", "y/0_0000.png"), posed=True) == (2, "2 by folders")
+    assert counted(sources("x/0_0000.png", "x/0_0090.png", "y/0_0000.png"), NAMED_BY_RANK) == (2, "2 by folders")
+
+
+def test_names_with_cameras_may_tell_the_object():
+    found = sources("x/red_30_000.png", "x/red_30_090.png", "x/blue_30_000.png", "y/red_30_000.png")
+    assert counted(found, "<object>_<elevation_deg>_<azimuth_deg>") == (3, "3 by folders and <object>")
 
 
 @pytest.mark.parametrize("names", [("bus_01", "bus_02", "van_01"), ("car3-066-153", "car3-066-180", "car5-000-000")])
