@@ -129,7 +129,9 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
 
 
 def with_masks(items: list[Item], data: DataConfig) -> list[Item]:
-    """The items with the masks that data.masks finds; a mask that a file of cameras names comes first."""
+    """The items with the masks that data.masks finds; a mask that a file of cameras names comes first. `none`: without any."""
+    if data.masks == "none":
+        return [dataclasses.replace(item, mask=None) for item in items]
     mask_of = find_masks([item.file for item in items], data.masks).of
     if mask_of:
         example = next(iter(mask_of.items()))

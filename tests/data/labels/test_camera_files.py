@@ -259,6 +259,7 @@ def test_a_roll_and_a_mask_of_a_frame_are_kept(tmp_path):
     torch.testing.assert_close(views.labels.pose_c2w[0], pose[:3])
     assert torch.equal(views.read(0)[3], torch.eye(16, dtype=torch.uint8) * 255)
     assert views.objects == [f"{tmp_path.name}/bus"]
+    assert build_dataset(config(tmp_path, "data.masks=none")).alpha == "ignore"
 
 
 def test_the_point_and_the_direction_that_cameras_share():
