@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
-from graf.data.folders import Folder
-from graf.data.labels import label_source
+from graf.data.folders import Folder, camera_file
+from graf.data.labels import FILES, label_source
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
 from graf.photographs.making import Made, Options, made_before, make_photograph, remove_stale
@@ -67,6 +67,10 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     frames: a folder for the frames of videos, which may go when what is made is no longer compared with them.
     """
     found = find_sources(root, options.masks)
+    if (kind := camera_file(root, options.labels)) in ("colmap", "eg3d"):
+        log.warning(
+            "%s: its %s is not carried over; to train with these cameras, set data.datadir: %s", root, FILES[kind], root
+        )
     left_out = dict(found.left_out)
     sources = [*found.photographs, *_all_frames(found.videos, options, frames, left_out)]
     labels, pattern = _labels(found.photographs, found.cameras, options), name_pattern(options.name_pattern)

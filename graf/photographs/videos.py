@@ -40,7 +40,7 @@ def video_frames(video: Source, every_s: float, folder: Path) -> list[Source]:
                     "%s: %d frames are taken, the rest is left; take a longer --every", printable(video.place), MOST_FRAMES
                 )
                 break
-    except (RuntimeError, OSError, ValueError, StopIteration) as error:
+    except (RuntimeError, OSError, ValueError) as error:
         if not found:
             raise ValueError(
                 "no frame of this video can be read; it is damaged, or of a kind that ffmpeg does not know"

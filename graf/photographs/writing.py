@@ -41,7 +41,7 @@ def write_left_out(file: Path, left_out: dict[str, str]) -> None:
 def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
     """Write each transforms.json below the images, with the frames of the photographs that were kept, as PNGs.
 
-    Raises DataError for one that cannot be read.
+    Raises DataError for one that cannot be read, or of which no frame names one of these.
     """
     for source in prepared.cameras if prepared.labels == "transforms" else ():
         try:
@@ -58,6 +58,8 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
                 file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
         named = [(frame, file_of.get(str(path).removeprefix("./"))) for frame, path in frames]
         content["frames"] = [_without_mask(frame) | {"file_path": file} for frame, file in named if file]
+        if file_of and not content["frames"]:
+            raise DataError(f"{source}: no file_path names a photograph that was kept; correct them, or take --labels none")
         write_text(home / TRANSFORMS, json.dumps(content, indent=1))
 
 

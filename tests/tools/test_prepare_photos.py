@@ -116,6 +116,19 @@ def test_a_transforms_json_follows_its_photographs(tmp_path):
     assert Image.open(tmp_path / "set" / "images" / "train" / "r_0.png").size == (160, 120)
     said = call("tools/validate_data.py", "--config", "set/config.yaml", "--set", "data.fov=30.61", cwd=tmp_path)
     assert "2 images with cameras" in said
+    content = {"frames": [{"file_path": "elsewhere/r_0.webp"}]}
+    (folder / "transforms.json").write_text(json.dumps(content))
+    said = call(TOOL, "photos", "other", cwd=tmp_path, status=2)
+    assert "no file_path names a photograph that was kept; correct them, or take --labels none" in said
+
+
+def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
+    for name in ("cameras.txt", "images.txt"):
+        (photographs / "sparse").mkdir(exist_ok=True)
+        (photographs / "sparse" / name).touch()
+    expected = "photos: its COLMAP model is not carried over; to train with these cameras, set data.datadir: photos"
+    assert expected in call(TOOL, "photos", "set", cwd=tmp_path)
+    assert expected not in call(TOOL, "photos", "other", "--labels", "none", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
