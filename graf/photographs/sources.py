@@ -59,7 +59,7 @@ def find_sources(root: Path, masks: Path | None = None) -> Found:
 
 
 def _walk(root: Path, masks: Path | None, found: Found) -> None:
-    seen = {os.path.realpath(masks)} if masks else set()
+    seen = {os.path.realpath(masks)} - {os.path.realpath(root)} if masks else set()
 
     def unreadable(error: OSError) -> None:
         place = Path(error.filename).relative_to(root).as_posix()

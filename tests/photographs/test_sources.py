@@ -60,6 +60,11 @@ def test_masks_of_another_folder_are_found_by_subfolder_or_name(folder):
     assert places(found.photographs) == {"c.jpg": None, "x/a.jpg": "a.png", "x/b.jpg": "b_mask.gif"}
 
 
+def test_masks_may_be_named_with_the_folder_of_the_photographs(folder):
+    root = folder("a.jpg", "b.jpg", masks=["a_mask.png"])
+    assert places(find_sources(root, root).photographs) == {"a.jpg": "a_mask.png", "b.jpg": None}
+
+
 def test_the_moving_part_of_a_photograph_is_no_video(folder):
     found = find_sources(folder("IMG_1.HEIC", "IMG_1.MOV", "IMG_2.MOV"))
     assert [source.place for source in found.videos] == ["IMG_2.MOV"]
