@@ -1,9 +1,11 @@
 """Masks of the object as files of their own, beside the photographs or in folders of masks: grey, white where the object is.
 
 data.masks is `auto`, `none`, a folder, or a pattern from the photograph's folder in which NAME is the photograph's name without
-its extension: `maps/NAME-map.png`. An extension may be left out.
+its extension, and a folder FOLDER one with the name of the photograph's: `maps/NAME-map.png`, `../../cut/FOLDER/NAME`. An
+extension may be left out.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +16,8 @@ from graf.data.decoding import EXTENSIONS, looks_like_mask
 MASK_EXTENSIONS = (*EXTENSIONS, ".gif")  # Carvana's are gif
 SPELLED = (*MASK_EXTENSIONS, *map(str.upper, MASK_EXTENSIONS))
 SUFFIXES = ("", *(f"{mark}{word}" for word in ("mask", "map", "alpha", "matte", "seg", "segmentation") for mark in "_-."))
-FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmentations", "segmentation", "silhouettes")
+_FOLDERS = ("masks", "mask", "maps", "map", "alphas", "alpha", "mattes", "segmentations", "segmentation", "silhouettes")
+FOLDERS = (*_FOLDERS, *map(str.capitalize, _FOLDERS))
 SAMPLE = 200  # photographs that a pattern is tried on
 LOOKED_AT = 9  # masks that are opened, of which most have to look like masks
 
@@ -67,24 +70,31 @@ class _Listing:
 
 
 def _patterns(masks: str) -> list[str]:
-    """The patterns that a value of data.masks stands for: itself, or those of the names in a folder."""
-    return [masks] if "NAME" in Path(masks).name else [f"{masks}/NAME{suffix}" for suffix in SUFFIXES]
+    """The patterns that a value of data.masks stands for: itself, or those of the names in a folder and in its subfolders."""
+    if "NAME" in Path(masks).name:
+        return [masks]
+    return [f"{folder}/NAME{suffix}" for folder in (f"{masks}/FOLDER", masks) for suffix in SUFFIXES]
 
 
 def _by(pattern: str, listing: _Listing, from_here: bool = False) -> Find:
-    """Finds masks by one pattern from the photograph's folder; also from_here, the working directory, where a folder of masks
-    may have folders named as the photographs'."""
+    """Finds masks by one pattern from the photograph's folder; also from_here, the working directory."""
     place = Path(pattern)
 
     def find(file: Path) -> Path | None:
         name = place.name.replace("NAME", file.stem)
         names = [name] if name.lower().endswith(MASK_EXTENSIONS) else [name + suffix for suffix in SPELLED]
-        elsewhere = [place.parent / file.parent.name, place.parent] if from_here else []
-        candidates = (Path(os.path.normpath(folder)) for folder in (file.parent / place.parent, *elsewhere))
-        found = (folder / name for folder in candidates for name in names if name in listing(folder))
+        homes = (file.parent, Path()) if from_here else (file.parent,)
+        folders = [_folder(home, place.parent, file.parent.name) for home in homes]
+        found = (folder / name for folder in folders for name in names if name in listing(folder))
         return next((mask for mask in found if mask != file), None)
 
     return find
+
+
+@functools.lru_cache(maxsize=4096)
+def _folder(home: Path, pattern: Path, name: str) -> Path:
+    """The folder that a pattern means, from another one; name: for FOLDER."""
+    return Path(os.path.normpath(home.joinpath(*(name if part == "FOLDER" else part for part in pattern.parts))))
 
 
 def _first(finds: Iterable[Find]) -> Find:
@@ -95,7 +105,11 @@ def _first(finds: Iterable[Find]) -> Find:
 def _recognised(files: Sequence[Path], listing: _Listing) -> Find:
     """Finds masks by the pattern that most photographs have one by, where these look like masks."""
     some = files[:: -(-len(files) // SAMPLE)]
-    folders = [".", *FOLDERS, *(f"../{name}" for name in FOLDERS)]
+    near = (Path(form.format(name)) for form in ("{}", "../{}", "../../{}/FOLDER") for name in FOLDERS)
+    folders = [
+        ".",
+        *(folder for folder in near if any(listing(_folder(file.parent, folder, file.parent.name)) for file in some)),
+    ]
     patterns = [f"{folder}/NAME{suffix}" for folder in folders for suffix in SUFFIXES if folder != "." or suffix]
     by_pattern = [(find, [mask for file in some if (mask := find(file))]) for find in (_by(p, listing) for p in patterns)]
     find, masks = max(by_pattern, key=lambda pair: len(pair[1]))

@@ -42,6 +42,7 @@ def config(folder, *keys):
         (("a.jpg", "b.jpg"), ("a-map.png", "b-map.png"), ()),
         (("1/a.png", "2/a.png"), ("1/maps/a-map.png", "2/maps/a-map.png"), ()),
         (("images/a.jpg", "images/b.jpg"), ("masks/a.png", "masks/b.png"), ()),
+        (("images/1/a.jpg", "images/2/a.jpg"), ("Masks/1/a.png", "Masks/2/a.png"), ()),
         (("a.jpg", "b.jpg"), ("a_mask.gif", "b_mask.GIF"), ()),
         (("a.png", "b.png"), ("cut/a.x.png", "cut/b.x.png"), ("data.masks=cut/NAME.x",)),
         (("a.png", "b.png"), ("cut/a.png", "cut/b.png"), ("data.masks=cut",)),
