@@ -154,10 +154,10 @@ def claim(out: Path, root: Path, options: Options) -> None:
         for frames in out.glob(f"{FRAMES}*"):
             shutil.rmtree(frames)
         return
-    if kept:
+    if kept and any((out / IMAGES).rglob("*.png")):
         differing = ", ".join(name for name in settings if settings[name] != kept.get(name))
         raise GrafError(f"{out}: was made with other settings ({differing}); name a new folder, or remove this one")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not kept and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))

@@ -58,6 +58,8 @@ def load_latents(*files: Path | str) -> tuple[Tensor, Tensor]:
 
     Raises GrafError for a file that is missing, damaged or something else, and for files of different numbers of latents.
     """
+    if not files:
+        raise GrafError(f"no file of latents is named; {MAKERS}")
     objects = [read_latents(file) for file in files]
     widths = [len(found.latents) for found in objects]
     for file, width in zip(files, widths, strict=True):

@@ -26,6 +26,7 @@ NO_ALPHA = "has no transparency for data.alpha: rgba to compare silhouettes by; 
 MOST_PIXELS = 2**26  # decoding takes up to 40 bytes per pixel
 THUMBNAIL = 8  # pixels a side
 
+LARGEST_FRAME = 1.5  # in units of an image's longer side
 MASK_GREY = 8  # a mask's channels differ by no more
 MASK_SHAPE = 0.02  # by which its ratio of width to height may differ from the image's
 MASK_EXTREMES = 0.9  # share of a mask's pixels that are nearly black or nearly white
@@ -148,6 +149,8 @@ def _square(image: Image.Image, data: DataConfig, frame: Frame, outside: int | t
         image = image.crop(_square_box(image, data))
         return image if image.width == data.imsize else image.resize((data.imsize, data.imsize), Image.Resampling.LANCZOS)
     side = frame.side * image.width
+    if side > LARGEST_FRAME * max(image.size):
+        raise ValueError(f"shows far less than data.fov {data.fov:g}; set data.fov to the photographs' field of view")
     left, top = (length / 2 + offset * image.width - side / 2 for length, offset in zip(image.size, frame.centre, strict=True))
     margin = max(0, *(math.ceil(over) for over in (-left, -top, left + side - image.width, top + side - image.height)))
     image = ImageOps.expand(image, margin, fill=outside) if margin else image

@@ -10,7 +10,7 @@ from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.data.cameras.corrections import corrected_cameras
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
-from graf.data.folders import Folder, camera_file, camera_files, is_image
+from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
 from graf.data.labels.names import items_by_name, read_names, v_flag
 from graf.errors import GrafError
@@ -99,6 +99,17 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
     return torch.stack([poses[path] for path in paths])
 
 
+def square_focal(item: Item, data: DataConfig) -> float | None:
+    """The focal length of an image in units of the side of its centre square, to which `read_target` crops; None if unknown."""
+    if item.focal is None:
+        return None
+    try:
+        width, height = open_rgb(item.file, data.background).size
+        return item.focal * width / square_side(width, height, data.center_crop)
+    except ValueError:
+        return None  # reading it raises the error
+
+
 def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     """The cameras (N, 3, 4) in the nearest file of cameras above each image, where they have the config's field of view."""
     homes = [next((folder for folder in path.parents if camera_file(folder, data.labels)), None) for path in paths]
@@ -119,8 +130,8 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
             about = {path.resolve()} if items else {path.resolve(), file.resolve()}
             known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
-        elif item.focal is not None and not math.isclose(item.focal, expected, rel_tol=FOCAL_TOLERANCE):
-            fov = math.degrees(2 * math.atan(0.5 / item.focal))
+        elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
+            fov = math.degrees(2 * math.atan(0.5 / focal))
             reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
         else:
             poses.append(item.pose_c2w)

@@ -102,3 +102,8 @@ def test_an_object_that_the_viewer_moved_is_said_to_be_taken_unmoved(tmp_path, g
         caplog.clear()
         fitting_latents([file], generator, "model.pt")
         assert ("is taken unmoved" in caplog.text) == told
+
+
+def test_no_file_is_told():
+    with pytest.raises(GrafError, match="no file of latents is named"):
+        load_latents()

@@ -126,3 +126,14 @@ def test_a_picture_with_a_background_is_told_where_the_model_knows_none(refine, 
     with caplog.at_level("WARNING", "graf"):
         warn_of_backgrounds(["a.jpg"], image[None], refine(f"data.alpha={alpha}").data)
     assert ("a.jpg: 100 % of its edge is not data.background" in caplog.text) == told
+
+
+def test_the_camera_of_a_photograph_that_is_not_square_is_that_of_its_centre(tmp_path, refine):
+    data = refine("data.fov=32").data
+    Image.new("RGB", (64, 48)).save(tmp_path / "a.png")
+    matrix = torch.eye(4)
+    matrix[:3] = poses_at(torch.tensor(20.0), torch.tensor(0.4), 3.6)
+    focal = 24 / math.tan(math.radians(16))
+    frames = [{"file_path": "a.png", "transform_matrix": matrix.tolist(), "fl_x": focal, "w": 64, "h": 48}]
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": frames}))
+    torch.testing.assert_close(known_poses([tmp_path / "a.png"], data), matrix[None, :3])

@@ -258,3 +258,12 @@ def test_named_masks_are_the_cut(tmp_path):
     scene(1).save(tmp_path / "photos" / "a.png")
     call(TOOL, "photos", "set", "--masks", "masks", cwd=tmp_path, status=2)
     assert "mask" in reasons(tmp_path / "set")["a.png"]
+
+
+def test_a_folder_in_which_nothing_was_made_may_be_used_again(tmp_path):
+    for folder in ("empty", "photos"):
+        (tmp_path / folder).mkdir()
+    scene(1).save(tmp_path / "photos" / "a.png")
+    call(TOOL, "empty", "set", cwd=tmp_path, status=2)
+    assert "1 kept" in call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "was made with other settings" in call(TOOL, "empty", "set", cwd=tmp_path, status=2)

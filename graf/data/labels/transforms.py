@@ -53,7 +53,8 @@ def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fa
                 continue
         except ValueError as error:
             faults.append(Fault(where, str(error), of_image=True))
-        intrinsics = {**content, **frame}
+        shared = {key: value for key, value in content.items() if key != "camera_angle_x" or "fl_x" not in frame}
+        intrinsics = {**shared, **frame}
         try:
             pose_c2w = rigid_pose(frame.get("transform_matrix"))
         except ValueError as error:

@@ -8,6 +8,7 @@ import struct
 from graf.camera import focal_length, poses_at
 from graf.config import load_config
 from graf.data import build_dataset
+from graf.data.decoding import Frame, read_image
 from graf.data.labels.placement import looked_at, upward
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
@@ -268,3 +269,17 @@ def test_the_point_and_the_direction_that_cameras_share():
     torch.testing.assert_close(upward(poses), ELSEWHERE[:, 2], atol=1e-6, rtol=0)
     arc = moved(poses_at(torch.tensor([0.0, 10.0, 20.0, 30.0]), torch.full((4,), 0.3), 3.6))
     torch.testing.assert_close(upward(arc), ELSEWHERE[:, 2], atol=1e-6, rtol=0)
+
+
+def test_a_frames_own_focal_length_comes_before_the_files_angle(tmp_path):
+    put(tmp_path, ["a.png"])
+    frame = {"file_path": "a.png", "transform_matrix": torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])]).tolist()}
+    lens = {"fl_x": focal_length(32, 16), "w": 16, "h": 16}
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": 1.0, "frames": [frame | lens]}))
+    assert len(build_dataset(config(tmp_path))) == 1
+
+
+def test_a_field_of_view_far_beyond_the_photographs_is_refused_before_it_is_padded(tmp_path):
+    put(tmp_path, NAMES[:1])
+    with pytest.raises(ValueError, match=r"shows far less than data\.fov 32; set data\.fov to the photographs' field of view"):
+        read_image(tmp_path / NAMES[0], config(tmp_path).data, Frame(side=7.5))
