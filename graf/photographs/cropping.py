@@ -11,7 +11,7 @@ CUT_OFF = 0.15  # of the object's width or height, along the frame's edge, from 
 
 
 class Extent(NamedTuple):
-    """Where the object lies in its photograph, and whether the frame cuts it off."""
+    """The place of an object in its photograph, and whether the frame cuts it off."""
 
     box: Box
     cut_off: bool

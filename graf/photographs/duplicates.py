@@ -68,7 +68,7 @@ def difference(one: Look, other: Look) -> float:
 
 
 def _aligned(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where in `other` the pixels of `one` lie, (SIDE, SIDE) each in [-1, 1], by a scale and a shift along both axes.
+    """The places in `other` of the pixels of `one`, (SIDE, SIDE) each in [-1, 1], by a scale and a shift along both axes.
 
     Gauss-Newton on blurred grey levels, as Lucas and Kanade align images (IJCAI 1981).
     """

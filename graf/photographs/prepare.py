@@ -101,7 +101,7 @@ def _all_frames(videos: list[Source], options: Options, folder: Path, left_out: 
 
 
 def _labels(photographs: list[Source], cameras: list[Path], options: Options) -> str:
-    """Where the cameras of photographs are known from: transforms, filename or none."""
+    """The source of the photographs' cameras: transforms, filename or none."""
     if options.labels == "none":
         return "none"
     folder = Folder(Path(), tuple(source.file for source in photographs), "transforms" if cameras else None)
@@ -134,7 +134,7 @@ def _examine(sources: list[Source], options: Options, left_out: dict[str, str]) 
 
 
 def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict[str, str]) -> list[Examined]:
-    """Those whose names are cameras, one of each name; the others are left out."""
+    """The photographs whose names are cameras, one of each name; the others are left out."""
     kept: dict[str, Examined] = {}
     for each in examined:
         path = Path(each.source.place)

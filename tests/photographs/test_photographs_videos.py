@@ -1,4 +1,4 @@
-"""Of each interval of a video the sharpest frame is taken; a damaged video is told or read as far as it goes."""
+"""The sharpest frame of each interval of a video is taken; a damaged video is told or read as far as it goes."""
 
 from graf.photographs.sources import Source
 from graf.photographs.videos import video_frames

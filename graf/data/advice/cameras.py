@@ -24,7 +24,7 @@ def azimuth_span_deg(dataset: Views, data: DataConfig) -> float:
 
 
 def cameras_in_words(dataset: Views, data: DataConfig) -> str:
-    """Where the cameras come from, the azimuths and the elevations that they have or are sampled from."""
+    """The cameras' source, and the azimuths and elevations that they have or are sampled from."""
     if not dataset.posed:
         azimuths = f"azimuth {360 * data.umin:.0f} to {360 * data.umax:.0f} degrees (data.umin, data.umax)"
         return f"none, so they are sampled: {azimuths}, {_elevations(data.vmin, data.vmax)} (data.vmin, data.vmax)"

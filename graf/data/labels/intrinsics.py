@@ -56,7 +56,7 @@ def number(value: Any) -> float:
 
 
 def _offset(centre: Any, length: float, width: float) -> float:
-    """Of the optical axis from the middle of a side, in units of the width; 0 where the file does not give it.
+    """Distance of the optical axis from the middle of a side, in units of the width; 0 where the file does not give it.
 
     Files measure from the picture's corner, where the centre of pixel i is at i + 1/2.
     """

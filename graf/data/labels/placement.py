@@ -1,4 +1,4 @@
-"""Where cameras stand around the object: moved to the suite's world where theirs is any other, and checked.
+"""Places cameras around the object: moves them to the suite's world where theirs is any other, and checks them.
 
 The suite's world has z up and the object at the origin; its unit is what data.radius counts.
 """
