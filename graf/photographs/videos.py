@@ -1,5 +1,6 @@
 """The sharpest frame of each interval of a video, as a file."""
 
+import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -41,6 +42,8 @@ def video_frames(video: Source, every_s: float, folder: Path) -> list[Source]:
                 )
                 break
     except (RuntimeError, OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:  # of the folder that frames are written to
+            raise
         if not found:
             raise ValueError(
                 "no frame of this video can be read; it is damaged, or of a kind that ffmpeg does not know"

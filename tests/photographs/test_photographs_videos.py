@@ -1,5 +1,8 @@
 """The sharpest frame of each interval of a video is taken; a damaged video is told or read as far as it goes."""
 
+import errno
+import os
+
 from graf.photographs.sources import Source
 from graf.photographs.videos import video_frames
 
@@ -65,3 +68,13 @@ def test_a_video_that_was_cut_short_is_told_or_read_as_far_as_it_goes(tmp_path):
     whole = (tmp_path / "clip.avi").read_bytes()
     (tmp_path / "clip.avi").write_bytes(whole[: len(whole) // 2])
     assert 1 <= len(video_frames(Source(tmp_path / "clip.avi", "clip.avi"), 0.5, tmp_path)) < 4
+
+
+def test_a_full_disk_is_no_damaged_video(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_video(tmp_path / "clip.mp4", frames_with_one_sharp(1))
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        video_frames(Source(tmp_path / "clip.mp4", "clip.mp4"), 0.5, tmp_path)

@@ -4,6 +4,7 @@ An image has the rotation (a quaternion, real part first) and the translation th
 right, y down and z ahead. Photographs lie in `images` beside the model's folder, or in the folder itself.
 """
 
+import logging
 import math
 import struct
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ MODELS = {  # their number in binary files, and their parameters
 BY_NUMBER = {number: name for name, (number, _) in MODELS.items()}
 UNDISTORT = "run `colmap image_undistorter`, and read its images and its sparse model instead"
 OPENCV_AXES = np.diag([1.0, -1.0, -1.0])
+
+log = logging.getLogger("graf")
 
 
 class Photograph(NamedTuple):
@@ -84,8 +87,11 @@ def camera_lens(model: str, width: float, height: float, parameters: list[float]
         raise ValueError(f"a {model} camera has {len(names)} parameters ({', '.join(names)}), found {len(parameters)}")
     frame = dict(zip(names, parameters, strict=True)) | {"w": width, "h": height}
     frame |= {"fl_x": frame["f"], "fl_y": frame["f"]} if "f" in frame else {}
-    if strong := [key for key in distortions(frame) if abs(frame[key]) > STRONG_DISTORTION]:
+    bends = sorted(distortions(frame))
+    if strong := [key for key in bends if abs(frame[key]) > STRONG_DISTORTION]:
         raise ValueError(f"a {model} camera has {strong[0]} {frame[strong[0]]:g}, which bends straight lines; {UNDISTORT}")
+    if bends:
+        log.warning("COLMAP: ignoring %s; images are taken as undistorted, or %s", ", ".join(bends), UNDISTORT)
     return lens(frame)
 
 

@@ -283,3 +283,13 @@ def test_a_field_of_view_far_beyond_the_photographs_is_refused_before_it_is_padd
     put(tmp_path, NAMES[:1])
     with pytest.raises(ValueError, match=r"shows far less than data\.fov 32; set data\.fov to the photographs' field of view"):
         read_image(tmp_path / NAMES[0], config(tmp_path).data, Frame(side=7.5))
+
+
+def test_a_lens_that_bends_a_little_is_told(tmp_path, caplog):
+    put(tmp_path / "images")
+    write_text(tmp_path / "sparse", POSES)
+    focal = focal_length(32, 16)
+    (tmp_path / "sparse/cameras.txt").write_text(f"1 SIMPLE_RADIAL 16 16 {focal} 8 8 0.05\n")
+    with caplog.at_level(logging.WARNING, "graf"):
+        build_dataset(config(tmp_path))
+    assert "COLMAP: ignoring k1; images are taken as undistorted, or run `colmap image_undistorter`" in caplog.text
