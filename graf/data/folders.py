@@ -70,11 +70,13 @@ class Item:
 
 
 class Found(NamedTuple):
-    """The class folders, their faults, and the number of images in formats that are not read, by suffix."""
+    """The class folders, their faults, the number of images in formats that are not read, by suffix, and the masks of the
+    folders' images."""
 
     folders: list[Folder]
     faults: list[Fault]
     unread: Counter[str]
+    mask_of: dict[Path, Path]
 
 
 def find_folders(data: DataConfig) -> Found:
@@ -83,7 +85,7 @@ def find_folders(data: DataConfig) -> Found:
     found = _all_folders(data)
     masks = find_masks([file for folder in found.folders for file in folder.images], data.masks)
     found.unread.subtract(Counter(mask.suffix for mask in masks.of.values() if is_image(mask.name, UNREAD_EXTENSIONS)))
-    return found._replace(folders=_without(masks.files, found.folders), unread=+found.unread)
+    return Found(_without(masks.files, found.folders), found.faults, +found.unread, masks.of)
 
 
 def _without(masks: frozenset[Path], folders: list[Folder]) -> list[Folder]:
@@ -93,7 +95,7 @@ def _without(masks: frozenset[Path], folders: list[Folder]) -> list[Folder]:
 
 
 def _all_folders(data: DataConfig) -> Found:
-    found, seen = Found([], [], Counter()), set()
+    found, seen = Found([], [], Counter(), {}), set()
     roots_of = {pattern: _roots(pattern) for pattern in data.datadir}
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
     for pattern, roots in roots_of.items():

@@ -14,7 +14,7 @@ from graf.data.cameras.corrections import corrected_cameras, warn_of_unused
 from graf.data.decoding import CENTRE_SQUARE, Frame, read_alpha, read_image
 from graf.data.folders import Fault, Item, find_folders, how_to_convert, object_of
 from graf.data.image_cache import ImageCache, image_cache
-from graf.data.labels import Labelled, is_aligned, label_source, read_labels
+from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_labels
 from graf.data.labels.framing import frames_of
 from graf.data.labels.names import report_names
 from graf.data.masks import find_masks
@@ -92,10 +92,12 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     With data.on_bad_file: skip, faulty images are left out and logged. Raises DataError with all faults at once.
     """
     data = config.data
-    folders, faults, unread = find_folders(data)
+    folders, faults, unread, mask_of = find_folders(data)
     source = label_source(data, folders)
     labelled = read_labels(folders, source, data)
-    items = with_masks(corrected_cameras(labelled.items, data), data)
+    if source in READERS:  # files of cameras name images that are not those of the folders
+        mask_of = find_masks([item.file for item in labelled.items], data.masks).of
+    items = with_masks(corrected_cameras(labelled.items, data), mask_of, data)
     warn_of_unused(data, source)
     faults += labelled.faults + mask_faults(items, data)
     frames = frames_of(items, data)
@@ -128,11 +130,10 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
     return ImageFolders(good, [frames[row] for row in good_rows], source, data, cache and cache.select(good_rows), thumbnails)
 
 
-def with_masks(items: list[Item], data: DataConfig) -> list[Item]:
-    """The items with the masks that data.masks finds; a mask that a file of cameras names comes first. `none`: without any."""
+def with_masks(items: list[Item], mask_of: dict[Path, Path], data: DataConfig) -> list[Item]:
+    """The items with their masks: that which a file of cameras names, else that of mask_of; none with data.masks: none."""
     if data.masks == "none":
         return [dataclasses.replace(item, mask=None) for item in items]
-    mask_of = find_masks([item.file for item in items], data.masks).of
     if mask_of:
         example = next(iter(mask_of.items()))
         log.info("masks: %d of %d images, such as %s of %s", len(mask_of), len(items), example[1], example[0].name)

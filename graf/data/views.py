@@ -88,6 +88,11 @@ def as_floats(images: Tensor) -> Tensor:
     return images if images.is_floating_point() else images.to(torch.float32) / 127.5 - 1
 
 
+def edge_pixels(image: Tensor) -> Tensor:
+    """The outermost pixels of an image (C, H, W): (C, 2 H + 2 W), those of the corners twice."""
+    return torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)
+
+
 def expected_labels(data: DataConfig) -> KnownLabels:
     """The labels that a config's data set will have, from the names of folders and files alone; no image is read.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graf.camera import elevation_of_v, poses_at, rotation_poses, view_azimuths
 from graf.checkpoints.latents_file import NAME, write_latents
+from graf.data.views import edge_pixels
 from graf.export.mesh import SUFFIXES, NoSurface, extract_mesh, write_mesh
 from graf.export.splats import splats_of_surface, write_splats
 from graf.models.generator import Generator
@@ -173,8 +174,7 @@ def failures(inversion: Inversion, targets: Tensor, names: Sequence[str]) -> Ite
 
 def _border(picture: Tensor) -> Tensor:
     """(3,) median colour of the outermost pixels of a picture (3, H, W) in [-1, 1]."""
-    edges = picture[:, 0], picture[:, -1], picture[:, :, 0], picture[:, :, -1]
-    return torch.cat(edges, dim=1).median(dim=1).values.clamp(-1, 1)
+    return edge_pixels(picture).median(dim=1).values.clamp(-1, 1)
 
 
 def as_json(inversion: Inversion, targets: Tensor, names: Sequence[str]) -> dict:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from graf.config import DataConfig
 from graf.data.hull import covers, pixels_of
-from graf.data.views import Views
+from graf.data.views import Views, edge_pixels
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
 from graf.runtime.threads import map_in_threads
@@ -102,7 +102,7 @@ def before_plain_background(image: Tensor) -> Tensor | None:
     """1 for an object's pixels and 0 for the background's (H, W), of an image (3, H, W) uint8 whose frame's edge, most of it,
     has one colour; else None."""
     image = image.float()
-    edge = torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)  # (3, 2 H + 2 W)
+    edge = edge_pixels(image)
     colour = edge.median(dim=1).values
     if ((edge - colour[:, None]).abs().amax(0) > PLAIN).float().mean() > 0.1:
         return None

@@ -40,7 +40,7 @@ def warn_of_unused(data: DataConfig, source: str) -> None:
 
 
 def from_opencv(pose_c2w: Tensor) -> Tensor:
-    """pose_c2w (..., 3, 4) of cameras with y down that look along +z, with the project's axes: y up, looking along -z."""
+    """pose_c2w (..., 3, 4) or (..., 4, 4) of cameras with y down that look along +z, with y up and along -z."""
     return pose_c2w * pose_c2w.new_tensor([1, -1, -1, 1])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.config.strict import one_line
+from graf.data.cameras.corrections import from_opencv
 from graf.data.folders import Fault, Item, camera_files
 from graf.data.labels.intrinsics import STRONG_DISTORTION, Lens, distortions, lens
 from graf.data.labels.transforms import image_file
@@ -30,7 +31,6 @@ MODELS = {  # their number in binary files, and their parameters
 }
 BY_NUMBER = {number: name for name, (number, _) in MODELS.items()}
 UNDISTORT = "run `colmap image_undistorter`, and read its images and its sparse model instead"
-OPENCV_AXES = np.diag([1.0, -1.0, -1.0])
 
 log = logging.getLogger("graf")
 
@@ -74,8 +74,8 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
 def pose_of(photograph: Photograph) -> Tensor:
     """pose_c2w (3, 4) in the suite's axes of a photograph."""
     rotation, translation = photograph.rotation, photograph.translation
-    pose = np.concatenate([rotation.T @ OPENCV_AXES, (-rotation.T @ translation)[:, None]], axis=1)
-    return torch.from_numpy(pose).to(torch.float32)
+    pose = np.concatenate([rotation.T, (-rotation.T @ translation)[:, None]], axis=1)
+    return from_opencv(torch.from_numpy(pose)).to(torch.float32)
 
 
 def camera_lens(model: str, width: float, height: float, parameters: list[float]) -> Lens:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graf.config.strict import shown
+from graf.data.cameras.corrections import from_opencv
 from graf.data.folders import DATASET_JSON, Fault, Item
 from graf.data.labels.intrinsics import Lens, lens
 from graf.data.labels.transforms import image_file, read_json, rigid_pose
@@ -51,6 +52,6 @@ def camera(numbers: Any) -> tuple[Tensor, Lens]:
         raise ValueError("expected 25 numbers of a camera") from None
     if tuple(values.shape) != (NUMBERS,):
         raise ValueError(f"expected {NUMBERS} numbers of a camera, found shape {tuple(values.shape)}")
-    matrix = values[:16].reshape(4, 4) * torch.tensor([1.0, -1.0, -1.0, 1.0])  # its y and z axes turned
+    matrix = from_opencv(values[:16].reshape(4, 4))
     (fl_x, _, cx), (_, fl_y, cy), _ = values[16:].reshape(3, 3).tolist()
     return rigid_pose(matrix.tolist()), lens({"fl_x": fl_x, "fl_y": fl_y, "cx": cx, "cy": cy, "w": 1.0, "h": 1.0})
