@@ -8,11 +8,13 @@ from pathlib import Path
 
 from graf.camera import focal_length
 from graf.config import DataConfig
+from graf.config.name_pattern import name_pattern
 from graf.data.cameras.corrections import corrected_cameras
 from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
 from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
-from graf.data.labels.names import items_by_name, read_names, v_flag
+from graf.data.labels.names import items_by_name, v_flag
+from graf.data.views import edge_pixels
 from graf.errors import GrafError
 
 import torch
@@ -56,8 +58,7 @@ def warn_of_backgrounds(paths: Sequence[Path | str], targets: Tensor, data: Data
         return
     background = 2 * torch.tensor(data.background)[:, None] - 1
     for path, image in zip(paths, targets, strict=True):
-        border = torch.cat([image[:, 0], image[:, -1], image[:, :, 0], image[:, :, -1]], dim=1)
-        share = ((border - background).abs().amax(0) > BACKGROUND_TOLERANCE).float().mean().item()
+        share = ((edge_pixels(image) - background).abs().amax(0) > BACKGROUND_TOLERANCE).float().mean().item()
         if share > BACKGROUND_SHARE:
             log.warning(
                 "%s: %.0f %% of its edge is not data.background, and the model learned from objects that are cut out; cut this "
@@ -79,14 +80,18 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
         poses = _poses_by_files(paths, data)
         if poses is not None:
             return poses
-    if data.labels not in ("auto", "filename") or None in read_names([Folder(paths[0].parent, tuple(paths))], data):
+    pattern = name_pattern(data.name_pattern)
+    if data.labels not in ("auto", "filename") or not all(pattern.read(path.stem) for path in paths):
         return None
     beside = [file for folder in {path.parent for path in paths} for file in folder.iterdir() if is_image(file.name)]
-    named = sorted({*paths, *(file for file in beside if None not in read_names([Folder(file.parent, (file,))], data))})
-    items, faults = items_by_name([Folder(paths[0].parent, tuple(named))], data)
+    named = sorted({*paths, *(file for file in beside if pattern.read(file.stem))})
+    items, _, faults = items_by_name([Folder(paths[0].parent, tuple(named))], data)
     for fault in faults:
         if Path(fault.where) in paths:
             raise GrafError(f"{fault.where}: {fault.problem}")
+        if not fault.of_image:
+            log.warning("%s: the cameras are searched for; %s %s", paths[0].parent, fault.where, fault.problem)
+            return None
     n_known = len({item.elevation_index for item in items})
     if n_known < len(data.rings):
         log.warning(

@@ -137,3 +137,12 @@ def test_the_camera_of_a_photograph_that_is_not_square_is_that_of_its_centre(tmp
     frames = [{"file_path": "a.png", "transform_matrix": matrix.tolist(), "fl_x": focal, "w": 64, "h": 48}]
     (tmp_path / "transforms.json").write_text(json.dumps({"frames": frames}))
     torch.testing.assert_close(known_poses([tmp_path / "a.png"], data), matrix[None, :3])
+
+
+def test_names_whose_elevations_nobody_told_are_searched_for(tmp_path, refine, caplog):
+    Image.new("RGB", (16, 16)).save(tmp_path / "0_0090.png")
+    data = refine().data
+    assert data.v == "auto"
+    with caplog.at_level("WARNING", "graf"):
+        assert known_poses([tmp_path / "0_0090.png"], data) is None
+    assert "the cameras are searched for; data.v is not given" in caplog.text

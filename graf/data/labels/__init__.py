@@ -8,7 +8,7 @@ from graf.data.cameras.corrections import with_opengl_axes
 from graf.data.folders import DATASET_JSON, TRANSFORMS, Fault, Folder, Item, camera_files
 from graf.data.labels.colmap import read_colmap
 from graf.data.labels.eg3d import read_eg3d
-from graf.data.labels.names import items_by_name, n_named_elevations, names_have_cameras, unmatched_pattern, with_named_classes
+from graf.data.labels.names import items_by_name, names_have_cameras, unmatched_pattern, with_named_classes
 from graf.data.labels.placement import aligned, depth_faults, warn_of_radius
 from graf.data.labels.transforms import read_transforms
 from graf.errors import DataError
@@ -43,15 +43,16 @@ def is_aligned(source: str, data: DataConfig) -> bool:
 
 def read_labels(folders: list[Folder], source: str, data: DataConfig) -> Labelled:
     """All images of the folders with the labels of a source from `label_source`."""
+    n_elevations = 1
     if source == "filename":
-        items, faults = items_by_name(folders, data)
+        items, n_elevations, faults = items_by_name(folders, data)
     elif source == "none":
         items = [Item(file, index) for index, folder in enumerate(folders) for file in folder.images]
         faults = unmatched_pattern(folders, data)
     else:
         items, faults = items_by_files(folders, source, data)
     items, class_names = with_named_classes(items, folders, data)
-    return Labelled(items, class_names, n_named_elevations(folders, data) if source == "filename" else 1, faults)
+    return Labelled(items, class_names, n_elevations, faults)
 
 
 def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> tuple[list[Item], list[Fault]]:

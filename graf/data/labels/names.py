@@ -42,26 +42,25 @@ def elevations_in(names: Sequence[dict[str, str] | None], pattern: NamePattern) 
     return sorted({float(parts[pattern.elevation]) for parts in names if parts}) if pattern.elevation else []
 
 
-def n_named_elevations(folders: Sequence[Folder], data: DataConfig) -> int:
-    """Bins of elevation of images with cameras from their names."""
-    pattern = name_pattern(data.name_pattern)
+def elevation_bins(elevations: Sequence[float], pattern: NamePattern, data: DataConfig) -> int:
+    """Bins of elevation of images whose names tell these elevations."""
     if pattern.elevation in ("elevation_deg", "polar_deg"):
-        n = len(elevations_in(read_names(folders, data), pattern))
-        return n if 0 < n <= MOST_ELEVATIONS else 1
+        return len(elevations) if 0 < len(elevations) <= MOST_ELEVATIONS else 1
     return max(1, len(data.rings))
 
 
-def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], list[Fault]]:
-    """The images with the cameras given by their names, at the middle of data.radius; and a fault per name without one."""
+def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], int, list[Fault]]:
+    """The images with the cameras given by their names, at the middle of data.radius; the bins of their elevations; and a fault
+    per name without a camera."""
     pattern, names = name_pattern(data.name_pattern), read_names(folders, data)
     if pattern.azimuth is None:
         cure = "write <azimuth_deg> or <index> where the names have it, or set data.labels: none"
         faults = [Fault("data.name_pattern", f"{pattern.text} tells no azimuth, which data.labels: filename needs; {cure}")]
-        return [], faults
+        return [], max(1, len(data.rings)), faults
     elevations = elevations_in(names, pattern)
     unknown = _unknown_elevation(elevations, pattern, data)
     items, faults = [], [Fault("data.v", unknown)] if unknown else []
-    n_elevations = n_named_elevations(folders, data)
+    n_elevations = elevation_bins(elevations, pattern, data)
     files = [(index, file) for index, folder in enumerate(folders) for file in folder.images]
     for (class_index, file), parts in zip(files, names, strict=True):
         item = Item(file, class_index)
@@ -73,7 +72,7 @@ def items_by_name(folders: list[Folder], data: DataConfig) -> tuple[list[Item], 
             rank = elevations.index(float(parts[pattern.elevation])) if pattern.elevation and n_elevations > 1 else 0
             item = replace(item, pose_c2w=poses_at(azimuth_deg, v, sum(data.radius) / 2), elevation_index=rank)
         items.append(item)
-    return items, faults
+    return items, n_elevations, faults
 
 
 def unmatched_pattern(folders: Sequence[Folder], data: DataConfig) -> list[Fault]:
@@ -119,8 +118,7 @@ def report_names(folders: Sequence[Folder], data: DataConfig) -> None:
             )
     elif pattern.elevation:
         told = "above the horizon" if pattern.elevation == "elevation_deg" else "from straight above"
-        shown = ", ".join(f"{degrees:g}" for degrees in elevations[:8]) + (", ..." if len(elevations) > 8 else "")
-        log.info("cameras from file names, elevations %s degrees %s", shown, told)
+        log.info("cameras from file names, elevations %s degrees %s", _listed(elevations), told)
     else:
         log.info("cameras from file names, all %.0f degrees above the horizon (data.v)", elevation_of_v(data.rings[0]))
     _warn_of_frame_numbers(names, pattern)
@@ -144,16 +142,19 @@ def _unknown_elevation(elevations: list[float], pattern: NamePattern, data: Data
     examples = ", ".join(f"{degrees} degrees {v_of_elevation(degrees):.3g}" for degrees in EXAMPLE_ELEVATIONS_DEG)
     table = f"by the camera's height above the horizon: {examples}"
     if pattern.elevation == "elevation" and elevations and not data.rings:
-        found = ", ".join(f"{rank:g}" for rank in elevations[:8]) + (", ..." if len(elevations) > 8 else "")
         degrees = " or ".join(pattern.text.replace("<elevation>", f"<{part}>") for part in ("elevation_deg", "polar_deg"))
         return (
-            f"is not given, and the file names have the elevations {found}; if these are degrees, set data.name_pattern: "
-            f"{degrees} (from straight above); else name a v for each, smallest first, {table}"
+            f"is not given, and the file names have the elevations {_listed(elevations)}; if these are degrees, set "
+            f"data.name_pattern: {degrees} (from straight above); else name a v for each, smallest first, {table}"
         )
     if pattern.elevation is None and len(data.rings) != 1:
         found = f"has {len(data.rings)} values" if data.rings else "is not given"
         return f"{found}, and {pattern.text} tells no elevation; set data.v to that of all images, {table}"
     return None
+
+
+def _listed(elevations: Sequence[float]) -> str:
+    return ", ".join(f"{elevation:g}" for elevation in elevations[:8]) + (", ..." if len(elevations) > 8 else "")
 
 
 def v_flag(v: Sequence[float], n: int) -> str:
@@ -198,10 +199,9 @@ def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevation
     if pattern.elevation == "elevation":
         rank = elevations.index(float(parts["elevation"]))
         if data.rings and rank >= len(data.rings):
-            found = ", ".join(f"{elevation:g}" for elevation in elevations[:8]) + (", ..." if len(elevations) > 8 else "")
             return (
-                f"the elevation {parts['elevation']} is number {rank + 1} of those in the names ({found}), but data.v has only "
-                f"{len(data.rings)}; give data.v one entry for each"
+                f"the elevation {parts['elevation']} is number {rank + 1} of those in the names ({_listed(elevations)}), but "
+                f"data.v has only {len(data.rings)}; give data.v one entry for each"
             )
     elif pattern.elevation:
         low, high = (-90, 90) if pattern.elevation == "elevation_deg" else (0, 180)
