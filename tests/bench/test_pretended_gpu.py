@@ -226,8 +226,7 @@ def test_a_step_that_is_not_finite_is_told_to_the_scaler(runs):
 def test_the_planned_peak_is_near_what_tensors_hold(name, amp):
     settings = ("training.batch_size=2", f"training.use_amp={amp}", "training.amp_dtype=bfloat16")
     config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", settings))
-    with LiveBytes() as held:
-        steps_taken = steps_on_pretended_gpu(config, 2)
+    with LiveBytes() as held, closing(steps_on_pretended_gpu(config, 2)) as steps_taken:  # or its modes outlive LiveBytes
         next(steps_taken)  # after which optimizers have their state
         held.peak = held.live
         next(steps_taken)
