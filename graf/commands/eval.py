@@ -188,7 +188,7 @@ class Evaluation:
 
     @functools.cached_property
     def target_files(self) -> list[Path]:
-        return target_files(self.flags.invert)
+        return target_files(self.flags.invert, self.generator.config.data)
 
     @functools.cached_property
     def targets(self) -> tuple[Tensor, Tensor | None]:

@@ -10,10 +10,11 @@ from graf.camera import focal_length
 from graf.config import DataConfig
 from graf.config.name_pattern import name_pattern
 from graf.data.cameras.corrections import corrected_cameras
-from graf.data.decoding import EXTENSIONS, open_rgb, read_image, square_side
+from graf.data.decoding import EXTENSIONS, Frame, open_rgb, read_image, square_side
 from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
 from graf.data.labels.names import items_by_name, v_flag
+from graf.data.masks import find_masks
 from graf.data.views import edge_pixels
 from graf.errors import GrafError
 
@@ -24,27 +25,38 @@ log = logging.getLogger("graf")
 
 BACKGROUND_TOLERANCE, BACKGROUND_SHARE = 0.2, 0.5  # of 2, between black and white; of an image's edge
 FOCAL_TOLERANCE = 0.01  # largest relative difference in focal length for an image's camera to be used
+AXIS_TOLERANCE = 0.01  # of the image's width, between its centre and its optical axis, likewise
 
 
-def target_files(paths: Sequence[Path | str]) -> list[Path]:
-    """The files named, with the images of each folder sorted by name. Raises GrafError for a folder without images."""
+def target_files(paths: Sequence[Path | str], data: DataConfig) -> list[Path]:
+    """The files named, with the images of each folder sorted by name, without masks.
+
+    Raises GrafError for a folder without images.
+    """
     files: list[Path] = []
     for path in map(Path, paths):
-        inside = sorted(file for file in path.iterdir() if is_image(file.name)) if path.is_dir() else [path]
+        inside = _photographs(path, data) if path.is_dir() else [path]
         if not inside:
             raise GrafError(f"{path}: this folder holds no images ({', '.join(EXTENSIONS)}); name images, or their folder")
         files += inside
     return files
 
 
+def _photographs(folder: Path, data: DataConfig) -> list[Path]:
+    images = sorted(file for file in folder.iterdir() if is_image(file.name))
+    masks = find_masks(images, data.masks).files
+    return [file for file in images if file not in masks]
+
+
 def read_target(path: Path | str, data: DataConfig) -> Tensor:
-    """The image as (3, imsize, imsize) in [-1, 1], prepared as training images are.
+    """The image as (3, imsize, imsize) in [-1, 1], prepared as training images are, and cut out by its mask if it has one.
 
     Raises GrafError for a file that cannot be read or is smaller than the model's images.
     """
     try:
         side = square_side(*open_rgb(path, data.background).size, data.center_crop)
-        image = read_image(Path(path), dataclasses.replace(data, alpha="ignore"))
+        mask = find_masks([Path(path)], data.masks).of.get(Path(path))
+        image = read_image(path, dataclasses.replace(data, alpha="ignore"), Frame(mask=mask))
     except ValueError as error:
         raise GrafError(f"{path}: {str(error).partition(';')[0]}; give another image") from None
     if side < data.imsize:
@@ -138,6 +150,9 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
         elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
             fov = math.degrees(2 * math.atan(0.5 / focal))
             reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"
+        elif max(map(abs, item.axis)) > AXIS_TOLERANCE:
+            right, down = (100 * offset for offset in item.axis)
+            reason = f"{file} has its optical axis {right:.1f} % of its width right of its centre and {down:.1f} % below"
         else:
             poses.append(item.pose_c2w)
             continue

@@ -8,7 +8,7 @@ import math
 from graf.camera import poses_at
 from graf.data.decoding import read_image
 from graf.errors import GrafError
-from graf.inversion.targets import known_poses, read_target, warn_of_backgrounds
+from graf.inversion.targets import known_poses, read_target, target_files, warn_of_backgrounds
 
 import numpy as np
 import pytest
@@ -61,6 +61,9 @@ def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, r
     (tmp_path / "transforms.json").write_text(json.dumps(content | {"camera_angle_x": math.radians(data.fov + 10)}))
     assert known_poses(files[:2], data) is None  # framed otherwise than the model's images
     assert f"transforms.json has a field of view of {data.fov + 10:.2f} degrees, data.fov is {data.fov:g}" in caplog.text
+    (tmp_path / "transforms.json").write_text(json.dumps(content | {"w": 16, "h": 16, "cx": 8, "cy": 10}))
+    assert known_poses(files[:2], data) is None  # the model's images have the axis at their centre
+    assert "transforms.json has its optical axis 0.0 % of its width right of its centre and 12.5 % below" in caplog.text
     frames[1]["transform_matrix"][0][0] = 9.0
     (tmp_path / "transforms.json").write_text(json.dumps(content))
     assert known_poses(files[:2], data) is None
@@ -68,7 +71,7 @@ def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, r
     (tmp_path / "transforms.json").write_text("{")
     assert known_poses(files[:2], data) is None
     assert f"{tmp_path}/transforms.json: not readable as JSON" in caplog.text
-    assert len(caplog.records) == 4
+    assert len(caplog.records) == 5
 
 
 def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
@@ -97,6 +100,19 @@ def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
         torch.testing.assert_close(read_target(tmp_path / "noise.png", dataclasses.replace(data, alpha=alpha)), expected)
     clear = read_target(put(tmp_path / "clear.png", colour=(9, 9, 9, 0)), data)
     torch.testing.assert_close(clear[:, 0, 0], torch.tensor([0.2, 0.4, 0.6]) * 2 - 1)
+
+
+def test_a_photograph_is_cut_out_by_its_mask_and_no_mask_is_inverted(tmp_path, refine):
+    data = refine("data.imsize=16", "data.background=white").data
+    photograph = put(tmp_path / "car.png", (32, 32))
+    mask = Image.new("L", (32, 32), 0)
+    mask.paste(255, (8, 8, 24, 24))
+    mask.save(tmp_path / "car_mask.png")
+    assert target_files([tmp_path], data) == [photograph]
+    target = read_target(photograph, data)
+    assert (target[:, 0] == 1).all()  # the background's white
+    torch.testing.assert_close(target[:, 8, 8], torch.tensor([200.0, 100.0, 50.0]) / 127.5 - 1)
+    assert (read_target(photograph, dataclasses.replace(data, masks="none"))[:, 0, 0] < 1).all()
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path, refine):
