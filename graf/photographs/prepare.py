@@ -18,7 +18,7 @@ from graf.photographs.faults import JUDGED, fault_of, sharpness
 from graf.photographs.making import Made, Options, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
 from graf.photographs.reading import luminance, open_photograph, shrunk
-from graf.photographs.sources import Source, find_sources, output_names
+from graf.photographs.sources import Source, find_sources, output_names, read_transforms
 from graf.photographs.videos import video_frames
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -50,7 +50,7 @@ class Prepared:
     labels: str
     objects: Count
     n_videos: int
-    cameras: list[Path] = field(default_factory=list)
+    cameras: dict[Path, dict] = field(default_factory=dict)  # what each transforms.json holds
     others: Counter[str] = field(default_factory=Counter)
     renamed: list[str] = field(default_factory=list)
     name_pattern: str = NAMED_BY_RANK
@@ -65,6 +65,8 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     """Prepare the photographs of a file or folder into out/images, of which PNGs that an interrupted run made are kept.
 
     frames: a folder for the frames of videos, which may go when what is made is no longer compared with them.
+
+    Raises DataError for a transforms.json that cannot be read, before anything is made.
     """
     found = find_sources(root, options.masks)
     if (kind := camera_file(root, options.labels)) in ("colmap", "eg3d"):
@@ -74,6 +76,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     left_out = dict(found.left_out)
     sources = [*found.photographs, *_all_frames(found.videos, options, frames, left_out)]
     labels, pattern = _labels(found.photographs, found.cameras, options), name_pattern(options.name_pattern)
+    cameras = {file: read_transforms(file) for file in found.cameras} if labels == "transforms" else {}
     examined = _examine(sources, options, left_out)
     if labels == "filename":
         examined = _with_cameras(examined, pattern, left_out)
@@ -86,7 +89,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     colours_of = {each.source.place: _colours_in(each.file) for each in made}
     counted = count_objects(kept, colours_of, None if labels == "none" else pattern)
     renamed = [place for place, name in names.items() if Path(name).stem != Path(place).stem]
-    more = {"cameras": found.cameras, "others": found.others, "renamed": renamed, "name_pattern": options.name_pattern}
+    more = {"cameras": cameras, "others": found.others, "renamed": renamed, "name_pattern": options.name_pattern}
     return Prepared(made, left_out, labels, counted, len(found.videos), **more)
 
 

@@ -1,5 +1,6 @@
 """Finds the photographs, videos and masks in what a user names, and gives each photograph a name of its own in the output."""
 
+import json
 import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graf.data.folders import TRANSFORMS
 from graf.data.masks import find_masks
+from graf.errors import DataError
 from graf.photographs.reading import READ, UNREAD
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".3gp")
@@ -98,6 +100,17 @@ def _sort(root: Path, folder: Path, names: list[str], found: Found) -> None:
 
 def _has(name: str, suffixes: tuple[str, ...]) -> bool:
     return name.lower().endswith(suffixes)
+
+
+def read_transforms(file: Path) -> dict:
+    """What a transforms.json holds. Raises DataError for a file that is none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        [frame["file_path"] for frame in content["frames"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        todo = "correct it, or take --labels none"
+        raise DataError(f"{file}: not a transforms.json with frames and their file_path ({error}); {todo}") from None
+    return content
 
 
 def output_names(sources: list[Source]) -> dict[str, str]:

@@ -41,14 +41,9 @@ def write_left_out(file: Path, left_out: dict[str, str]) -> None:
 def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
     """Write each transforms.json below the images, with the frames of the photographs that were kept, as PNGs.
 
-    Raises DataError for one that cannot be read, or of which no frame names one of these.
+    Raises DataError for one of which no frame names one of these.
     """
-    for source in prepared.cameras if prepared.labels == "transforms" else ():
-        try:
-            content = json.loads(source.read_text(encoding="utf-8"))
-            frames = [(frame, frame["file_path"]) for frame in content["frames"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{source}: not a transforms.json with frames and their file_path ({error})") from None
+    for source, content in prepared.cameras.items():
         home = out / IMAGES / source.parent.relative_to(root)
         file_of = {}
         for made in prepared.made:
@@ -56,11 +51,11 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
             if original.is_relative_to(source.parent):
                 inside, written = original.relative_to(source.parent), made.file.relative_to(home).as_posix()
                 file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
-        named = [(frame, file_of.get(str(path).removeprefix("./"))) for frame, path in frames]
-        content["frames"] = [_without_mask(frame) | {"file_path": file} for frame, file in named if file]
-        if file_of and not content["frames"]:
+        named = [(frame, file_of.get(str(frame["file_path"]).removeprefix("./"))) for frame in content["frames"]]
+        kept = [_without_mask(frame) | {"file_path": file} for frame, file in named if file]
+        if file_of and not kept:
             raise DataError(f"{source}: no file_path names a photograph that was kept; correct them, or take --labels none")
-        write_text(home / TRANSFORMS, json.dumps(content, indent=1))
+        write_text(home / TRANSFORMS, json.dumps(content | {"frames": kept}, indent=1))
 
 
 def _without_mask(frame: dict) -> dict:

@@ -120,6 +120,10 @@ def test_a_transforms_json_follows_its_photographs(tmp_path):
     (folder / "transforms.json").write_text(json.dumps(content))
     said = call(TOOL, "photos", "other", cwd=tmp_path, status=2)
     assert "no file_path names a photograph that was kept; correct them, or take --labels none" in said
+    (folder / "transforms.json").write_text('{"frames": ["train/r_0"]}')
+    said = call(TOOL, "photos", "third", cwd=tmp_path, status=2)
+    assert "transforms.json: not a transforms.json with frames and their file_path" in said
+    assert not list((tmp_path / "third").rglob("*.png"))  # told before anything is made
 
 
 def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
