@@ -206,8 +206,8 @@ def test_sliders_without_a_direction_vanish(viewer):
     with opened(viewer) as window:
         browser = next(iter(viewer.browsers.values()))
         window.set("shape 5", 1.0)
-        window.wait(lambda: not browser._moves["shape"][4].visible)
-        assert [slider.visible for slider in browser._moves["appearance"]] == [True] * 4 + [False]
+        for part in ("shape", "appearance"):
+            window.wait(lambda part=part: [slider.visible for slider in browser._moves[part]] == [True] * 4 + [False])
 
 
 def test_what_is_saved_is_told_and_replaces_nothing(viewer, model):
