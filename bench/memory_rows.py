@@ -279,7 +279,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
         replaced += [
             (rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)),
             # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
-            (perception, "load_efficientnet", lambda _: EfficientNet.from_name(EFFICIENTNET)),
+            (perception, "load_efficientnet", lambda _, name=EFFICIENTNET: EfficientNet.from_name(name)),
         ]
     caches = projection_operators, frozen_network  # of tensors that may have no content
     for cache in caches:

@@ -178,7 +178,7 @@ def _network_faults(config: Config) -> Iterator[str]:
         yield (
             "discriminator.hflip: a mirrored image would need a mirrored camera; set it to false, or condition to class or none"
         )
-    if discriminator.architecture == "projected":
+    if discriminator.has_heads:
         yield from _projected_faults(config)
     if latents.dim_appearance >= latents.dim:
         yield (
@@ -187,7 +187,11 @@ def _network_faults(config: Config) -> Iterator[str]:
 
 
 def _projected_faults(config: Config) -> Iterator[str]:
-    discriminator, training, projected = config.discriminator, config.training, "discriminator.architecture: projected"
+    discriminator, training, projected = (
+        config.discriminator,
+        config.training,
+        f"discriminator.architecture: {config.discriminator.architecture}",
+    )
     if training.gan_type in ("wgan", "relativistic"):
         yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}"
     if training.reg_type in ("r1_r2", "wgan_gp"):
@@ -196,6 +200,8 @@ def _projected_faults(config: Config) -> Iterator[str]:
         yield f"discriminator.dual: {projected} judges three colours and opacity; set it to false"
     if discriminator.label_loss == "MCE":
         yield f"discriminator.label_loss: {projected} has no label heads; set it to none, or architecture to graf"
+    if discriminator.frozen_size not in (64, 128):
+        yield f"discriminator.feature_size: must be 64, 128 or auto, found {discriminator.feature_size}"
 
 
 def _triplane_faults(nerf: NerfConfig) -> Iterator[str]:
@@ -235,5 +241,7 @@ def _training_faults(config: Config) -> Iterator[str]:
         yield "training.fid_images: FID and KID need at least 2 images; 0 takes as many as eval.py"
     if training.model_average_beta >= 1:
         yield "training.model_average_beta: must be below 1"
+    if training.anneal == "r3gan" and training.optimizer != "adam":
+        yield "training.anneal: r3gan changes Adam's second beta; set it to none, or optimizer to adam"
     if training.lr_g <= 0 or training.lr_d <= 0:
         yield "training: lr_g and lr_d must be above 0"

@@ -265,10 +265,18 @@ class RaySamplerConfig:
 
 @dataclass(frozen=True)
 class DiscriminatorConfig:
-    architecture: Literal["graf", "projected"] = key(
+    architecture: Literal["graf", "projected", "mixed"] = key(
         "graf",
         "`graf`: convolutions that learn from these images alone; `projected`: heads on the features of a frozen "
-        "EfficientNet-Lite0 (Projected GAN), which learn in fewer steps, each twice as slow",
+        "EfficientNet-Lite (Projected GAN), which learn in fewer steps, each twice as slow; `mixed`: both",
+    )
+    projected_weight: float = key(0.5, "mixed: weight of the heads in the generator's loss, beside that of graf", 0)
+    feature_network: Literal["auto", "efficientnet-lite0", "efficientnet-lite1"] = key(
+        "auto",
+        "projected, mixed: the frozen network; `auto`: efficientnet-lite1, which measures nothing, for mixed, else lite0",
+    )
+    feature_size: Literal["auto"] | int = key(
+        "auto", "projected, mixed: side of the images that it sees, pixels, 64 or 128; `auto`: 64 for mixed, else 128", 64, 128
     )
     ndf: int = key(32, "graf: base width", 2, 1024)
     norm: Literal["instance", "none"] = key("none", "graf: normalisation between layers (GRAF: instance)")
@@ -292,6 +300,24 @@ class DiscriminatorConfig:
         "none", "graf: auxiliary label head, cross-entropy of class and of elevation bin, where the data has several of either"
     )
     label_weight: float = key(1.0, "weight of that loss", 0)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether a frozen network takes part."""
+        return self.architecture in ("projected", "mixed")
+
+    @property
+    def frozen_network(self) -> str:
+        if self.feature_network != "auto":
+            return self.feature_network
+        return "efficientnet-lite1" if self.architecture == "mixed" else "efficientnet-lite0"
+
+    @property
+    def frozen_size(self) -> int:
+        """Side of the images that the frozen network sees, pixels."""
+        if self.feature_size != "auto":
+            return self.feature_size
+        return 64 if self.architecture == "mixed" else 128
 
 
 @dataclass(frozen=True)
@@ -347,6 +373,14 @@ class TrainingConfig(RunTrainingConfig):
         1,
         wanted="auto or steps such as [3000, 4000]",
     )
+    anneal: Literal["none", "r3gan"] = key(
+        "none",
+        "`r3gan`: over anneal_steps, along a cosine, both rates and reg_param fall to the shares anneal_lr and anneal_reg, "
+        "instead of lr_anneal's milestones; Adam's second beta rises from 0.9 to 0.99, the EMA's half-life from 0",
+    )
+    anneal_steps: Literal["auto"] | int = key("auto", "r3gan: steps of this burn-in; `auto`: max_steps", 1)
+    anneal_lr: float = key(0.25, "r3gan: share of both rates after it", 0, 1)
+    anneal_reg: float = key(0.1, "r3gan: share of reg_param after it", 0, 1)
     gan_type: Literal["standard", "wgan", "hinge", "relativistic"] = key(
         "standard",
         "adversarial loss; standard is the non-saturating one, relativistic compares each fake with a real image of its "
@@ -374,6 +408,11 @@ class TrainingConfig(RunTrainingConfig):
     def milestones(self) -> tuple[int, ...]:
         """The steps before which the learning rates fall."""
         return (max(1, self.max_steps * 7 // 9),) if self.lr_anneal_every == "auto" else self.lr_anneal_every
+
+    @property
+    def burn_in(self) -> int:
+        """The steps over which training.anneal changes what it does."""
+        return max(1, self.max_steps) if self.anneal_steps == "auto" else self.anneal_steps
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,11 @@ from graf.config.checks import FEWEST_RAYS
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.ccsr import LightBackbone
+from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
-from graf.models.projected import STAGES
+from graf.models.mixed import MixedDiscriminator
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE
+from graf.models.projected import ProjectedDiscriminator, stages_of
 from graf.models.radiance_field import encoding_width
 from graf.models.registry import build_discriminator
 from graf.models.rrdb import RRDBNet
@@ -46,7 +49,10 @@ GAPS = {"cpu": 0.3, "cuda": 0.15, "mps": 0.15}
 COMPOSITING = 18  # floats per sample between the field and the pixel: points, depths, raw and activated outputs, weights
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
-PROJECTED_BYTES = 19 * MB  # the same of a projected discriminator, in which it is deeper and has no normalisations
+PROJECTED_BYTES = {  # the same of a projected discriminator, in which it is deeper and has no normalisations
+    EFFICIENTNET: 19 * MB,
+    EFFICIENTNET_1: 24 * MB,
+}
 PROJECTED_AT_ONCE = 4 * MB  # of them where none is kept for a backward pass
 PERCEPTION_WEIGHTS = 18 * MB
 MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
@@ -97,12 +103,12 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     moments = {
         "discriminator step": {
             "gradients of parts": step.gradients_of_parts(discriminator),
-            "discriminator": step.discriminator_step(),
+            "discriminator": sum(critic.discriminator_step() for critic in step.critics()),
         },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
             "ccsr": step.refinement(),
-            "discriminator": step.scores(),
+            "discriminator": sum(critic.scores() for critic in step.critics()),
         },
         "generator step, backward pass in the field": {
             "gradients of parts": step.gradients_of_parts(generator),
@@ -146,14 +152,21 @@ class _Step:
 
     @property
     def is_projected(self) -> bool:
-        return self.config.discriminator.architecture == "projected"
+        return isinstance(self.discriminator, ProjectedDiscriminator)
+
+    def critics(self) -> list["_Step"]:
+        """The step with each critic of a mixed discriminator."""
+        if not isinstance(self.discriminator, MixedDiscriminator):
+            return [self]
+        return [dataclasses.replace(self, discriminator=critic) for critic in self.discriminator.children()]
 
     def persistent(self) -> dict[str, int]:
         """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
         weights = _weights(self.generator) + _weights(self.discriminator)
         learning = _weights(self.generator, learning=True) + _weights(self.discriminator, learning=True)
         return {
-            "weights": weights + PERCEPTION_WEIGHTS * ((self.config.ccsr.perceptual_weight > 0) + self.is_projected),
+            "weights": weights
+            + PERCEPTION_WEIGHTS * ((self.config.ccsr.perceptual_weight > 0) + self.config.discriminator.has_heads),
             "gradients": learning,
             "optimizers": learning * (2 if self.config.training.optimizer == "adam" else 1),
             "EMA": _weights(self.generator),
@@ -250,10 +263,10 @@ class _Step:
         keeps its input; of a projected discriminator also what its heads judge."""
         total = 0
         if self.is_projected:
-            for stage, head in zip(STAGES, self.discriminator.heads, strict=True):
+            for stage, head in zip(stages_of(self.config.discriminator), self.discriminator.heads, strict=True):
                 total += head.main[0].in_channels * stage.side**2 + 2 * _outputs(head.main, stage.side)
             return self.batch * total
-        twice, is_graf = self.config.discriminator.norm == "instance", self.config.discriminator.architecture == "graf"
+        twice, is_graf = self.config.discriminator.norm == "instance", isinstance(self.discriminator, Discriminator)
         layers = self.discriminator.main[:-1] if is_graf else self.discriminator.modules()  # taken to follow each other
         return self.batch * _outputs(layers, self.config.patch_size) * (2 if twice else 1)
 
@@ -261,8 +274,13 @@ class _Step:
         """What scoring one batch keeps, and its coarse rendering where there is one."""
         has_spectral_norms = self.config.discriminator.spectral_norm or self.is_projected
         weights = self.n_threads * _weights(self.discriminator) if has_spectral_norms else 0  # normalised copies
-        frozen = self.batch * PROJECTED_BYTES * self.size // FLOAT if self.is_projected else 0
+        frozen = self.batch * self._frozen_bytes() * self.size // FLOAT if self.is_projected else 0
         return self.renderings * (self.features() * self.size + frozen) + weights
+
+    def _frozen_bytes(self) -> int:
+        """Features of an image in the frozen network, in float32."""
+        heads = self.config.discriminator
+        return PROJECTED_BYTES[heads.frozen_network] * heads.frozen_size**2 // SIZE**2
 
     def discriminator_step(self) -> int:
         """What is held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.

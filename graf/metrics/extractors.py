@@ -96,8 +96,8 @@ for _name, (_network, _) in EFFICIENTNETS.items():
 
 def networks_of_training(config: Config) -> list[str]:
     """The extractors that training with this config uses; they may favour its images."""
-    used = config.ccsr.perceptual_weight > 0 or config.discriminator.architecture == "projected"
-    return [EFFICIENTNET] if used else []
+    judging = [config.discriminator.frozen_network] if config.discriminator.has_heads else []
+    return sorted({*judging, *([EFFICIENTNET] if config.ccsr.perceptual_weight > 0 else [])})
 
 
 def choose_extractor(config: MetricsConfig) -> Extractor:

@@ -1,6 +1,6 @@
 """The patch discriminator: one logit per image, conditioned on class and camera.
 
-graf/models/projected.py has another one.
+graf/models/projected.py has another one, and graf/models/mixed.py both.
 
 Legend: B patches, K their side in pixels, C channels.
 """
@@ -24,11 +24,12 @@ POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the 
 @dataclasses.dataclass(frozen=True)
 class Scores:
     """logits (B,), of a projected one (B, positions), above 0 for what looks real; class_logits (B, classes), elevation_logits
-    (B, bins) or None each."""
+    (B, bins) or None each; projected_logits (B, positions) of a mixed one's heads."""
 
     logits: Tensor
     class_logits: Tensor | None = None
     elevation_logits: Tensor | None = None
+    projected_logits: Tensor | None = None
 
 
 class ConditionedDiscriminator(nn.Module):

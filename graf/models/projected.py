@@ -7,7 +7,7 @@ import functools
 from typing import NamedTuple
 
 from graf.camera import Labels
-from graf.config import Config
+from graf.config import Config, DiscriminatorConfig
 from graf.models.discriminator import (
     EMBEDDING_WIDTH,
     POWER_ITERATIONS,
@@ -15,7 +15,7 @@ from graf.models.discriminator import (
     Scores,
     SpectralConv,
 )
-from graf.models.perception import feature_network, outputs_of, without_norms
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE, feature_network, outputs_of, without_norms
 
 import torch
 from efficientnet_lite_pytorch import EfficientNet
@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 
 class Stage(NamedTuple):
-    """A layer of the frozen network: the shape and standard deviation of its features for images of toy cars, and the number
-    of channels that they are mixed into."""
+    """A layer of the frozen network: the shape and standard deviation of its features for images of toy cars, of SIZE pixels,
+    and the number of channels that they are mixed into."""
 
     block: int
     channels: int
@@ -34,26 +34,39 @@ class Stage(NamedTuple):
     mixed: int
 
 
-STAGES = (
-    Stage(block=2, channels=24, side=32, deviation=8.4, mixed=32),
-    Stage(block=4, channels=40, side=16, deviation=8.5, mixed=64),
-    Stage(block=10, channels=112, side=8, deviation=6.8, mixed=96),
-    Stage(block=15, channels=320, side=4, deviation=2.9, mixed=128),
-)
+STAGES = {  # by discriminator.feature_network
+    EFFICIENTNET: (
+        Stage(block=2, channels=24, side=32, deviation=8.4, mixed=32),
+        Stage(block=4, channels=40, side=16, deviation=8.5, mixed=64),
+        Stage(block=10, channels=112, side=8, deviation=6.8, mixed=96),
+        Stage(block=15, channels=320, side=4, deviation=2.9, mixed=128),
+    ),
+    EFFICIENTNET_1: (
+        Stage(block=3, channels=24, side=32, deviation=10.0, mixed=32),
+        Stage(block=6, channels=40, side=16, deviation=10.3, mixed=64),
+        Stage(block=14, channels=112, side=8, deviation=7.9, mixed=96),
+        Stage(block=20, channels=320, side=4, deviation=2.9, mixed=128),
+    ),
+}
 HALVED_TO = {16: 64, 8: 128, 4: 128}  # a head's channels, by the side of their maps
-POSITIONS = 4  # along each side, in which a head judges an image
+POSITIONS = 4  # along each side, at most, in which a head judges an image
 MIXING_SEED = 5
 
 
+def stages_of(config: DiscriminatorConfig) -> list[Stage]:
+    """The stages of the config's frozen network, with the sides that they have for its discriminator.feature_size."""
+    return [stage._replace(side=stage.side * config.frozen_size // SIZE) for stage in STAGES[config.frozen_network]]
+
+
 @functools.cache
-def frozen_network(device: torch.device) -> EfficientNet:
+def frozen_network(device: torch.device, name: str = EFFICIENTNET) -> EfficientNet:
     """The network whose features are judged. It is no part of the discriminator, which would train it, average and save it."""
     with torch.inference_mode(False):  # whoever asks first: others may want gradients
-        return without_norms(feature_network()).to(device, memory_format=torch.channels_last)
+        return without_norms(feature_network(name)).to(device, memory_format=torch.channels_last)
 
 
 class ProjectedDiscriminator(ConditionedDiscriminator):
-    """A head for each stage of a frozen EfficientNet-Lite0, whose features a fixed random projection mixes before (Projected
+    """A head for each stage of a frozen EfficientNet-Lite, whose features a fixed random projection mixes before (Projected
     GANs Converge Faster, Sauer et al. 2021; here without their mixing across stages).
 
     An image's fourth channel is its opacity, which the frozen network does not know and each head sees beside the features. A
@@ -65,7 +78,7 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         super().__init__(config)
         channels, conditioned = config.data.channels, self.config.condition != "none"
         rng = torch.Generator().manual_seed(MIXING_SEED)
-        self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in STAGES)
+        self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in stages_of(self.config))
         self._build_embedding(n_classes)
         self.update_spectral_norms(POWER_ITERATIONS)
 
@@ -79,7 +92,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         where images have one."""
         colours, opacity = images.float().tensor_split([3], dim=1)
         colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
-        outputs = outputs_of(frozen_network(images.device), colours, [stage.block for stage in STAGES])
+        network, blocks = self.config.frozen_network, [stage.block for stage in STAGES[self.config.frozen_network]]
+        outputs = outputs_of(frozen_network(images.device, network), colours, blocks, self.config.frozen_size)
         return [head.mix(output, opacity) for head, output in zip(self.heads, outputs, strict=True)]
 
     def logits(self, features: list[Tensor], labels: Labels | None = None) -> list[Tensor]:
@@ -101,12 +115,12 @@ class Head(nn.Module):
             if side < stage.side:
                 layers += [SpectralConv(width, halved, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
                 width = halved
-        if stage.side == POSITIONS:  # nothing to halve
+        if stage.side <= POSITIONS:  # nothing to halve
             layers += [SpectralConv(width, HALVED_TO[POSITIONS], 3, padding=1), nn.LeakyReLU(0.2)]
             width = HALVED_TO[POSITIONS]
         self.main = nn.Sequential(*layers)
         self.last = SpectralConv(width, 1, 1)
-        self.projection = SpectralConv(width, EMBEDDING_WIDTH, POSITIONS) if conditioned else None
+        self.projection = SpectralConv(width, EMBEDDING_WIDTH, min(POSITIONS, stage.side)) if conditioned else None
 
     def mix(self, output: Tensor, opacity: Tensor) -> Tensor:
         """Features (B, mixed + 4 or 0, s, s) of the frozen network's (B, C, s, s) and of opacity (B, 1 or 0, K, K)."""

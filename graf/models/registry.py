@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from graf.config import Config
 from graf.models.discriminator import ConditionedDiscriminator, Discriminator
+from graf.models.mixed import MixedDiscriminator
 from graf.models.projected import ProjectedDiscriminator
 from graf.models.radiance_field import ConcatField, FilmField
 from graf.models.triplane import TriplaneField
@@ -23,6 +24,7 @@ FIELDS: dict[str, Callable[[Config, int, int], nn.Module]] = {
 DISCRIMINATORS: dict[str, Callable[[Config, int, int], ConditionedDiscriminator]] = {
     "graf": Discriminator,
     "projected": ProjectedDiscriminator,
+    "mixed": MixedDiscriminator,
 }
 
 

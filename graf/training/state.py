@@ -22,6 +22,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
 from graf.models.generator import Generator, weights_hash
+from graf.models.mixed import MixedDiscriminator
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
 from graf.pieces import is_asynchronous
@@ -37,6 +38,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 log = logging.getLogger("graf")
 
+ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.anneal: r3gan
 COUNTED = (  # plain values
     *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
 )
@@ -279,7 +281,8 @@ class TrainState(RunState):
     def update_average(self, learned: Tensor) -> None:
         """generator_ema follows the generator where that has `learned` (a bool), not where its step was skipped; in the first
         steps faster than model_average_beta, so as to forget its start."""
-        beta = min(self.config.training.model_average_beta, (1 + self.step) / (10 + self.step))
+        half_life = self.annealed(1e-6, 1.0) if self.anneals else 1.0  # as a share of the last
+        beta = min(self.config.training.model_average_beta ** (1 / half_life), (1 + self.step) / (10 + self.step))
         averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
         if is_asynchronous(self.device.type):
             move_towards(averaged, current, (1 - beta) * learned)
@@ -299,14 +302,33 @@ class TrainState(RunState):
         training = self.config.training
         return training.reg_type != "none" and (self.step + 1) % training.reg_every == 0
 
-    def set_learning_rates(self) -> None:
-        """The config's rates, times lr_anneal for each milestone that the step has reached; CCSR has a share of the
-        generator's."""
+    @property
+    def anneals(self) -> bool:
+        return self.config.training.anneal == "r3gan"
+
+    def annealed(self, first: float, last: float) -> float:
+        """A value that goes along a cosine from `first` at step 0 to `last`, which it keeps from the end of the burn-in on
+        (R3GAN, Huang et al. 2024)."""
+        left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.burn_in)))
+        return last + (first - last) * left
+
+    @property
+    def reg_param(self) -> float:
+        """Weight of the discriminator's gradient penalty at this step."""
         training = self.config.training
-        factor = training.lr_anneal ** bisect.bisect_right(training.milestones, self.step)
+        return training.reg_param * (self.annealed(1.0, training.anneal_reg) if self.anneals else 1.0)
+
+    def set_learning_rates(self) -> None:
+        """The config's rates, annealed or times lr_anneal for each milestone that the step has reached; CCSR has a share of
+        the generator's."""
+        training = self.config.training
+        milestones = bisect.bisect_right(training.milestones, self.step)
+        factor = self.annealed(1.0, training.anneal_lr) if self.anneals else training.lr_anneal**milestones
         for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor * group["share"]
+                if self.anneals:
+                    group["betas"] = group["betas"][0], self.annealed(*ANNEALED_BETA2)
 
     def learning_rates(self) -> dict[str, float]:
         return {"lr_g": self.optimizer_g.param_groups[0]["lr"], "lr_d": self.optimizer_d.param_groups[0]["lr"]}
@@ -370,7 +392,14 @@ def initialise_from(path: Path, state: TrainState) -> None:
     """
     found = recognise(read_checkpoint(path), path)
     found.report_left_out(path)
-    reports = {name: load_partially(getattr(state, name), found.parts[name], path) for name in NETWORKS if name in found.parts}
+    networks = {name: getattr(state, name) for name in NETWORKS}
+    if isinstance(state.discriminator, MixedDiscriminator) and "discriminator" in found.parts:
+        networks["discriminator"] = state.discriminator.critic_of(found.parts["discriminator"])
+        if networks["discriminator"] is not state.discriminator:
+            log.warning("%s: its discriminator is one critic of a mixed one; the other starts from random weights", path)
+    reports = {
+        name: load_partially(network, found.parts[name], path) for name, network in networks.items() if name in found.parts
+    }
     for name, report in reports.items():
         if name != "generator_ema" or report != reports["generator"]:
             report.log(f"{path}: {name}")

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 from graf.camera import Labels
 from graf.data import Views
+from graf.models.discriminator import Scores
 from graf.models.generator import Rendering
+from graf.models.mixed import MixedDiscriminator
 from graf.models.projected import ProjectedDiscriminator
 from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
@@ -98,21 +100,24 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
         stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
         if told_apart := GAN_LOSSES[training.gan_type].told_apart:
             stats["accuracy_d"] = told_apart(real_scores.logits, fake_scores.logits)
+        if real_scores.projected_logits is not None:
+            both = real_scores.projected_logits, fake_scores.projected_logits
+            stats["loss_d_projected"] = discriminator_loss(*both, training.gan_type)
+            loss = loss + stats["loss_d_projected"]
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, real_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
     # The gradient penalty
     if state.penalises:
         stats["penalty"] = _gradient_penalty(state, real, fake, real_labels, fake_labels, batch.fake_inputs.share)
-        loss = loss + training.reg_param * training.reg_every * stats["penalty"]
+        loss = loss + state.reg_param * training.reg_every * stats["penalty"]
     return loss, stats
 
 
 def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log."""
     config, inputs, fake_labels = state.config, batch.fake_inputs, batch.fake_inputs.labels
-    gan_type = config.training.gan_type
-    real_logits = _real_logits(state, batch) if GAN_LOSSES[gan_type].paired else None
+    real_logits = _real_logits(state, batch) if GAN_LOSSES[config.training.gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
         rendering = _render(state, inputs)
@@ -120,11 +125,11 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
         restored = _restored_if_judged(state, fake, inputs)
         seen = _seen(state, restored, inputs, 2 * rendering.opacity - 1, rendering.low_images)
         scores = state.discriminator(seen, fake_labels)
-        loss = generator_loss(scores.logits, gan_type, real_logits)
+        loss = _adversarial_loss(state, scores, real_logits)
         if rendering.coarse_images is not None:
             coarse = _restored_if_judged(state, rendering.coarse_images.float(), inputs)
             seen = _seen(state, coarse, inputs, 2 * rendering.coarse_opacity - 1)
-            loss = loss + generator_loss(state.discriminator(seen, fake_labels).logits, gan_type, real_logits)
+            loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
         drift = rendering.drift
@@ -149,6 +154,15 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
             stats["loss_label_g"] = label_loss(scores, fake_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
     return loss, stats
+
+
+def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | None) -> Tensor:
+    """The generator's loss of its scores (B), with the weighted one of a mixed discriminator's heads."""
+    gan_type = state.config.training.gan_type
+    loss = generator_loss(scores.logits, gan_type, real_logits)
+    if scores.projected_logits is None:
+        return loss
+    return loss + state.config.discriminator.projected_weight * generator_loss(scores.projected_logits, gan_type)
 
 
 def _render(state: TrainState, inputs: Inputs) -> Rendering:
@@ -187,11 +201,13 @@ def _real_logits(state: TrainState, batch: Batch) -> Tensor:
 def _gradient_penalty(
     state: TrainState, real: Tensor, fake: Tensor, labels: Labels, fake_labels: Labels, share: Tensor
 ) -> Tensor:
-    reg_type = state.config.training.reg_type
+    reg_type, discriminator = state.config.training.reg_type, state.discriminator
     with state.amp.autocast(enabled=False):
-        if isinstance(state.discriminator, ProjectedDiscriminator):
-            return feature_penalty(state.discriminator, real, labels)
+        if isinstance(discriminator, MixedDiscriminator):
+            return r1_penalty(discriminator.graf, real, labels) + feature_penalty(discriminator.projected, real, labels)
+        if isinstance(discriminator, ProjectedDiscriminator):
+            return feature_penalty(discriminator, real, labels)
         if reg_type == "wgan_gp":
-            return wgan_gp_penalty(state.discriminator, real, fake[: len(real)], labels, share)
-        penalty = r1_penalty(state.discriminator, real, labels)
-        return penalty + r1_penalty(state.discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty
+            return wgan_gp_penalty(discriminator, real, fake[: len(real)], labels, share)
+        penalty = r1_penalty(discriminator, real, labels)
+        return penalty + r1_penalty(discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty

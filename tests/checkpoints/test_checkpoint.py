@@ -89,12 +89,16 @@ RESTORING = (
 )
 
 
+ANNEALED = ("training.anneal=r3gan", "training.anneal_steps=5")
+MIXED = ("discriminator.architecture=mixed", "training.reg_type=r1", "discriminator.label_loss=none")
 PROJECTED = ("discriminator.architecture=projected", "training.reg_type=r1", "discriminator.label_loss=none")
 
 
 @pytest.mark.parametrize("use_amp", ["true", "false"])
 @pytest.mark.parametrize(
-    "settings", [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED], ids=lambda x: x[0]
+    "settings",
+    [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED, MIXED, ANNEALED],
+    ids=lambda x: x[0],
 )
 def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, settings):
     config = smoke(*EVERY_KIND_OF_RANDOMNESS, f"training.use_amp={use_amp}", *settings)

@@ -515,7 +515,19 @@ def test_ccsr_keys_that_do_not_fit(overrides, message):
 def test_what_a_projected_discriminator_does_not_take(override, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         load_config(None, ["discriminator.architecture=projected", override])
+    with pytest.raises(ConfigError, match=re.escape(message.replace("projected", "mixed"))):
+        load_config(None, ["discriminator.architecture=mixed", override])
     assert load_config(None, [override])
+
+
+def test_the_frozen_network_sees_64_or_128_pixels():
+    with pytest.raises(ConfigError, match="discriminator.feature_size: must be 64, 128 or auto, found 96"):
+        load_config(None, ["discriminator.architecture=mixed", "discriminator.feature_size=96"])
+
+
+def test_annealing_as_r3gan_does_needs_adam():
+    with pytest.raises(ConfigError, match="training.anneal: r3gan changes Adam's second beta"):
+        load_config(None, ["training.anneal=r3gan", "training.optimizer=rmsprop"])
 
 
 @pytest.mark.parametrize(("enabled", "mode"), [("true", "consistency"), ("false", "none")])

@@ -267,6 +267,7 @@ def test_the_second_extractor_is_another_network(tmp_path):
 
 PERCEPTUAL = ("ccsr.mode=consistency", "ccsr.perceptual_weight=0.1")
 PROJECTED = ("discriminator.architecture=projected",)
+MIXED = ("discriminator.architecture=mixed",)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +276,8 @@ PROJECTED = ("discriminator.architecture=projected",)
         (LITE, PERCEPTUAL, [LITE], True),
         (LITE_2, PERCEPTUAL, [LITE], False),
         (LITE, PROJECTED, [LITE], True),
+        (LITE, MIXED, ["efficientnet-lite1"], False),
+        (LITE, (*MIXED, "discriminator.feature_network=efficientnet-lite0"), [LITE], True),
         (LITE, (), [], False),
     ],
 )

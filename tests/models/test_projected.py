@@ -5,7 +5,7 @@ import dataclasses
 
 from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
-from graf.models.perception import feature_network, outputs_of
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, feature_network, outputs_of
 from graf.models.projected import STAGES, frozen_network
 from graf.models.registry import build_discriminator
 
@@ -14,6 +14,7 @@ import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 CPU = torch.device("cpu")
+NETWORKS = EFFICIENTNET, EFFICIENTNET_1
 
 
 @pytest.fixture
@@ -32,6 +33,12 @@ def test_each_head_has_sixteen_logits_of_an_image_of_any_side(build, labels, sid
     assert logits.shape == (2, 4 * 16) and logits.dtype == torch.float32 and logits.std() > 0
     alone = torch.cat([discriminator(images[i : i + 1], two[i : i + 1]).logits for i in range(2)])
     torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)  # no image knows of another
+
+
+def test_images_of_half_the_side_have_features_and_positions_of_half_the_side(build, photographs, labels):
+    discriminator = build("discriminator.feature_size=64")
+    assert [x.shape[-1] for x in discriminator.features(photographs)] == [16, 8, 4, 2]
+    assert discriminator(photographs, labels).logits.shape == (4, 3 * 16 + 4)
 
 
 @pytest.mark.parametrize(("condition", "knows"), [("none", ""), ("class", "class"), ("class_and_pose", "class, pose")])
@@ -65,34 +72,36 @@ def test_the_network_before_the_heads_never_learns_and_is_in_no_checkpoint(build
     assert {name.split(".")[0] for name in discriminator.state_dict()} == {"heads", "class_embedding", "pose_embedding"}
 
 
-def test_its_normalisations_are_in_its_convolutions(photographs):
-    blocks = [stage.block for stage in STAGES]
+@pytest.mark.parametrize("name", NETWORKS)
+def test_its_normalisations_are_in_its_convolutions(photographs, name):
+    blocks, networks = [stage.block for stage in STAGES[name]], (frozen_network(CPU, name), feature_network(name))
     with torch.no_grad():
-        found, expected = (outputs_of(network, photographs[:1], blocks) for network in (frozen_network(CPU), feature_network()))
-    for stage, x, y in zip(STAGES, found, expected, strict=True):
+        found, expected = (outputs_of(network, photographs[:1], blocks) for network in networks)
+    for stage, x, y in zip(STAGES[name], found, expected, strict=True):
         assert x.shape == (1, stage.channels, stage.side, stage.side)
         torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
 
 
-def test_of_toy_cars_features_are_about_standardised_before_and_after_they_are_mixed(build, smoke, tmp_path):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_of_toy_cars_features_are_about_standardised_before_and_after_they_are_mixed(build, smoke, tmp_path, name):
     cars = build_dataset(smoke(f"data.datadir={tmp_path}", "data.n_images=8", "data.imsize=64"))
     images = torch.stack([cars[i]["image"] for i in range(8)])[:, :3]
     with torch.no_grad():
-        outputs = outputs_of(frozen_network(CPU), images, [stage.block for stage in STAGES])
-        mixed = build().features(images)
-    for stage, x, y in zip(STAGES, outputs, mixed, strict=True):
+        outputs = outputs_of(frozen_network(CPU, name), images, [stage.block for stage in STAGES[name]])
+        mixed = build(f"discriminator.feature_network={name}").features(images)
+    for stage, x, y in zip(STAGES[name], outputs, mixed, strict=True):
         assert x.std().item() == pytest.approx(stage.deviation, rel=0.1)
         assert y.std().item() == pytest.approx(1, rel=0.3)
 
 
 def test_opacity_comes_beside_the_features_at_twice_their_resolution(build):
-    images = torch.zeros(1, 4, 2 * STAGES[0].side, 2 * STAGES[0].side)
+    images = torch.zeros(1, 4, 2 * STAGES[EFFICIENTNET][0].side, 2 * STAGES[EFFICIENTNET][0].side)
     images[0, 3, 0, :4] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     features = build("data.alpha=rgba").features(images)
-    assert [x.shape[1] for x in features] == [stage.mixed + 4 for stage in STAGES]
+    assert [x.shape[1] for x in features] == [stage.mixed + 4 for stage in STAGES[EFFICIENTNET]]
     torch.testing.assert_close(features[0][0, -4:, 0, 0], torch.tensor([0.1, 0.2, 0.0, 0.0]))
     torch.testing.assert_close(features[1][0, -4:, 0, 0], torch.tensor([0.15, 0.35, 0.0, 0.0]) / 2)  # means of 2 x 2
-    assert [x.shape[1] for x in build().features(images[:, :3])] == [stage.mixed for stage in STAGES]
+    assert [x.shape[1] for x in build().features(images[:, :3])] == [stage.mixed for stage in STAGES[EFFICIENTNET]]
 
 
 def test_the_mixing_is_the_same_in_all_runs_and_is_saved(build, labels, photographs):

@@ -51,6 +51,7 @@ VARIANTS = {
         "nerf.density_activation=relu", "nerf.raw_noise_std=1", "nerf.importance_samples_per_ray=4",
     ),
     "projected": ("discriminator.architecture=projected", "data.alpha=ignore"),
+    "mixed": ("discriminator.architecture=mixed", "data.alpha=ignore"),
     "consistency": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256"),
     "consistency, restored": ("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", "ccsr.judge=restored"),
 }  # fmt: skip
@@ -60,6 +61,7 @@ TOLERANCES = {  # where rounding is enlarged: by instance normalisation of 2 x 2
     ("spectral norm", "discriminator"): 2e-5,
     ("spectral norm", "generator"): 2e-5,
     ("projected", "generator"): 1e-2,
+    ("mixed", "generator"): 1e-2,
 }
 
 

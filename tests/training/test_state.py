@@ -73,6 +73,34 @@ def test_by_default_learning_rates_fall_once_near_the_end(build):
     assert rates == 7 * [0.01] + 2 * [0.005]
 
 
+def test_annealing_follows_a_cosine_of_the_step_alone(build):
+    settings = "training.anneal=r3gan", "training.anneal_steps=8", "training.lr_anneal_every=[1]", "training.lr_g=0.01"
+    state = build(*settings, "training.reg_param=2", "training.model_average_beta=0.25", "ccsr.learns_from=photographs")
+    found = {}
+    for step in (0, 4, 8, 100):
+        state.step = step
+        state.set_learning_rates()
+        betas = state.optimizer_g.param_groups[0]["betas"]
+        found[step] = [state.learning_rates()["lr_g"], state.reg_param, betas[1]]
+    # Half way, a cosine is at the mean of its ends
+    last = [0.0025, 0.2, 0.99]
+    expected = {0: [0.01, 2, 0.9], 4: [0.00625, 1.1, 0.945], 8: last, 100: last}
+    assert found == {step: pytest.approx(values) for step, values in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("step", "beta"), [(0, 0.0), (50, 0.0625), (100, 0.25), (200, 0.25)]
+)  # at half the half-life, its square
+def test_annealing_lengthens_the_averages_half_life(build, step, beta):
+    state = build("training.anneal=r3gan", "training.anneal_steps=100", "training.model_average_beta=0.25")
+    fill(state.generator, 1.0)
+    fill(state.generator_ema, 3.0)
+    state.step = step
+    state.update_average(torch.tensor(True))
+    for p in state.generator_ema.parameters():
+        torch.testing.assert_close(p, torch.full_like(p, beta * 3 + (1 - beta)))
+
+
 def test_a_run_of_one_step_has_the_rates_of_its_config(build):
     assert build("training.max_steps=1", "training.lr_anneal_every=auto").config.training.milestones == (1,)
 

@@ -38,6 +38,7 @@ def without_gradient(network):
 
 FILM = "nerf.conditioning=film"
 PROJECTED = "discriminator.architecture=projected"
+MIXED = "discriminator.architecture=mixed"
 CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netdepth=6")
 
 
@@ -56,6 +57,7 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
         ("data.alpha=rgba", "training.reg_type=r1_r2"),
         (PROJECTED, "data.alpha=rgba"),
+        (MIXED, "data.alpha=rgba"),
         (PROJECTED, "discriminator.condition=none", "training.gan_type=hinge", "training.reg_type=none"),
     ],
     ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
@@ -121,8 +123,9 @@ def three_threads():
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
         (*CONCAT, "nerf.importance_samples_per_ray=4", "nerf.checkpoint_rays=100"),
         (PROJECTED,),
+        (MIXED,),
     ],
-    ids=("default", "spectral norm", "concat", "projected"),
+    ids=("default", "spectral norm", "concat", "projected", "mixed"),
 )
 def test_threads_add_up_the_gradients_of_their_rows(build, photographs, labels, three_threads, overrides, use_amp):
     """Two threads of three take two of four images each: equal to the last bit to two parts in turn with half the rays."""
@@ -434,6 +437,7 @@ def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photograph
         (("training.reg_type=none",), None),
         ((PROJECTED, "training.reg_type=r1"), "feature_penalty"),
         ((PROJECTED, "training.reg_type=none"), None),
+        ((MIXED,), "r1_penalty, feature_penalty"),
     ],
 )
 def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photographs, labels, monkeypatch, overrides, name):
@@ -447,7 +451,22 @@ def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photo
 
         monkeypatch.setattr(steps, penalty, spy)
     discriminator_step(state, photographs, labels, labels)
-    assert called == ([(name, False, torch.float32)] if name else [])
+    assert called == ([(penalty, False, torch.float32) for penalty in name.split(", ")] if name else [])
+
+
+def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(build, photographs, labels):
+    def losses(weight):
+        state = build(MIXED, f"discriminator.projected_weight={weight}", "training.reg_type=none")
+        return generator_step(state, labels, photographs, labels)["loss_g"], discriminator_step(
+            state, photographs, labels, labels
+        )
+
+    (none, _), (half, stats), (one, _) = (losses(weight) for weight in (0, 0.5, 1))
+    torch.testing.assert_close(half - none, (one - none) / 2)
+    assert one > none > 0 and stats["loss_d_projected"] > 0
+    alone = build("training.reg_type=none")
+    alone.discriminator.load_state_dict(build(MIXED, "training.reg_type=none").discriminator.graf.state_dict())
+    torch.testing.assert_close(generator_step(alone, labels, photographs, labels)["loss_g"], none)
 
 
 def test_mixed_precision_is_the_discriminators_too_but_for_its_penalty(build, photographs, labels):
@@ -573,8 +592,9 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
         ("nerf.importance_samples_per_ray=4", "training.gan_type=wgan", "training.reg_type=wgan_gp"),
         ("ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5", "discriminator.label_loss=MCE"),
         (PROJECTED,),
+        (MIXED, "nerf.importance_samples_per_ray=4"),
     ],
-    ids=("consistency", "16 rays", "fine", "patches", "projected"),
+    ids=("consistency", "16 rays", "fine", "patches", "projected", "mixed"),
 )
 def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
     state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=rgba", *overrides), torch.device("cpu"), 2, 3)

@@ -1,0 +1,28 @@
+"""Two critics of one image: the convolutional discriminator, which learns from these images alone, beside the projected one."""
+
+import dataclasses
+
+from graf.camera import Labels
+from graf.config import Config
+from graf.models.discriminator import ConditionedDiscriminator, Discriminator, Scores
+from graf.models.projected import ProjectedDiscriminator
+
+from torch import Tensor, nn
+
+
+class MixedDiscriminator(ConditionedDiscriminator):
+    """`graf` sees silhouettes and colours, `projected` the features of a frozen network (Sauer et al. 2021). They share nothing
+    but the images: each has its own logits, embedding and gradient penalty."""
+
+    def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
+        super().__init__(config)
+        self.graf = Discriminator(config, n_classes, n_elevations)
+        self.projected = ProjectedDiscriminator(config, n_classes)
+
+    def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
+        """The critic that the weights of another run's discriminator are for; this network itself for those of a mixed one."""
+        return max((self, *self.children()), key=lambda network: len(network.state_dict().keys() & weights.keys()))
+
+    def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others."""
+        return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)

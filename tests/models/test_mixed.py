@@ -1,0 +1,64 @@
+"""Two critics of one image: what each answers, and that another run's discriminator is one of them."""
+
+import logging
+
+from graf.checkpoints.architecture import config_keys_of
+from graf.checkpoints.checkpoint import save_checkpoint
+from graf.models.registry import build_discriminator
+from graf.training.state import TrainState, initialise_from
+
+import pytest
+import torch
+
+CPU = torch.device("cpu")
+MIXED = "discriminator.architecture=mixed"
+
+
+def same(network, other):
+    one, two = network.state_dict(), other.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_each_critic_has_its_own_logits(smoke, photographs, labels):
+    discriminator = build_discriminator(smoke(MIXED), n_classes=2)
+    scores = discriminator(photographs, labels)
+    assert torch.equal(scores.logits, discriminator.graf(photographs, labels).logits)
+    assert torch.equal(scores.projected_logits, discriminator.projected(photographs, labels).logits)
+    assert scores.logits.shape == (4,) and scores.projected_logits.shape == (4, 3 * 16 + 4)
+
+
+def test_its_frozen_network_measures_nothing_and_sees_64_pixels(smoke):
+    mixed, projected = smoke(MIXED).discriminator, smoke("discriminator.architecture=projected").discriminator
+    assert (mixed.frozen_network, mixed.frozen_size) == ("efficientnet-lite1", 64)
+    assert (projected.frozen_network, projected.frozen_size) == ("efficientnet-lite0", 128)
+    named = smoke(MIXED, "discriminator.feature_network=efficientnet-lite0", "discriminator.feature_size=128").discriminator
+    assert (named.frozen_network, named.frozen_size) == ("efficientnet-lite0", 128)
+
+
+@pytest.mark.parametrize("critic", ["graf", "projected"])
+def test_a_run_with_one_critic_starts_one_with_both(smoke, tmp_path, caplog, critic):
+    settings = "discriminator.feature_network=efficientnet-lite1", "discriminator.feature_size=64"
+    before = TrainState(smoke(f"discriminator.architecture={critic}", "training.seed=5", *settings), CPU, 2)
+    save_checkpoint(tmp_path / "model.pt", before.checkpoint())
+    state, fresh = (TrainState(smoke(MIXED, *settings), CPU, 2) for _ in range(2))
+    with caplog.at_level(logging.WARNING, "graf"):
+        initialise_from(tmp_path / "model.pt", state)
+    other = {"graf": "projected", "projected": "graf"}[critic]
+    assert same(getattr(state.discriminator, critic), before.discriminator)
+    assert same(getattr(state.discriminator, other), getattr(fresh.discriminator, other))
+    assert "one critic of a mixed one; the other starts from random weights" in caplog.text
+
+
+def test_a_run_with_both_starts_another_with_all_weights(smoke, tmp_path, caplog):
+    before, state = (TrainState(smoke(MIXED, f"training.seed={seed}"), CPU, 2) for seed in (5, 6))
+    save_checkpoint(tmp_path / "model.pt", before.checkpoint())
+    with caplog.at_level(logging.WARNING, "graf"):
+        initialise_from(tmp_path / "model.pt", state)
+    assert same(state.discriminator, before.discriminator) and caplog.text == ""
+
+
+def test_checkpoints_tell_it_from_each_of_its_critics(smoke):
+    settings = MIXED, "discriminator.condition=class", "data.alpha=rgba"
+    found = config_keys_of({"discriminator": build_discriminator(smoke(*settings), n_classes=2).state_dict()})
+    told = {"discriminator.architecture": ("mixed",), "discriminator.condition": ("class",), "data.alpha": ("rgba",)}
+    assert {name: found[name].values for name in told} == told
