@@ -26,6 +26,8 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "CCSR learns from the discriminator": ("ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"),
     "CCSR at the field's rate": ("ccsr.learns_from=discriminator", "ccsr.lr_multiplier=1"),
     "relativistic": ("training.gan_type=relativistic", "training.reg_type=r1_r2", "training.reg_param=0.1"),
+    "mixed critics": ("discriminator.architecture=mixed",),
+    "annealed": ("training.anneal=r3gan",),
     "R1 0.1": ("training.reg_param=0.1",),
     "half the pixels for 200 steps": ("discriminator.low_res_steps=200",),
     "R1 every 8 steps": ("training.reg_every=8",),
