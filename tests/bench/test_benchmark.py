@@ -242,7 +242,9 @@ def test_ccsr_is_noted_with_the_weights_that_learn_in_it(refine):
     ]
 
 
-@pytest.mark.parametrize("overrides", [["training.reg_every=2"], ["discriminator.architecture=projected"]])
+@pytest.mark.parametrize(
+    "overrides", [["training.reg_every=2"], ["discriminator.architecture=projected"], ["discriminator.architecture=mixed"]]
+)
 def test_the_penalty_is_noted_whatever_it_is_and_however_rare(refine, overrides):
     calls = speed_rows.calls_of_a_step(TrainState(refine(*overrides), torch.device("cpu")))
     assert len(calls["penalty"]) == 1 and calls["penalty"][0].learns
