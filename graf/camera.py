@@ -7,6 +7,7 @@ A camera's position on the sphere is given by u = azimuth / 360 degrees and v = 
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from graf.config import DataConfig
 from graf.errors import GrafError
@@ -47,6 +48,13 @@ class Labels:
     def to(self, device: torch.device | str) -> "Labels":
         without_waiting = torch.device(device).type == "cuda"  # others may copy what has been freed by then
         return self._each(lambda values: values.to(device, non_blocking=without_waiting))
+
+    def mirrored(self, flips: Tensor, plane_deg: float | Literal["none"]) -> "Labels":
+        """These labels, with known cameras mirrored where flips (B,) is true, unless data.mirror is none."""
+        if plane_deg == "none" or self.pose_c2w is None:
+            return self
+        poses = torch.where(flips[:, None, None], mirrored_poses(self.pose_c2w, plane_deg), self.pose_c2w)
+        return dataclasses.replace(self, pose_c2w=poses)
 
     def __len__(self) -> int:
         return len(self.class_index)
@@ -97,12 +105,40 @@ def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
 
 
 def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:
-    """pose_c2w (n, 3, 4) sampled uniformly from the config's umin..umax, vmin..vmax and radius, on the CPU."""
-    u, v, radius = (
-        low + (high - low) * torch.rand(n, generator=rng)
-        for low, high in ((data.umin, data.umax), (data.vmin, data.vmax), data.radius)
-    )
-    return poses_at(360 * u, v, radius)
+    """pose_c2w (n, 3, 4) sampled from the config's camera_prior, at distances uniform over its radius, on the CPU.
+
+    `circle` is uniform over umin..umax and vmin..vmax (GRAF). `front` is Gaussian in azimuth and elevation (pi-GAN, Chan et al.
+    2021), about azimuth 0 and the horizon.
+    """
+    if data.camera_prior == "front":
+        azimuth_deg = data.azimuth_std_deg * torch.randn(n, generator=rng)
+        elevation_deg = (data.elevation_std_deg * torch.randn(n, generator=rng)).clamp(-90, 90)
+        v = (1 - torch.sin(torch.deg2rad(elevation_deg))) / 2
+    else:
+        azimuth_deg = 360 * _uniform(n, data.umin, data.umax, rng)
+        v = _uniform(n, data.vmin, data.vmax, rng)
+    return poses_at(azimuth_deg, v, _uniform(n, *data.radius, rng))
+
+
+def _uniform(n: int, low: float, high: float, rng: torch.Generator) -> Tensor:
+    return low + (high - low) * torch.rand(n, generator=rng)
+
+
+def mirrored_poses(pose_c2w: Tensor, plane_deg: float) -> Tensor:
+    """pose_c2w (..., 3, 4) mirrored in the vertical plane through the origin at azimuth plane_deg: azimuth a becomes
+    2 plane_deg - a, elevations stay, and a roll turns the other way.
+
+    A mirrored camera is left-handed; with its x axis negated it is a rotation again, looks the same way, and sees a mirrored
+    object as a mirrored image (EG3D, Chan et al. 2022): pose' = M R diag(-1, 1, 1) | M t.
+    """
+    mirrored = pose_c2w.clone()
+    mirrored[..., 1, :].neg_()  # in the x-z plane
+    mirrored[..., 0].neg_()
+    if plane_deg == 0:
+        return mirrored
+    cos, sin = math.cos(math.radians(2 * plane_deg)), math.sin(math.radians(2 * plane_deg))
+    x, y, z = mirrored.unbind(-2)
+    return torch.stack([cos * x - sin * y, sin * x + cos * y, z], dim=-2)
 
 
 def azimuth_and_v(pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,37 +175,39 @@ def project(points: Tensor, pose_c2w: Tensor, width: int, data: DataConfig) -> t
 
 
 def view_azimuths(n: int, data: DataConfig) -> Tensor:
-    """n azimuths in degrees, evenly spaced over the config's umin..umax: a full circle, or an arc with both ends included."""
-    if data.umax - data.umin >= 1:
-        return 360 * data.umin + torch.arange(n) * (360 / n)
-    return 360 * torch.linspace(data.umin, data.umax, n)
+    """n azimuths in degrees, evenly spaced over the config's u_range: a full circle, or an arc with both ends included."""
+    left, right = data.u_range
+    if right - left >= 1:
+        return 360 * left + torch.arange(n) * (360 / n)
+    return 360 * torch.linspace(left, right, n)
 
 
 def middle_poses(azimuth_deg: Tensor, data: DataConfig) -> Tensor:
     """pose_c2w (..., 3, 4) from azimuth_deg (...), at the middle of the config's heights and distances."""
-    return poses_at(azimuth_deg, torch.full_like(azimuth_deg, (data.vmin + data.vmax) / 2), sum(data.radius) / 2)
+    return poses_at(azimuth_deg, torch.full_like(azimuth_deg, sum(data.v_range) / 2), sum(data.radius) / 2)
 
 
 def middle_elevation(data: DataConfig) -> float:
     """Degrees above the horizon of `middle_poses`."""
-    return elevation_of_v((data.vmin + data.vmax) / 2)
+    return elevation_of_v(sum(data.v_range) / 2)
 
 
 def rotation_poses(n: int, data: DataConfig) -> Tensor:
-    """pose_c2w (n, 3, 4) once around the object, or back and forth where umin..umax is an arc; at mid height."""
-    is_arc = data.umax - data.umin < 1
-    return middle_poses(360 * _swing(n, data.umin, data.umax) if is_arc else view_azimuths(n, data), data)
+    """pose_c2w (n, 3, 4) once around the object, or back and forth where the config's u_range is an arc; at mid height."""
+    left, right = data.u_range
+    return middle_poses(360 * _swing(n, left, right) if right - left < 1 else view_azimuths(n, data), data)
 
 
 def side_azimuth(data: DataConfig) -> float:
-    """Degrees, a little to the side of the middle of the config's umin..umax, and within them."""
-    return 180.0 * (data.umin + data.umax) + 30 * min(1, data.umax - data.umin)
+    """Degrees, a little to the side of the middle of the config's u_range, and within it."""
+    left, right = data.u_range
+    return 180.0 * (left + right) + 30 * min(1, right - left)
 
 
 def elevation_poses(n: int, data: DataConfig) -> Tensor:
-    """pose_c2w (n, 3, 4) from vmin to vmax and back, at `side_azimuth`."""
+    """pose_c2w (n, 3, 4) through the config's v_range and back, at `side_azimuth`."""
     azimuth_deg = torch.full((n,), side_azimuth(data))
-    return poses_at(azimuth_deg, _swing(n, data.vmin, data.vmax), sum(data.radius) / 2)
+    return poses_at(azimuth_deg, _swing(n, *data.v_range), sum(data.radius) / 2)
 
 
 def sweep_poses(azimuths_deg: list[float], elevations_deg: list[float], data: DataConfig) -> Tensor:

@@ -9,6 +9,7 @@ from graf.camera import (
     elevation_poses,
     focal_length,
     look_at_origin,
+    mirrored_poses,
     poses_at,
     position_on_sphere,
     rotation_poses,
@@ -16,6 +17,7 @@ from graf.camera import (
     sweep_poses,
     view_azimuths,
 )
+from graf.data.cameras.corrections import rolled
 from graf.errors import GrafError
 
 import pytest
@@ -111,6 +113,68 @@ def test_drawn_cameras_fill_the_configs_ranges_and_no_more(smoke):
         assert low - slack <= value.min() < low + 0.01 * span
         assert high - 0.01 * span < value.max() <= high + slack
         assert value.mean() == pytest.approx((low + high) / 2, abs=0.03 * span)  # 0.29 / sqrt(2000) = 0.0065 is one sigma
+
+
+def angles_deg(pose_c2w):
+    """Azimuths in -180..180 and elevations, degrees."""
+    azimuth_deg, v = azimuth_and_v(pose_c2w)
+    return (azimuth_deg + 180) % 360 - 180, torch.rad2deg(torch.asin(1 - 2 * v))
+
+
+def test_cameras_before_the_front_are_gaussian_in_azimuth_and_elevation(smoke):
+    n, radius = 4000, ("data.radius=[3, 4]", "data.near=2")
+    data = smoke("data.camera_prior=front", "data.azimuth_std_deg=20", "data.elevation_std_deg=10", *radius).data
+    pose_c2w = sample_poses(n, data, torch.Generator().manual_seed(0))
+    for angle_deg, std in zip(angles_deg(pose_c2w), (20, 10), strict=True):
+        angle_deg = angle_deg / std
+        assert angle_deg.mean().abs() < 3 / math.sqrt(n)
+        assert angle_deg.std() == pytest.approx(1, abs=3 / math.sqrt(2 * n))
+        assert (angle_deg**4).mean() == pytest.approx(3, abs=3 * math.sqrt(96 / n))  # of a Gaussian: 3, variance 105 - 9
+        assert (angle_deg.abs() < 2).float().mean() == pytest.approx(0.9545, abs=0.01)
+    azimuth_deg, elevation_deg = angles_deg(pose_c2w)
+    assert torch.corrcoef(torch.stack([azimuth_deg, elevation_deg]))[0, 1].abs() < 3 / math.sqrt(n)
+    distances = pose_c2w[..., 3].norm(dim=-1)
+    assert distances.min() >= 3 - 1e-4 and distances.max() <= 4 + 1e-4 and distances.mean() == pytest.approx(3.5, abs=0.02)
+
+
+def test_a_gaussian_of_no_width_is_one_camera_and_a_wide_one_stays_on_the_sphere(smoke):
+    point = smoke("data.camera_prior=front", "data.azimuth_std_deg=0", "data.elevation_std_deg=0").data
+    expected = poses_at(torch.zeros(5), torch.full((5,), 0.5), 3.6)
+    torch.testing.assert_close(sample_poses(5, point, torch.Generator().manual_seed(0)), expected)
+    wide = smoke("data.camera_prior=front", "data.azimuth_std_deg=60", "data.elevation_std_deg=40").data
+    assert sample_poses(2000, wide, torch.Generator().manual_seed(0)).isfinite().all()  # some beyond the pole
+
+
+def test_paths_stay_within_two_standard_deviations_of_the_front(smoke):
+    data = smoke("data.camera_prior=front", "data.azimuth_std_deg=20", "data.elevation_std_deg=10").data
+    assert view_azimuths(5, data).tolist() == pytest.approx([-40, -20, 0, 20, 40], abs=1e-4)
+    azimuth_deg, elevation_deg = angles_deg(rotation_poses(4, data))
+    assert azimuth_deg.tolist() == pytest.approx([-40, 0, 40, 0], abs=1e-3)
+    assert elevation_deg.tolist() == pytest.approx([0] * 4, abs=1e-3)
+    azimuth_deg, elevation_deg = angles_deg(elevation_poses(4, data))
+    assert elevation_deg.tolist() == pytest.approx([20, 0, -20, 0], abs=1e-3)
+    assert azimuth_deg.tolist() == pytest.approx([30 * 80 / 360] * 4, abs=1e-3)
+
+
+@pytest.mark.parametrize("plane_deg", [0.0, 30.0, -100.0])
+def test_a_mirrored_camera_stands_across_the_plane_and_rolls_the_other_way(plane_deg):
+    azimuth_deg, v = torch.tensor([0.0, 50.0, 200.0, 359.0]), torch.tensor([0.5, 0.3, 0.6, 0.1])
+    for roll_deg in (0.0, 15.0):
+        pose_c2w = rolled(poses_at(azimuth_deg, v, 2.5), roll_deg)
+        expected = rolled(poses_at(2 * plane_deg - azimuth_deg, v, 2.5), -roll_deg)
+        torch.testing.assert_close(mirrored_poses(pose_c2w, plane_deg), expected, atol=2e-6, rtol=0)
+        torch.testing.assert_close(mirrored_poses(mirrored_poses(pose_c2w, plane_deg), plane_deg), pose_c2w)
+        assert_rotations(mirrored_poses(pose_c2w, plane_deg)[..., :3])
+
+
+def test_labels_are_mirrored_where_asked():
+    labels = Labels(
+        poses_at(torch.tensor([10.0, 20.0]), torch.tensor([0.4, 0.4]), 3.0), torch.tensor([1, 2]), torch.tensor([0, 3])
+    )
+    found = labels.mirrored(torch.tensor([True, False]), 90.0)
+    assert azimuth_and_v(found.pose_c2w)[0].tolist() == pytest.approx([170, 20], abs=1e-3)
+    assert torch.equal(found.class_index, labels.class_index) and torch.equal(found.elevation_index, labels.elevation_index)
+    assert labels.mirrored(torch.tensor([True, True]), "none") is labels
 
 
 def test_drawn_cameras_follow_their_generator_alone(smoke):

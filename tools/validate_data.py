@@ -100,7 +100,7 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         draw_thumbnails(dataset, azimuth_deg, above)
     else:
         poses = sample_poses(CAMERAS_DRAWN, data, torch.Generator().manual_seed(data.seed))
-        draw_cameras(poses.numpy(), right, "the images have no cameras: {} as training samples them (umin..umax, vmin..vmax)")
+        draw_cameras(poses.numpy(), right, "the images have no cameras: {} as training samples them (data.camera_prior)")
     for index, axes in zip(shown, left.subplots(SHEET_ROWS, SHEET_COLUMNS).flat, strict=False):
         axes.imshow(picture(dataset, index))
         name = one_line(Path(dataset.files[index]).name)[-LONGEST_TITLE:]

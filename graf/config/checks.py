@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graf.config.name_pattern import name_pattern
-from graf.config.schema import Config, NerfConfig, PoseConfig, RunConfig
+from graf.config.schema import Config, DataConfig, NerfConfig, PoseConfig, RunConfig
 from graf.config.strict import faults_as_error, shown
 
 PATCH_SIZES = (16, 32, 64, 128, 256)
@@ -110,8 +110,8 @@ def _refinement_faults(config: Config) -> Iterator[str]:
         yield f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {scale}"
     if ccsr.backbone == "rrdb" and scale == 8:
         yield f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {scale}"
-    if ccsr.elevation_bins > 1 and data.vmin == data.vmax:
-        yield "ccsr.elevation_bins: more than one bin needs data.vmin below data.vmax"
+    if ccsr.elevation_bins > 1 and data.v_range[0] == data.v_range[1]:
+        yield "ccsr.elevation_bins: more than one bin needs data.vmin below data.vmax, or data.elevation_std_deg above 0"
     numbers = ccsr.num_views * ccsr.elevation_bins * ccsr.code_channels * ccsr.code_size**2
     if numbers > MOST_VIEW_CODES:
         product = "num_views x elevation_bins x code_channels x code_size^2"
@@ -153,6 +153,8 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
         yield "data: umin must be at most umax" + (f"; {across}" if data.umin <= 1 and data.umax >= 0 else "")
     if data.vmin > data.vmax:
         yield "data: vmin must be at most vmax"
+    if fault := _prior_fault(data):
+        yield fault
     if data.type == "toy_cars" and (data.azimuths, data.roll_deg, data.camera_axes) != ("counterclockwise", 0, "opengl"):
         yield "data: azimuths, roll_deg and camera_axes mend the cameras of your images; toy_cars have theirs, leave them out"
     if not data.v:
@@ -161,6 +163,19 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
         name_pattern(data.name_pattern)
     except ValueError as error:
         yield f"data.name_pattern: {data.name_pattern} {error}"
+
+
+def _prior_fault(data: DataConfig) -> str | None:
+    """Widths of sampled cameras that data.camera_prior does not read."""
+    unread = {"circle": ("azimuth_std_deg", "elevation_std_deg"), "front": ("umin", "umax", "vmin", "vmax")}[data.camera_prior]
+    if not (given := [name for name in unread if getattr(data, name) != getattr(DataConfig, name)]):
+        return None
+    other, are = "front" if data.camera_prior == "circle" else "circle", "is" if len(given) == 1 else "are"
+    values, first = (", ".join(f"{name}: {getattr(owner, name):g}" for name in given) for owner in (data, DataConfig))
+    return (
+        f"data.camera_prior: {data.camera_prior} does not read {values}, which {are} of camera_prior: {other}; set that, or "
+        f"leave the default: {first}"
+    )
 
 
 def _network_faults(config: Config) -> Iterator[str]:

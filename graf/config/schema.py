@@ -96,6 +96,15 @@ class DataConfig:
     )
     fov: float = key(32.0, "horizontal field of view, degrees", 0.1, 179)
     orthographic: bool = key(False, "parallel rays over a square of side far - near")
+    camera_prior: Literal["circle", "front"] = key(
+        "circle",
+        "sampled cameras: `circle` spreads them evenly over umin..umax and vmin..vmax; `front`: a Gaussian about azimuth 0 and "
+        "the horizon, for faces and whatever else is photographed from its front (pi-GAN)",
+    )
+    azimuth_std_deg: float = key(
+        17.2, "camera_prior front: standard deviation of azimuths, degrees (0.3 radians, as pi-GAN has it for faces)", 0, 60
+    )
+    elevation_std_deg: float = key(8.9, "camera_prior front: ... of elevations (0.155 radians)", 0, 40)
     umin: float = key(
         0.0,
         "azimuth / 360 degrees of sampled cameras, from; below 0 for a range across azimuth 0, as -0.1 to 0.1",
@@ -116,7 +125,14 @@ class DataConfig:
         explained=_polar,
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0 takes the largest square", 0)
-    hflip: bool = key(False, "mirror real images at random (unposed data only)")
+    hflip: bool = key(False, "mirror real images at random (unposed data only; for posed data: mirror)")
+    mirror: Literal["none"] | float = key(
+        "none",
+        "mirror half of the real images with their cameras (posed data only), for objects that are the same on both sides of a "
+        "vertical plane: the plane's azimuth in degrees, 0 for cars whose nose or tail points to azimuth 0",
+        -360,
+        360,
+    )
     alpha: Literal["auto", "ignore", "rgba"] = key(
         "auto",
         "`rgba`: the discriminator sees RGBA, rendered opacity against the images' alpha; `ignore`: colours only; "
@@ -141,6 +157,21 @@ class DataConfig:
     def rings(self) -> tuple[float, ...]:
         """The polar positions of `v`; none where they are `auto`."""
         return () if self.v == "auto" else self.v
+
+    @property
+    def u_range(self) -> tuple[float, float]:
+        """From and to which azimuth / 360 degrees cameras are sampled; two standard deviations of a Gaussian."""
+        if self.camera_prior == "circle":
+            return self.umin, self.umax
+        return -2 * self.azimuth_std_deg / 360, 2 * self.azimuth_std_deg / 360
+
+    @property
+    def v_range(self) -> tuple[float, float]:
+        """From and to which polar position cameras are sampled; two standard deviations of a Gaussian."""
+        if self.camera_prior == "circle":
+            return self.vmin, self.vmax
+        sine = math.sin(math.radians(2 * self.elevation_std_deg))
+        return (1 - sine) / 2, (1 + sine) / 2
 
     @property
     def channels(self) -> int:

@@ -177,7 +177,8 @@ def _typed(value: Any, kind: Any) -> Any:
             return _typed(value, words if is_word else numbers)
         except ValueError as error:
             choices = ", ".join(typing.get_args(words))
-            wanted = "a whole number" if numbers is int else f"{len(typing.get_args(numbers))} numbers"
+            one = {int: "a whole number", float: "a number"}
+            wanted = one.get(numbers) or f"{len(typing.get_args(numbers))} numbers"
             raise ValueError(f"{choices} or {wanted}") from error
     if origin is Literal:
         choices = typing.get_args(kind)

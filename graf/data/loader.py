@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 
 from graf.camera import Labels
-from graf.config import Config
+from graf.config import Config, DataConfig
 from graf.data.views import Views, whole_images
 from graf.errors import DataError, GrafError
 from graf.rays import mirrored_images
@@ -39,8 +39,8 @@ class EndlessBatches(Sampler):
     takes its own share of every batch.
     """
 
-    def __init__(self, n: int, batch_size: int, seed: int, hflip: bool, start_step: int, rank: int = 0, world_size: int = 1):
-        self.n, self.batch_size, self.seed, self.hflip, self.start_step = n, batch_size, seed, hflip, start_step
+    def __init__(self, n: int, batch_size: int, seed: int, flips: bool, start_step: int, rank: int = 0, world_size: int = 1):
+        self.n, self.batch_size, self.seed, self.flips, self.start_step = n, batch_size, seed, flips, start_step
         self.rank, self.world_size = rank, world_size
 
     def __iter__(self) -> Iterator[list[tuple[int, bool]]]:
@@ -48,7 +48,7 @@ class EndlessBatches(Sampler):
         while True:
             rng = seeded_rng(self.seed, epoch)
             order = torch.randperm(self.n, generator=rng).tolist()
-            flips = ((torch.rand(self.n, generator=rng) < 0.5) & self.hflip).tolist()
+            flips = ((torch.rand(self.n, generator=rng) < 0.5) & self.flips).tolist()
             keys = list(zip(order, flips, strict=True))
             for start in range(batch * self.batch_size, self.n - self.batch_size + 1, self.batch_size):
                 yield keys[start : start + self.batch_size][self.rank :: self.world_size]
@@ -58,25 +58,29 @@ class EndlessBatches(Sampler):
 class BatchReader(Dataset):
     """Reads whole batches of views; with `skip`, an image that cannot be read is replaced by the next one that can."""
 
-    def __init__(self, views: Views, skip: bool):
-        self.views, self.tries = views, 1 + MOST_SUBSTITUTES * skip
+    def __init__(self, views: Views, data: DataConfig):
+        self.views, self.data = views, data
+        self.tries = 1 + MOST_SUBSTITUTES * (data.on_bad_file == "skip")
 
     def __getitem__(self, keys: list[tuple[int, bool]]) -> Read:
         """The batch and the problems with its files; None where these end the run, which a worker must not raise: torch would
         put its traceback into the message."""
         items, problems = [], []
-        for index, flip in keys:
+        for index, _ in keys:
             for offset in range(min(self.tries, len(self.views))):
                 try:
-                    items.append(self.views[(index + offset) % len(self.views), flip])
+                    items.append(self.views[(index + offset) % len(self.views)])
                     break
                 except DataError as error:
                     problems.append(str(error))
             else:
                 return None, problems
-        batch = default_collate(items)
-        batch["image"] = whole_images(batch)
+        batch, flips = default_collate(items), torch.tensor([flip for _, flip in keys])
+        images = whole_images(batch)
+        batch["image"] = mirrored_where(flips, images) if flips.any() else images
         batch.pop("alpha", None)
+        if self.views.posed:
+            batch["pose_c2w"] = Labels.of_batch(batch).mirrored(flips, self.data.mirror).pose_c2w
         return batch, problems
 
 
@@ -155,17 +159,17 @@ class Batches:
 class DeviceBatches:
     """Iterator over the batches of `Batches`, as uint8, of images (N, data.channels, H, W) that all lie on the device."""
 
-    def __init__(self, images: Tensor, dataset: Views, batches: EndlessBatches):
-        self._images, self._dataset, self._batches = images, dataset, iter(batches)
+    def __init__(self, images: Tensor, dataset: Views, batches: EndlessBatches, data: DataConfig):
+        self._images, self._dataset, self._batches, self._data = images, dataset, iter(batches), data
 
     def __next__(self) -> tuple[Tensor, Labels]:
         index, flips = map(torch.tensor, zip(*next(self._batches), strict=True))
         chosen = self._images[self._moved(index)]
         if flips.any():
-            chosen = torch.where(self._moved(flips)[:, None, None, None], mirrored_images(chosen), chosen)
+            chosen = mirrored_where(self._moved(flips), chosen)
         labels, classes = self._dataset.labels, self._dataset.class_index[index]
         known = Labels(None, classes, torch.zeros_like(classes)) if labels is None else labels[index]
-        return chosen, known
+        return chosen, known.mirrored(flips, self._data.mirror)
 
     def close(self) -> None:
         """Let go of nothing: the images stay for the next iterator."""
@@ -173,6 +177,11 @@ class DeviceBatches:
     def _moved(self, values: Tensor) -> Tensor:
         device = self._images.device
         return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def mirrored_where(flips: Tensor, images: Tensor) -> Tensor:
+    """Images (B, C, H, W), mirrored where flips (B,) is true."""
+    return torch.where(flips[:, None, None, None], mirrored_images(images), images)
 
 
 def images_on_device(dataset: Views, config: Config, device: torch.device, room_bytes: int) -> Tensor | None:
@@ -218,16 +227,18 @@ def build_loader(
     data, training = config.data, config.training
     n_workers = loader_processes(config)
     n, batch_size = len(dataset), training.batch_size
+
+    def batches_from(step: int) -> EndlessBatches:
+        return EndlessBatches(n, batch_size, training.seed, data.hflip or data.mirror != "none", step, rank, world_size)
+
     if images is not None:
-        return DeviceBatches(
-            images, dataset, EndlessBatches(n, batch_size, training.seed, data.hflip, start_step, rank, world_size)
-        )
+        return DeviceBatches(images, dataset, batches_from(start_step), data)
 
     def open_loader(step: int) -> DataLoader:
         return DataLoader(
-            BatchReader(dataset, skip=data.on_bad_file == "skip"),
+            BatchReader(dataset, data),
             batch_size=None,  # the reader makes whole batches
-            sampler=EndlessBatches(n, batch_size, training.seed, data.hflip, step, rank, world_size),
+            sampler=batches_from(step),
             num_workers=n_workers,
             prefetch_factor=data.prefetch_factor if n_workers else None,  # torch refuses a number without workers
             pin_memory=torch.device(device).type == "cuda",

@@ -95,6 +95,8 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
     depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
     if data.alpha == "rgba":
         depends_on.append("alpha")
+    if data.camera_prior == "front":
+        depends_on.append([data.azimuth_std_deg, data.elevation_std_deg])
     fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
     folder = Path(data.datadir[0])
     file = folder / f"toy_cars_{fingerprint[:16]}.pt"
@@ -114,9 +116,9 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
 
 
 def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:
-    """Labels of cameras (N, 3, 4): one class, and elevation bins that divide vmin..vmax evenly."""
+    """Labels of cameras (N, 3, 4): one class, and elevation bins that divide the config's v_range evenly."""
     _, v = azimuth_and_v(pose_c2w)
-    edges = torch.linspace(data.vmin, data.vmax, toy_car_elevations(data) + 1)[1:-1]
+    edges = torch.linspace(*data.v_range, toy_car_elevations(data) + 1)[1:-1]
     return dataclasses.replace(Labels.of_poses(pose_c2w), elevation_index=torch.bucketize(v, edges))
 
 

@@ -37,8 +37,14 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
         cure = f"add images or set training.batch_size: {n_images}"
         faults.append(Fault("data", f"{n_images} images are fewer than a batch of {batch_size}; {cure}"))
     if data.hflip and posed:
-        cure = "set data.hflip: false, or data.labels: none to train without cameras"
+        cure = (
+            "set data.hflip: false, and where objects are symmetric data.mirror to the azimuth of their plane (0 for cars "
+            "whose nose or tail points to azimuth 0); or data.labels: none to train without cameras"
+        )
         faults.append(Fault("data.hflip", f"a mirrored image would need a mirrored camera; {cure}"))
+    if data.mirror != "none" and not posed:
+        cure = "set data.mirror: none, and data.hflip: true to mirror images without cameras"
+        faults.append(Fault("data.mirror", f"the images have no cameras to mirror; {cure}"))
     if uses_radius and not data.near <= data.radius[1] <= data.far:
         margin = min((data.far - data.near) / 2, 0.9 * data.radius[1])
         near, far = data.radius[1] - margin, data.radius[1] + margin

@@ -8,7 +8,6 @@ from graf.camera import Labels, sample_poses
 from graf.config import DataConfig
 from graf.data.folders import find_folders, object_of
 from graf.data.labels import label_source, read_labels
-from graf.rays import mirrored_images
 
 import torch
 from torch import Tensor
@@ -67,16 +66,10 @@ class Views(Dataset, abc.ABC):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, key: int | tuple[int, bool]) -> dict[str, Tensor]:
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
         """image (3, H, W) in [-1, 1], class_index and elevation_index (), pose_c2w (3, 4) where the data is posed, and where
-        alpha is `rgba` alpha (1, H, W), the opacity from -1, clear, to 1.
-
-        The key is an index, or an index and whether to mirror the image (unposed data only).
-        """
-        index, flip = key if isinstance(key, tuple) else (key, False)
-        assert not (flip and self.posed), "a mirrored image needs a mirrored camera"
-        image = self.read(index)
-        image = as_floats(mirrored_images(image) if flip else image)
+        alpha is `rgba` alpha (1, H, W), the opacity from -1, clear, to 1."""
+        image = as_floats(self.read(index))
         item = {"image": image[:3]} | ({"alpha": image[3:]} if len(image) > 3 else {})
         if self.labels is None:
             return item | {"class_index": self.class_index[index], "elevation_index": torch.tensor(0)}
@@ -109,7 +102,7 @@ def expected_labels(data: DataConfig) -> KnownLabels:
 
 def toy_car_elevations(data: DataConfig) -> int:
     """Bins of elevation of toy cars: as many as data.v has, where they are seen from a range of them."""
-    return (len(data.rings) or TOY_CAR_ELEVATIONS) if data.labels != "none" and data.vmin < data.vmax else 1
+    return (len(data.rings) or TOY_CAR_ELEVATIONS) if data.labels != "none" and data.v_range[0] < data.v_range[1] else 1
 
 
 def whole_images(batch: dict[str, Tensor]) -> Tensor:
@@ -119,7 +112,7 @@ def whole_images(batch: dict[str, Tensor]) -> Tensor:
 
 def sample_labels(dataset: Views, n: int, data: DataConfig, rng: torch.Generator) -> Labels:
     """Labels of n fakes, on the CPU: the data's own, sampled with replacement; for unposed data, cameras from the config's
-    range and classes as frequent as the data's."""
+    camera_prior and classes as frequent as the data's."""
     index = torch.randint(len(dataset), (n,), generator=rng)
     if dataset.labels is not None:
         return dataset.labels[index]

@@ -42,8 +42,9 @@ OPENCV_AXES = np.diag([1.0, -1.0, -1.0])  # COLMAP's camera has y down and looks
 
 
 def reconstruction_poses(data: DataConfig) -> Tensor:
-    """pose_c2w (72, 3, 4) around the object on three rings, which part the config's vmin..vmax evenly."""
-    heights = [data.vmin + (data.vmax - data.vmin) * (ring + 0.5) / RINGS for ring in range(RINGS)]
+    """pose_c2w (72, 3, 4) around the object on three rings, which part the config's v_range evenly."""
+    top, bottom = data.v_range
+    heights = [top + (bottom - top) * (ring + 0.5) / RINGS for ring in range(RINGS)]
     return sweep_poses(view_azimuths(VIEWS_A_RING, data).tolist(), [elevation_of_v(v) for v in heights], data)
 
 

@@ -78,7 +78,8 @@ def on_camera_grid(loss: InversionLoss, latents: Tensor, class_index: Tensor) ->
     """Pixel losses (O, A, V, N) of O objects from a grid of cameras in each photograph; its azimuths (A,) and heights (V,)."""
     data, settings, device = loss.generator.config.data, loss.settings, latents.device
     azimuth_deg = view_azimuths(settings.azimuths, data).unique().to(device)
-    v = data.vmin + (data.vmax - data.vmin) * (torch.arange(settings.heights, device=device) + 0.5) / settings.heights
+    top, bottom = data.v_range
+    v = top + (bottom - top) * (torch.arange(settings.heights, device=device) + 0.5) / settings.heights
     poses = poses_at(*torch.meshgrid(azimuth_deg, v, indexing="ij"), sum(data.radius) / 2).flatten(0, 1)  # (A V, 3, 4)
     rays = loss.targets[0, 0].numel() // loss.generator.config.rendered_scale**2
     losses = []

@@ -174,9 +174,9 @@ def pooling(width: int, size: int, scale: int) -> int:
 @torch.no_grad()
 def keep_in_range(h: Hypotheses, config: Config) -> None:
     """Clamp cameras to the config's range and off the poles, and uniform latents to their range; in place."""
-    data = config.data
-    h.v.clamp_(max(data.vmin, POLE), min(data.vmax, 1 - POLE))
-    if data.umax - data.umin < 1:
-        h.azimuth_deg.clamp_(360 * data.umin, 360 * data.umax)
+    (left, right), (top, bottom) = config.data.u_range, config.data.v_range
+    h.v.clamp_(max(top, POLE), min(bottom, 1 - POLE))
+    if right - left < 1:
+        h.azimuth_deg.clamp_(360 * left, 360 * right)
     if config.z_dist.type == "uniform":
         h.latents.clamp_(-1, 1)

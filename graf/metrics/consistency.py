@@ -101,12 +101,13 @@ def multi_view_consistency(
 def camera_pairs(n: int, angle_deg: float, data: DataConfig) -> Tensor:
     """pose_c2w (2, n, 3, 4) at mid height: n cameras spread evenly over the config's azimuths, and n angle_deg further.
 
-    Where umin..umax is an arc wide enough, both stay within it.
+    Where its u_range is an arc wide enough, both stay within it.
     """
-    if data.umax - data.umin < 1:
-        data = dataclasses.replace(data, umax=max(data.umin, data.umax - angle_deg / 360))
-    azimuth_deg = torch.stack([view_azimuths(n, data), view_azimuths(n, data) + angle_deg])
-    return middle_poses(azimuth_deg, data)
+    left, right = data.u_range
+    first = view_azimuths(n, data)
+    if right - left < 1:
+        first = 360 * torch.linspace(left, max(left, right - angle_deg / 360), n)
+    return middle_poses(torch.stack([first, first + angle_deg]), data)
 
 
 def stages(rendering: Rendering, pose_c2w: Tensor) -> dict[str, View]:
@@ -228,8 +229,9 @@ def rotation_smoothness(
 
 
 def turn(step_deg: float, data: DataConfig) -> Tensor:
-    """pose_c2w (V, 3, 4) from umin to umax in steps of step_deg, both ends included, at mid height."""
-    azimuth_deg = torch.arange(360 * data.umin, 360 * data.umax + 1e-3, step_deg)
+    """pose_c2w (V, 3, 4) over the config's u_range in steps of step_deg, both ends included, at mid height."""
+    left, right = data.u_range
+    azimuth_deg = torch.arange(360 * left, 360 * right + 1e-3, step_deg)
     return middle_poses(azimuth_deg, data)
 
 

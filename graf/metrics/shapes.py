@@ -239,7 +239,8 @@ def one_way(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> np.ndar
 def surface_poses(data: DataConfig) -> Tensor:
     """pose_c2w (SURFACE_VIEWS, 3, 4) around the object, alternating between the top and bottom of the config's heights."""
     azimuth_deg, low = view_azimuths(SURFACE_VIEWS, data), torch.arange(SURFACE_VIEWS) % 2 == 1
-    return poses_at(azimuth_deg, torch.where(low, data.vmax, data.vmin), sum(data.radius) / 2)
+    top, bottom = data.v_range
+    return poses_at(azimuth_deg, torch.where(low, bottom, top), sum(data.radius) / 2)
 
 
 def exact_clouds(numbers: range, poses: Tensor, config: Config) -> list[np.ndarray]:

@@ -31,7 +31,12 @@ class Refinement(nn.Module):
         super().__init__()
         ccsr, data = config.ccsr, config.data
         self.view_codes = ViewCodes(
-            ccsr.num_views, ccsr.elevation_bins, ccsr.code_channels, (data.vmin, data.vmax), ccsr.code_size
+            ccsr.num_views,
+            ccsr.elevation_bins,
+            ccsr.code_channels,
+            data.v_range,
+            ccsr.code_size,
+            data.u_range if data.camera_prior == "front" else None,
         )
         if ccsr.backbone == "light":
             self.backbone = LightBackbone(
@@ -63,13 +68,22 @@ class Refinement(nn.Module):
 class ViewCodes(nn.Module):
     """Learnable code maps of cameras: one per bin of azimuth and elevation, interpolated linearly between bins.
 
-    Azimuth bin k of N is centred at 360 k / N degrees, and the last bin is next to the first. Elevation bins go from v_range[0]
-    to v_range[1], both included; beyond them the nearest one is used. A map spans the whole frame at any resolution.
+    Azimuth bin k of N is centred at 360 k / N degrees, and the last bin is next to the first; with a u_range, azimuth bins go
+    from its one end to the other. Elevation bins go from v_range[0] to v_range[1]. Both ends are included; beyond them the
+    nearest bin is used. A map spans the whole frame at any resolution.
     """
 
-    def __init__(self, num_views: int, elevation_bins: int, channels: int, v_range: tuple[float, float], map_size: int = 8):
+    def __init__(
+        self,
+        num_views: int,
+        elevation_bins: int,
+        channels: int,
+        v_range: tuple[float, float],
+        map_size: int = 8,
+        u_range: tuple[float, float] | None = None,
+    ):
         super().__init__()
-        self.v_range = v_range
+        self.v_range, self.u_range = v_range, u_range
         self.maps = nn.Parameter(CODE_STD * torch.randn(elevation_bins, num_views, channels, map_size, map_size))
 
     def forward(self, azimuth_deg: Tensor, v: Tensor, grid: Tensor, width: int) -> Tensor:
@@ -85,18 +99,25 @@ class ViewCodes(nn.Module):
     def interpolate(self, azimuth_deg: Tensor, v: Tensor) -> Tensor:
         """Code maps (B, C, M, M) of views from azimuth_deg (B,) and v (B,)."""
         n_elevations, n_azimuths = self.maps.shape[:2]
-        column, right = split_position(azimuth_deg * (n_azimuths / 360))
+        if self.u_range is None:
+            column, right = split_position(azimuth_deg * (n_azimuths / 360))
+        else:
+            u = (azimuth_deg / 360 + 0.5) % 1 - 0.5  # from behind on, so that the front is not cut at azimuth 0
+            column, right = bin_position(u, self.u_range, n_azimuths)
         columns = torch.stack([column, column + 1], dim=-1) % n_azimuths  # (B, 2)
-        row, below = torch.zeros_like(column), torch.zeros_like(right)
-        if n_elevations > 1:
-            low, high = self.v_range
-            row, below = split_position(((v - low) / (high - low)).clamp(0, 1) * (n_elevations - 1))
+        row, below = bin_position(v, self.v_range, n_elevations)
         rows = torch.stack([row, row + 1], dim=-1).clamp_max(n_elevations - 1)  # (B, 2)
         across = torch.stack([1 - right, right], dim=-1)
         down = torch.stack([1 - below, below], dim=-1)
         corners = self.maps[rows[:, :, None], columns[:, None, :]]  # (B, 2, 2, C, M, M)
         weights = (down[:, :, None] * across[:, None, :]).to(corners)  # (B, 2, 2)
         return (weights[..., None, None, None] * corners).sum(dim=(1, 2))
+
+
+def bin_position(value: Tensor, bounds: tuple[float, float], n: int) -> tuple[Tensor, Tensor]:
+    """`split_position` of values (B,) among n bins whose first and last are centred at the bounds; 0 of a single bin."""
+    low, high = bounds
+    return split_position(((value - low) / max(high - low, 1e-9)).clamp(0, 1) * (n - 1))
 
 
 def split_position(position: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ Legend: B images of a step, or of a part of one.
 
 import dataclasses
 
-from graf.camera import Labels
+from graf.camera import Labels, mirrored_poses
 from graf.pose.state import PoseState
 from graf.rays import mirrored_images
 from graf.training.inputs import in_one_copy
@@ -88,12 +88,6 @@ def recoloured(images: Tensor, order: Tensor, gain: Tensor) -> Tensor:
 
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
-    """Images (B, 3, W, W) flipped left to right, and pose_c2w (B, 3, 4) at the plane y = 0, where `flip` (B,) is true.
-
-    The camera's own x axis is negated too, so that it stays a rotation: diag(1, -1, 1) R diag(-1, 1, 1).
-    """
-    signs = torch.ones_like(poses)
-    signs[:, 1] *= -1
-    signs[:, :, 0] *= -1
+    """Images (B, 3, W, W) and pose_c2w (B, 3, 4), mirrored at the plane y = 0 where `flip` (B,) is true."""
     flip = flip[:, None, None]
-    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, signs * poses, poses)
+    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, mirrored_poses(poses, 0), poses)

@@ -80,10 +80,8 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
             for name, entry in entries.items()
         },
         caveat=VARIETY_CAVEAT,
-        left=f"{360 * data.umin:.0f}",
-        right=f"{360 * data.umax:.0f}",
-        low=f"{elevation_of_v(data.vmax):.0f}",
-        high=f"{elevation_of_v(data.vmin):.0f}",
+        azimuths=[f"{360 * u:.0f}" for u in data.u_range],
+        elevations=[f"{elevation_of_v(v):.0f}" for v in reversed(data.v_range)],
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from graf.camera import elevation_of_v
+from graf.config import DataConfig
 from graf.inversion.results import FAILED_DB
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
@@ -126,11 +127,23 @@ def shortcomings(measured: dict, history: History, config: dict) -> Iterator[str
     for name, curve in history.training.items():
         if curve.not_finite:
             yield f"{name} was not finite in {curve.not_finite} of the rows of training."
-    data = config.get("data")
-    bounds = [finite_number(data.get(name)) for name in ("umin", "umax", "vmin", "vmax")] if isinstance(data, dict) else [None]
+    bounds = sampled_range(config.get("data"))
     if None in bounds or not 0 <= bounds[2] <= bounds[3] <= 1:
         return
     left, right, high, low = bounds
     around = "" if right - left >= 1 else f"azimuths from {360 * left:.0f} to {360 * right:.0f} and "
     heights = f"elevations from {elevation_of_v(low):.0f} to {elevation_of_v(high):.0f} degrees"
     yield f"Training saw {around}{heights}; how objects look from elsewhere was never judged."
+
+
+def sampled_range(data: object) -> tuple[float | None, ...]:
+    """umin, umax, vmin and vmax of sampled cameras by a config's section `data`, None for what it does not tell."""
+    if not isinstance(data, dict):
+        return (None,)
+    if data.get("camera_prior") != "front":
+        return tuple(finite_number(data.get(name)) for name in ("umin", "umax", "vmin", "vmax"))
+    widths = {name: finite_number(data.get(name)) for name in ("azimuth_std_deg", "elevation_std_deg")}
+    if None in widths.values():
+        return (None,)
+    prior = DataConfig(camera_prior="front", **widths)
+    return *prior.u_range, *prior.v_range

@@ -70,11 +70,18 @@ def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Label
     def sample() -> tuple[Batch, Batch]:
         own = as_floats(images.to(state.device, non_blocking=state.device.type == "cuda"))
         n = len(images) * state.processes.world_size
-        cameras = (sample_labels(dataset, n, state.config.data, state.rng) for _ in range(2))
+        cameras = (sample_fake_labels(state, dataset, n) for _ in range(2))
         for_d = discriminator_batch(state, own, labels, next(cameras))
         return in_one_copy((for_d, generator_batch(state, next(cameras), own, labels)), state.device)
 
     return retried(state, sample)
+
+
+def sample_fake_labels(state: TrainState, dataset: Views, n: int) -> Labels:
+    """Labels of n fakes by `sample_labels`, half of them mirrored where data.mirror mirrors half of the real images."""
+    data = state.config.data
+    labels = sample_labels(dataset, n, data, state.rng)
+    return labels if data.mirror == "none" else labels.mirrored(torch.rand(n, generator=state.rng) < 0.5, data.mirror)
 
 
 def discriminator_batch(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Batch:

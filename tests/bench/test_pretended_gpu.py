@@ -275,9 +275,12 @@ class Pictures(Views):
         return torch.randint(256, (3, 16, 16), generator=torch.Generator().manual_seed(index), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("posed, hflip", [(True, False), (False, False), (False, True)])
-def test_images_on_the_gpu_come_in_the_batches_of_the_loader(smoke, posed, hflip):
-    config = smoke("training.batch_size=4", f"data.hflip={hflip}", "data.alpha=ignore", "training.nworkers=0")
+@pytest.mark.parametrize(
+    "posed, mirror",
+    [(True, "hflip=false"), (False, "hflip=false"), (False, "hflip=true"), (True, "mirror=0"), (True, "mirror=30")],
+)
+def test_images_on_the_gpu_come_in_the_batches_of_the_loader(smoke, posed, mirror):
+    config = smoke("training.batch_size=4", f"data.{mirror}", "data.alpha=ignore", "training.nworkers=0")
     views = Pictures(posed)
     with closing(build_loader(views, config, CPU, 3)) as loader:
         wanted = [next(loader) for _ in range(4)]

@@ -155,6 +155,16 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("data.radius=wide", "data.radius: expected a number, found 'wide'"),
         ("data.radius=1,4", "moves the near plane 2.6 behind the camera"),
         ("data.umin=1.5", "umin must be at most umax"),
+        (
+            "data={camera_prior: front, umin: -0.1, umax: 0.1}",
+            "data.camera_prior: front does not read umin: -0.1, umax: 0.1, which are of camera_prior: circle; set that, or "
+            "leave the default: umin: 0, umax: 1",
+        ),
+        ("data.azimuth_std_deg=30", "circle does not read azimuth_std_deg: 30, which is of camera_prior: front"),
+        ("data.azimuth_std_deg=90", "data.azimuth_std_deg: must be at most 60, found 90"),
+        ("data.camera_prior=sphere", "data.camera_prior: expected one of circle, front, found 'sphere'"),
+        ("data.mirror=left", "data.mirror: expected none or a number, found 'left'"),
+        ("data.mirror=400", "data.mirror: must be at most 360, found 400"),
         ("data={umin: 0.9, umax: 0.1}", "a range across azimuth 0 begins below it: umin -0.1, umax 0.1"),
         ("data.umax=70", "data.umax: must be at most 2, found 70; it is azimuth / 360 degrees; 70 degrees are 0.1944"),
         ("data.umin=-90", "data.umin: must be at least -1, found -90; it is azimuth / 360 degrees; -90 degrees are -0.25"),

@@ -107,28 +107,17 @@ def test_a_name_that_is_no_text_is_read_and_told(tmp_path):
         build_dataset(config(tmp_path))
 
 
-def test_a_flipped_item_is_the_mirror_image(tmp_path):
-    image = Image.new("RGB", (8, 8))
-    image.putpixel((2, 3), (255, 255, 255))
-    image.save(tmp_path / "a.png")
-    dataset = build_dataset(config(tmp_path, **{"data.hflip": "true"}))
-    assert torch.equal(dataset[0, True]["image"][..., 1:], dataset[0, False]["image"].flip(-1)[..., :-1])
-    assert (dataset[0, True]["image"][0] == 1).nonzero().tolist() == [[3, 6]]  # 2 either side of pixel 4, the optical axis
-
-
 def test_opacity_goes_with_the_image_where_it_is_judged(tmp_path):
     """Red of 60 % at the left, nothing elsewhere, on green."""
     image = Image.new("RGBA", (8, 8))
     image.paste((255, 0, 0, 153), (0, 0, 3, 8))
     image.save(tmp_path / "a.png")
     flags = {"data.alpha": "rgba", "data.background": "[0, 1, 0]"}
-    dataset = build_dataset(config(tmp_path, **flags, **{"data.hflip": "true"}))
+    dataset = build_dataset(config(tmp_path, **flags))
     assert dataset.read(0).shape == (4, 8, 8) and dataset.read(0)[:, 4, 2].tolist() == [153, 102, 0, 153]
-    plain, mirrored = dataset[0, False], dataset[0, True]
+    plain = dataset[0]
     assert plain["image"].shape == (3, 8, 8) and plain["alpha"].shape == (1, 8, 8)
     torch.testing.assert_close(plain["alpha"][0, 4], torch.tensor([0.2] * 3 + [-1.0] * 5))
-    for name in ("image", "alpha"):
-        assert torch.equal(mirrored[name][..., 1:], plain[name].flip(-1)[..., :-1])
     images, _ = next(build_loader(dataset, config(tmp_path, **flags, **{"training.nworkers": 0}), "cpu"))
     assert torch.equal(images[0], torch.cat([plain["image"], plain["alpha"]]))
 

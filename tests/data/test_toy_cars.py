@@ -5,14 +5,13 @@ import errno
 import logging
 import tempfile
 
-from graf.camera import azimuth_and_v, focal_length, poses_at, sample_poses
+from graf.camera import focal_length, poses_at, sample_poses
 from graf.config import load_config
-from graf.data import build_dataset, raycast, resolve, toy_cars
+from graf.data import build_dataset, resolve, toy_cars
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids, cast, slanted_box
 from graf.data.toy_cars import load_toy_cars, make_toy_cars, render_cars
 from graf.errors import DataError
-from graf.rng import seeded_rng
 
 import pytest
 import torch
@@ -259,18 +258,3 @@ def test_toy_cars_are_judged_by_opacity_too_where_it_is_left_to_them(tmp_path, c
     assert (dataset.alpha, dataset.fingerprint) == (judged.alpha, judged.fingerprint) and len(list(tmp_path.iterdir())) == 1
     assert len(dataset.read(0)) == resolve(config, dataset).data.channels == 4
     assert build_dataset(load_config(None, [*small, "data.alpha=ignore"])).alpha == "ignore"
-
-
-def test_a_mirrored_car_is_what_the_mirrored_camera_sees(tmp_path, monkeypatch):
-    """A car is the same on both sides of y = 0, and so is this light: the mirrored camera's view is rendered, not flipped."""
-    monkeypatch.setattr(raycast, "LIGHT", (0.6, 0.0, 0.8))
-    settings = (f"data.datadir=[{tmp_path}]", "data.n_images=8", "data.imsize=32", "data.labels=none", "data.hflip=true")
-    config = load_config("default", settings)
-    dataset, data = build_dataset(config), config.data
-    azimuth_deg, v = azimuth_and_v(sample_poses(8, data, seeded_rng(data.seed)))
-    true = render_cars([make_car(data.seed, i) for i in range(8)], poses_at(-azimuth_deg, v, 3.6), data)
-    views = [dataset[i, True] for i in range(8)]
-    shown = torch.stack([torch.cat([view["image"], view["alpha"]]) for view in views])
-    expected = torch.cat([true.images, 2 * true.opacity[:, None] - 1], dim=1)
-    torch.testing.assert_close(shown[..., 1:], expected[..., 1:], atol=1.1 / 255, rtol=0)
-    assert torch.equal(shown[..., 0], shown[..., 1])  # nobody saw what is there

@@ -53,6 +53,14 @@ def test_between_four_bins_each_has_its_share():
     torch.testing.assert_close(found, expected)
 
 
+def test_bins_before_the_front_go_from_one_end_of_the_azimuths_to_the_other():
+    codes = ViewCodes(5, 1, 4, v_range=(0.4, 0.6), map_size=5, u_range=(-40 / 360, 40 / 360))
+    azimuth_deg = torch.tensor([-40.0, 340.0, 0.0, 40.0, -90.0, 180.0, 90.0, 10.0])
+    expected = codes.maps[0, [0, 1, 2, 4, 0, 0, 4, 2]]
+    expected[-1] = (codes.maps[0, 2] + codes.maps[0, 3]) / 2
+    torch.testing.assert_close(codes.interpolate(azimuth_deg, torch.full((8,), 0.5)), expected)
+
+
 def test_elevations_outside_the_bins_take_the_nearest():
     codes = view_codes()
     azimuth_deg = torch.full((2,), 45.0)

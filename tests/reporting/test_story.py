@@ -68,6 +68,14 @@ def test_shortcomings_come_from_numbers_rows_and_config(tmp_path):
     ]
 
 
+def test_a_run_before_the_front_saw_two_standard_deviations_of_it(tmp_path):
+    data = {"camera_prior": "front", "azimuth_std_deg": 15, "elevation_std_deg": 10, "umin": 0, "umax": 1, "vmin": 0, "vmax": 1}
+    history = read_history(write_rows(tmp_path, {"step": 1, "loss_d": 1.0}))
+    (told,) = shortcomings({}, history, {"data": data})
+    assert told.startswith("Training saw azimuths from -30 to 30 and elevations from -20 to 20 degrees;")
+    assert not [*shortcomings({}, history, {"data": data | {"azimuth_std_deg": "wide"}})]
+
+
 def test_kid_over_training_names_its_lowest(tmp_path):
     rows = ({"step": step, "evaluation": result(kid=kid)} for step, kid in ((100, 0.5), (200, 0.2), (300, 0.25)))
     sentence = progress_sentence(read_history(write_rows(tmp_path, *rows)))

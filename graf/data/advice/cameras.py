@@ -20,11 +20,14 @@ def azimuth_span_deg(dataset: Views, data: DataConfig) -> float:
     """Degrees of azimuth over which objects are seen: those of the images' cameras, or those that training samples."""
     if dataset.posed:
         return 360 - _largest_gap(azimuth_and_v(dataset.labels.pose_c2w)[0])[0]
-    return 360 * (data.umax - data.umin)
+    return 360 * (data.u_range[1] - data.u_range[0])
 
 
 def cameras_in_words(dataset: Views, data: DataConfig) -> str:
     """The cameras' source, and the azimuths and elevations that they have or are sampled from."""
+    if not dataset.posed and data.camera_prior == "front":
+        widths = f"{data.azimuth_std_deg:g} degrees of azimuth and {data.elevation_std_deg:g} of elevation"
+        return f"none, so they are sampled about the front, by {widths} (data.azimuth_std_deg, data.elevation_std_deg)"
     if not dataset.posed:
         azimuths = f"azimuth {360 * data.umin:.0f} to {360 * data.umax:.0f} degrees (data.umin, data.umax)"
         return f"none, so they are sampled: {azimuths}, {_elevations(data.vmin, data.vmax)} (data.vmin, data.vmax)"

@@ -17,7 +17,7 @@ REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
 CUT_OUT = "cut the objects out (python tools/prepare_photos.py), or name their masks in data.masks"
-FRONT = "--set data.umin=-0.1 data.umax=0.1 data.vmin=0.33 data.vmax=0.46"  # as wide as in configs/cats_64.yaml
+FRONT = "set data.camera_prior=front data.hflip=true, as configs/faces_64.yaml and configs/cat_faces_64.yaml do"
 
 
 def warnings_about(dataset: Views, data: DataConfig, evidence: Evidence) -> list[str]:
@@ -34,7 +34,7 @@ def sampled_all_around(dataset: Views, evidence: Evidence) -> str | None:
     return (
         f"the images have no cameras, so these are sampled over {evidence.span_deg:.0f} degrees of azimuth: right for objects "
         "photographed from all sides. Objects photographed from the front alone, as faces are, would get their front on all "
-        f"sides: for them narrow the range, for example {FRONT}"
+        f"sides: for them {FRONT}"
     )
 
 

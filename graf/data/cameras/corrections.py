@@ -1,10 +1,12 @@
 """Cameras mended by data.camera_axes, data.azimuths and data.roll_deg, for images whose labels follow another convention."""
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Callable
 
+from graf.camera import mirrored_poses
 from graf.config import DataConfig
 from graf.data.folders import Item
 
@@ -12,6 +14,8 @@ import torch
 from torch import Tensor
 
 KEYS = ("camera_axes", "azimuths", "roll_deg")
+
+with_azimuths_reversed = functools.partial(mirrored_poses, plane_deg=0)  # azimuth a becomes -a
 
 log = logging.getLogger("graf")
 
@@ -42,16 +46,6 @@ def warn_of_unused(data: DataConfig, source: str) -> None:
 def from_opencv(pose_c2w: Tensor) -> Tensor:
     """pose_c2w (..., 3, 4) or (..., 4, 4) of cameras with y down that look along +z, with y up and along -z."""
     return pose_c2w * pose_c2w.new_tensor([1, -1, -1, 1])
-
-
-def with_azimuths_reversed(pose_c2w: Tensor) -> Tensor:
-    """pose_c2w (..., 3, 4) mirrored in the world's x-z plane, so that azimuth a becomes -a, with images as they are.
-
-    A mirrored camera is left-handed; with its x axis negated it is a rotation again, and still looks the same way.
-    """
-    mirror = pose_c2w.new_tensor([1, -1, 1])[:, None]  # of the world
-    right_handed = pose_c2w.new_tensor([-1, 1, 1, 1])
-    return mirror * pose_c2w * right_handed
 
 
 def rolled(pose_c2w: Tensor, roll_deg: float) -> Tensor:

@@ -148,7 +148,7 @@ class ObjectView:
         pose = state.pose_c2w.float()
         distance, (nearest, farthest) = float(pose[:, 3].norm()), camera_distances(data)
         azimuth_deg, v = azimuth_and_v(pose)
-        low, high = (data.vmin, data.vmax) if state.within else (0.0, 1.0)
+        low, high = data.v_range if state.within else (0.0, 1.0)
         if nearest <= distance <= farthest and low <= float(v) <= high:
             return pose
         if distance < 1e-6:  # in the middle of the object, where no direction is outwards
@@ -192,8 +192,8 @@ class ObjectView:
     def caption(self, state: ViewState) -> str:
         """Azimuth and elevation of the camera, and whether training had cameras there."""
         azimuth, v = (float(value) for value in azimuth_and_v(self.pose(state)))
-        left, right = 360 * self.data.umin, 360 * self.data.umax
-        low, high, elevation = elevation_of_v(self.data.vmax), elevation_of_v(self.data.vmin), elevation_of_v(v)
+        left, right = (360 * u for u in self.data.u_range)
+        high, low, elevation = map(elevation_of_v, (*self.data.v_range, v))
         around = "all around" if right - left >= 360 else f"{left:.0f}° to {right:.0f}°"
         seen = (azimuth - left + 0.5) % 360 <= right - left + 1 and low - 0.5 <= elevation <= high + 0.5
         return f"azimuth {azimuth:.0f}° (trained {around}), elevation {elevation:.0f}° (trained {low:.0f}° to {high:.0f}°)" + (

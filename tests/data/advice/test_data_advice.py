@@ -84,15 +84,16 @@ def test_aligned_faces_before_busy_backgrounds(told, tmp_path):
     said, warned = told(config(photographs(tmp_path / "faces", 24, busy=True)))
     assert "none, so they are sampled: azimuth 0 to 360 degrees" in said and "busy in 24 of 24 images" in said
     assert "No field can hold another background for each photograph" in warned and "; cut the objects out" in warned
-    assert "over 360 degrees" in said and "--set data.umin=-0.1 data.umax=0.1 data.vmin=0.33 data.vmax=0.46" in said
+    assert "over 360 degrees" in said and "set data.camera_prior=front data.hflip=true" in said
     assert "not told by the names" in said and "cameras: training can do without" in said and "silhouettes: save" in said
 
 
 def test_faces_seen_from_the_front_may_have_walls_behind_them(told, tmp_path):
     faces = photographs(tmp_path / "faces", 24, busy=True)
-    said, warned = told(config(faces, "data.umin=-0.1", "data.umax=0.1"))
-    assert "busy in 24 of 24 images" in said
-    assert "No field" not in warned and "no cameras" not in said
+    for front in (("data.umin=-0.1", "data.umax=0.1"), ("data.camera_prior=front",)):
+        said, warned = told(config(faces, *front))
+        assert "busy in 24 of 24 images" in said
+        assert "No field" not in warned and "no cameras" not in said
 
 
 @pytest.mark.parametrize(("background", "warns"), [("white", False), ("[0.5, 0.5, 0.5]", True)])

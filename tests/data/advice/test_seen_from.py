@@ -40,3 +40,10 @@ def test_the_range_of_sampled_cameras():
     assert azimuth_span_deg(UNPOSED, data) == pytest.approx(72)
     said = cameras_in_words(UNPOSED, data)
     assert said.startswith("none") and "azimuth -36 to 36 degrees" in said and "0 to 30 degrees above the horizon" in said
+
+
+def test_cameras_sampled_before_the_front():
+    data = load_config(None, ["data.camera_prior=front", "data.azimuth_std_deg=20"]).data
+    assert azimuth_span_deg(UNPOSED, data) == pytest.approx(80)  # two standard deviations to either side
+    said = cameras_in_words(UNPOSED, data)
+    assert said.startswith("none") and "about the front, by 20 degrees of azimuth and 8.9 of elevation" in said
