@@ -3,6 +3,7 @@
 import math
 
 from graf.camera import focal_length, poses_at
+from graf.config import load_config
 from graf.rays import (
     box_depths,
     camera_rays,
@@ -223,3 +224,15 @@ def test_a_mirrored_row_is_exchanged_about_the_optical_axis():
     assert mirrored_images(torch.tensor([[10, 11, 12, 13]])).tolist() == [[13, 13, 12, 11]]
     assert mirrored_images(torch.tensor([10, 11, 12, 13, 14])).tolist() == [14, 14, 13, 12, 11]
     assert mirrored_images(torch.tensor([[7]])).tolist() == [[7]]
+
+
+@pytest.mark.parametrize("preset", ["faces_64", "cat_faces_64"])
+def test_the_box_of_faces_fills_the_frame_from_all_cameras_within_two_standard_deviations(preset):
+    data = load_config(preset).data
+    (left, right), (top, bottom) = data.u_range, data.v_range
+    u, v = torch.tensor([left, left, right, right, 0.0]), torch.tensor([top, bottom, top, bottom, 0.5])
+    poses, grid = poses_at(360 * u, v, data.radius[0]), full_grid(data.imsize)
+    rays_o, rays_d = camera_rays(poses, grid, data.imsize, data)
+    bounds = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in depth_bounds(poses, data))
+    near, far = clip_to_box(rays_o, rays_d, *bounds, torch.tensor(data.box).view(2, 3))
+    assert (far - near).min() > 1.5  # of 2

@@ -258,3 +258,12 @@ def test_toy_cars_are_judged_by_opacity_too_where_it_is_left_to_them(tmp_path, c
     assert (dataset.alpha, dataset.fingerprint) == (judged.alpha, judged.fingerprint) and len(list(tmp_path.iterdir())) == 1
     assert len(dataset.read(0)) == resolve(config, dataset).data.channels == 4
     assert build_dataset(load_config(None, [*small, "data.alpha=ignore"])).alpha == "ignore"
+
+
+def test_cars_before_the_front_are_a_set_of_their_own(tmp_path):
+    settings = [f"data.datadir=[{tmp_path}]", "data.n_images=8", "data.imsize=16", "data.camera_prior=front"]
+    first, wider = (build_dataset(load_config(None, settings + more)) for more in ([], ["data.azimuth_std_deg=40"]))
+    assert first.fingerprint != wider.fingerprint and not torch.equal(first.images, wider.images)
+    assert first.n_elevations == 4 and set(first.labels.elevation_index.tolist()) <= {0, 1, 2, 3}
+    again = build_dataset(load_config(None, settings))
+    assert again.fingerprint == first.fingerprint and torch.equal(again.images, first.images)
