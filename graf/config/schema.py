@@ -245,8 +245,10 @@ class CcsrConfig:
         "photographs",
         "refine: CCSR learns to restore real images from their own downsampling, or from the discriminator, as the field does",
     )
-    num_views: int = key(16, "azimuth bins of the view codes", 1, 3600)
-    elevation_bins: int = key(1, "elevation bins of the view codes, over vmin..vmax", 1, 360)
+    num_views: int = key(
+        16, "azimuth bins of the view codes, over the circle, or before the front two standard deviations", 1, 3600
+    )
+    elevation_bins: int = key(1, "elevation bins of the view codes, over vmin..vmax, or as above", 1, 360)
     code_channels: int = key(4, "channels of a view code", 1, 256)
     code_size: int = key(8, "side of a view code's map over the frame", 1, 256)
     backbone: Literal["light", "rrdb"] = key("light", "what proposes the detail: a few convolutions, or ESRGAN's RRDBNet")

@@ -116,6 +116,8 @@ class ViewCodes(nn.Module):
 
 def bin_position(value: Tensor, bounds: tuple[float, float], n: int) -> tuple[Tensor, Tensor]:
     """`split_position` of values (B,) among n bins whose first and last are centred at the bounds; 0 of a single bin."""
+    if n == 1:  # of values that are not finite, too
+        return torch.zeros_like(value, dtype=torch.long), torch.zeros_like(value)
     low, high = bounds
     return split_position(((value - low) / max(high - low, 1e-9)).clamp(0, 1) * (n - 1))
 
