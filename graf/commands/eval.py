@@ -35,6 +35,7 @@ from graf.inversion.tuning import TuningSettings, tune
 from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.metrics.haze import haze
 from graf.metrics.measure import MeasureSettings, kid_independent, measure_generator
+from graf.metrics.memorised import heldout_views, memorisation
 from graf.metrics.neighbours import neighbour_sheet
 from graf.metrics.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.metrics.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
@@ -216,6 +217,16 @@ class Evaluation:
             log.warning("%s", warning)
         return estimator
 
+    @functools.cached_property
+    def heldout(self) -> Views | None:
+        """The held-out images of --metrics memorised. Raises GrafError where there are none, or where no job uses --heldout."""
+        flags = self.flags
+        if "memorised" in (flags.metrics or ()):
+            return heldout_views(self.generator.config, flags.heldout, flags.seed)
+        if flags.heldout:
+            raise GrafError("--heldout: has no effect on these metrics; use it with --metrics memorised")
+        return None
+
     def check_mesh(self) -> None:
         if self.flags.textured:
             require_xatlas()
@@ -273,7 +284,10 @@ class Evaluation:
         # toy cars have a folder of their own, which runs share
         cache = Path(config.data.datadir[0]) if config.data.type == "toy_cars" else self.run_dir / "cache"
         subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, cache)
-        measures = OBJECT_MEASURES | {"pose": functools.partial(pose_accuracy, estimator=self.estimator)}
+        measures = OBJECT_MEASURES | {
+            "pose": functools.partial(pose_accuracy, estimator=self.estimator),
+            "memorised": functools.partial(memorisation, heldout=self.heldout),
+        }
         for name, measure in measures.items():
             if name not in asked:
                 continue

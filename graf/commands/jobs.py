@@ -20,7 +20,10 @@ STAGES = {"refined": ("rgb", "depth"), "nerf": ("nerf", "depth"), "both": ("rgb"
 FEWEST_CELLS = 8
 KINDS = "_(rgb|nerf|depth)"
 OBJECT_FILES = r"/(object_\d{2,}\.(ply|obj|glb)|rendered_back\.png)"
-METRICS = (*FEWEST_IMAGES, "kid_independent", "variety", "coverage", "haze", "mmd", "pose")  # mmd comes with coverage
+METRICS = (  # mmd comes with coverage
+    *(*FEWEST_IMAGES, "kid_independent"),
+    *("variety", "coverage", "haze", "mmd", "pose", "memorised"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +134,18 @@ ESTIMATOR = Flag(
     expanded,
     metavar="RUN",
 )
+HELDOUT = Flag(
+    "heldout",
+    "with --metrics memorised: a folder of photographs of objects that were not trained on",
+    expanded,
+    metavar="DIR",
+)
 JOBS = (  # in the order in which they are done
     Job(
         Flag("metrics", f"measure some of {','.join(METRICS)} against the data set", metric_names),
         lambda evaluation: evaluation.metrics(),
-        flags=(DUMP_SAMPLES, TRUNCATION, ESTIMATOR),
-        check=lambda evaluation: evaluation.estimator,
+        flags=(DUMP_SAMPLES, TRUNCATION, ESTIMATOR, HELDOUT),
+        check=lambda evaluation: (evaluation.estimator, evaluation.heldout),
         needs_dataset=True,
     ),
     Job(

@@ -92,12 +92,7 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
         data = dataclasses.replace(data, alpha="rgba")
     if not data.datadir:
         raise DataError("data.datadir: name the folder where the toy cars are kept, for example data/toy_cars")
-    depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
-    if data.alpha == "rgba":
-        depends_on.append("alpha")
-    if data.camera_prior == "front":
-        depends_on.append([data.azimuth_std_deg, data.elevation_std_deg])
-    fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
+    fingerprint = cars_fingerprint(data)
     folder = Path(data.datadir[0])
     file = folder / f"toy_cars_{fingerprint[:16]}.pt"
     kept = _read(file, data)
@@ -111,8 +106,28 @@ def load_toy_cars(data: DataConfig) -> ToyCars:
         kept = make_toy_cars(data)
         with _writing_to(folder), whole_file(file) as temporary:
             torch.save(kept, temporary)
-    labels = None if data.labels == "none" else toy_car_labels(kept["pose_c2w"], data)
-    return ToyCars(kept["images"], labels, fingerprint, toy_car_elevations(data))
+    return _cars_of(kept, data, fingerprint)
+
+
+def unseen_toy_cars(data: DataConfig, n: int, seed: int) -> ToyCars:
+    """n cars with their opacity that are in no data set, made anew: those of a negative seed, which no config may have."""
+    data = dataclasses.replace(data, seed=-1 - seed, n_images=n, alpha="rgba")
+    return _cars_of(make_toy_cars(data), data, cars_fingerprint(data))
+
+
+def cars_fingerprint(data: DataConfig) -> str:
+    """sha256 of all that a set's images and cameras depend on."""
+    depends_on = [VERSION, {key: getattr(data, key) for key in KEYS}]
+    if data.alpha == "rgba":
+        depends_on.append("alpha")
+    if data.camera_prior == "front":
+        depends_on.append([data.azimuth_std_deg, data.elevation_std_deg])
+    return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
+
+
+def _cars_of(made: dict[str, Tensor], data: DataConfig, fingerprint: str) -> ToyCars:
+    labels = None if data.labels == "none" else toy_car_labels(made["pose_c2w"], data)
+    return ToyCars(made["images"], labels, fingerprint, toy_car_elevations(data))
 
 
 def toy_car_labels(pose_c2w: Tensor, data: DataConfig) -> Labels:

@@ -69,7 +69,7 @@ def neighbour_sheet(
     extractor = choose_extractor(config.metrics)
     found = find_neighbours(samples.split(batch_size), dataset, extractor, k, batch_size, device)
     shown = found.distance[:, 0].argsort()[:n_shown].tolist()
-    pictures = [picture for i in shown for picture in (samples[i], *_images(dataset, found.index[i].tolist()))]
+    pictures = [picture for i in shown for picture in (samples[i], *images_at(dataset, found.index[i].tolist()))]
     k_found = found.index.shape[1]
     names = [f"real image {i + 1}" for i in range(k_found)]
     captions = Captions(footer, ["generated", *names], note="real images: the nearest of the training set first")
@@ -115,7 +115,7 @@ def find_neighbours(
     wanted = torch.cat([features(network, batch) for batch in samples])  # (M, D)
     known = torch.empty(n, extractor.width)  # (N, D)
     for some in progress(torch.arange(n).split(batch_size), desc="training images", unit="batch"):
-        known[some] = features(network, torch.stack(_images(dataset, some.tolist())))
+        known[some] = features(network, torch.stack(images_at(dataset, some.tolist())))
     distance, index = nearest(wanted, known, min(k, n))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:TYPICAL_IMAGES]
     typical = nearest(known[some], known, 1, excluded=some)[0].median()
@@ -143,5 +143,6 @@ def nearest(queries: Tensor, known: Tensor, k: int, excluded: Tensor | None = No
     return distance[:, :k], index.gather(1, order)[:, :k]
 
 
-def _images(dataset: Views, indices: Iterable[int]) -> list[Tensor]:
+def images_at(dataset: Views, indices: Iterable[int]) -> list[Tensor]:
+    """Images (3, H, W) uint8 of the dataset."""
     return [as_uint8(dataset[i]["image"]) for i in indices]

@@ -15,7 +15,7 @@ log = logging.getLogger("graf")
 
 METRICS_FILE = "metrics.json"
 OF_IMAGES = (  # entries that record how their images were rendered
-    *("consistency", "sweep", "variety", "coverage", "haze", "pose"),
+    *("consistency", "sweep", "variety", "coverage", "haze", "pose", "memorised"),
     *("splats", "mesh"),  # exports, rendered back
 )
 FEWEST_IMAGES = {"fid": 2, "kid": 2, "prc": 4}  # real and generated images per metric; prc needs a third neighbour

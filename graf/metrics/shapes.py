@@ -127,12 +127,17 @@ def silhouette_variety(subject: Subject) -> dict:
 
 
 def dissimilarity(masks: Tensor) -> float:
-    """Mean of 1 - intersection / union over all pairs of masks (N, h, w) bool; two empty masks are equal."""
-    flat = masks.flatten(1).double()
-    both, area = flat @ flat.T, flat.sum(1)
-    either = area[:, None] + area - both
-    differ = torch.where(either > 0, 1 - both / either.clamp_min(1), 0.0)  # 0 on the diagonal
-    return (differ.sum() / (len(masks) * (len(masks) - 1))).item()
+    """Mean of `silhouette_distances` over all pairs of masks (N, h, w) bool."""
+    flat = masks.flatten(1)
+    return (silhouette_distances(flat, flat).sum() / (len(masks) * (len(masks) - 1))).item()  # 0 on the diagonal
+
+
+def silhouette_distances(a: Tensor, b: Tensor) -> Tensor:
+    """1 - intersection / union (A, B) of masks (A, P) and (B, P) bool; two empty masks are equal."""
+    a, b = a.double(), b.double()
+    both = a @ b.T
+    either = a.sum(1)[:, None] + b.sum(1) - both
+    return torch.where(either > 0, 1 - both / either.clamp_min(1), 0.0)
 
 
 def variety_of_cameras(generator: Generator, objects: Objects, poses: Tensor, side: int) -> float:

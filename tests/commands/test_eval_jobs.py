@@ -493,3 +493,11 @@ def test_photographs_without_transparency_do_for_a_generator_that_was_judged_by_
 def measured(generator, dataset, folder):
     options = dataclasses.replace(generator.config.metrics, n_real=2, n_fake=4, extractor="efficientnet-lite0", batch_size=2)
     return measure_generator(generator.eval(), dataset, MeasureSettings(["kid"], 0, options=options), folder)
+
+
+def test_held_out_images_are_asked_for_where_they_are_needed_and_refused_elsewhere(asked):
+    with pytest.raises(GrafError, match="--heldout: has no effect on these metrics; use it with --metrics memorised"):
+        _ = asked(metrics=["kid"], heldout="others").heldout
+    with pytest.raises(GrafError, match="--heldout others: toy cars need none"):
+        _ = asked(metrics=["memorised"], heldout="others").heldout
+    assert asked(metrics=["kid"]).heldout is None
