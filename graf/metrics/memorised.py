@@ -8,7 +8,7 @@ Legend: M samples, H held-out images, N training images, D features, P pixels of
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from graf.camera import Labels
@@ -129,7 +129,7 @@ def one_per_object(objects: list[str], seed: int) -> list[int]:
 
 def require_unseen(heldout: Views, chosen: list[int], others: Seen, known: Seen) -> None:
     """Raises GrafError where held-out images are training images."""
-    copies = (nearest(others.features, known.features, 1)[0][:, 0] == 0).nonzero()[:, 0].tolist()
+    copies = (nearest_features(others.features, known.features) == 0).nonzero()[:, 0].tolist()
     if copies:
         raise GrafError(
             f"--heldout: {len(copies)} of {len(chosen)} images are training images, such as "
@@ -172,23 +172,36 @@ def described(batches: Iterable[tuple[Tensor, Tensor | None]], network: nn.Modul
 
 def p_values(samples: Seen, heldout: Seen, known: Seen) -> dict:
     """The p-values of samples and held-out images in features and, where all are known, in silhouettes."""
-    cells = cells_of(samples.features, heldout.features, known.features)
-    distances = {"features": [nearest(some.features, known.features, 1)[0][:, 0] for some in (samples, heldout)]}
-    if samples.masks is not None and heldout.masks is not None and known.masks is not None:
-        distances["silhouettes"] = [nearest_silhouette(some.masks, known.masks) for some in (samples, heldout)]
-    found = {f"p_{name}": norm.cdf(copying_z(*pair, *cells)).item() for name, pair in distances.items()}
-    shares = {f"share_nearer_{name}": share_nearer(*pair) for name, pair in distances.items()}
-    return {"p_value": min(1.0, len(found) * min(found.values()))} | found | shares
+    kinds = samples, heldout, known
+    found = {"features": compared([kind.features for kind in kinds], nearest_features)}
+    if all(kind.masks is not None for kind in kinds):
+        found["silhouettes"] = compared([kind.masks for kind in kinds], nearest_silhouette)
+    p_value = min(1.0, len(found) * min(p for p, _ in found.values()))
+    p_each = {f"p_{name}": p for name, (p, _) in found.items()}
+    return {"p_value": p_value} | p_each | {f"share_nearer_{name}": share for name, (_, share) in found.items()}
+
+
+def compared(kinds: Sequence[Tensor], distance: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float]:
+    """p-value and share_nearer of samples (M, D), held-out images (H, D) and training images (N, D) by a distance."""
+    samples, heldout, known = kinds
+    cells = cells_of(samples.float(), heldout.float(), known.float())
+    distances = distance(samples, known), distance(heldout, known)
+    return float(norm.cdf(copying_z(*distances, *cells))), share_nearer(*distances)
 
 
 def cells_of(samples: Tensor, heldout: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """The cell of each sample (M,) and held-out image (H,), by the nearest of k means of the training images (N, D)."""
     n_cells = max(1, min(MOST_CELLS, len(heldout) // HELD_OUT_PER_CELL, len(known)))
-    means = torch.from_numpy(kmeans2(known.double().numpy(), n_cells, minit="++", seed=0)[0])
-    of_samples, of_heldout = (torch.cdist(some.double(), means).argmin(1) for some in (samples, heldout))
+    means = torch.from_numpy(kmeans2(known.numpy(), n_cells, minit="++", seed=0)[0])
+    of_samples, of_heldout = (torch.cdist(some, means).argmin(1) for some in (samples, heldout))
     counts = torch.stack([cells.bincount(minlength=n_cells) for cells in (of_samples, of_heldout)])
     merged = torch.where((counts < FEWEST_IN_CELL).any(0), n_cells, torch.arange(n_cells))  # (C,)
     return merged[of_samples], merged[of_heldout]
+
+
+def nearest_features(queries: Tensor, known: Tensor) -> Tensor:
+    """Euclidean distance (M,) of features (M, D) to the nearest of known (N, D)."""
+    return nearest(queries, known, 1)[0][:, 0]
 
 
 def nearest_silhouette(queries: Tensor, known: Tensor) -> Tensor:
