@@ -35,7 +35,7 @@ from graf.inversion.tuning import TuningSettings, tune
 from graf.metrics.consistency import multi_view_consistency, nyquist_against_real, rotation_smoothness, sanity
 from graf.metrics.haze import haze
 from graf.metrics.measure import MeasureSettings, kid_independent, measure_generator
-from graf.metrics.memorised import heldout_views, memorisation
+from graf.metrics.memorised import HeldOut, hold_out, memorisation
 from graf.metrics.neighbours import neighbour_sheet
 from graf.metrics.results import FEWEST_IMAGES, ResultFile, merged, summary, title
 from graf.metrics.shapes import VARIETY_CAVEAT, Subject, silhouette_variety, surface_coverage
@@ -218,11 +218,11 @@ class Evaluation:
         return estimator
 
     @functools.cached_property
-    def heldout(self) -> Views | None:
+    def heldout(self) -> HeldOut | None:
         """The held-out images of --metrics memorised. Raises GrafError where there are none, or where no job uses --heldout."""
         flags = self.flags
         if "memorised" in (flags.metrics or ()):
-            return heldout_views(self.generator.config, flags.heldout, flags.seed)
+            return hold_out(self.generator.config, flags.heldout, flags.seed)
         if flags.heldout:
             raise GrafError("--heldout: has no effect on these metrics; use it with --metrics memorised")
         return None

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ALARM = 0.01  # a lower p-value says that training images are repeated
-FEWEST_OBJECTS, HELD_OUT_CARS = 8, 256
+FEWEST_OBJECTS, MOST_HELD_OUT = 3, 256
 MOST_CELLS, HELD_OUT_PER_CELL = 8, 32  # cells at most, and held-out images that each has on average at least
 FEWEST_IN_CELL = 5  # samples and held-out images; smaller cells are taken together
 NEEDED = (
@@ -49,23 +49,28 @@ class Seen(NamedTuple):
     masks: Tensor | None
 
 
-def memorisation(subject: Subject, heldout: Views) -> dict:
+class HeldOut(NamedTuple):
+    """Images that were not trained on: those `chosen` of views, one per object; objects_are: what tells the objects."""
+
+    views: Views
+    chosen: list[int]
+    objects_are: str
+
+
+def memorisation(subject: Subject, heldout: HeldOut) -> dict:
     """p-values of the samples' distances to training images, were they distributed as held-out images' are; ready for JSON.
 
-    heldout: by `heldout_views`. The samples have its cameras, and classes as frequent as the training data's. p_value is that
+    The samples have the held-out images' cameras, and classes as frequent as the training data's. p_value is that
     of features and silhouettes together (Bonferroni); share_nearer is the probability that a sample is nearer than a held-out
-    image, 0.5 for new objects of the data's distribution. Raises GrafError where too few objects are held out, or where
-    training images are among them.
+    image, 0.5 for new objects of the data's distribution. Raises GrafError where training images are held out.
     """
     config, n, batch_size = subject.config, subject.n, subject.config.metrics.batch_size
-    names, objects_are = objects_of(heldout)
-    chosen = one_per_object(names, subject.seed)[:n]
     extractor = choose_extractor(config.metrics)
     network = extractor_network(extractor, subject.generator.background.device)
     known = seen_in(subject.dataset, range(len(subject.dataset)), network, config)
-    others = seen_in(heldout, chosen, network, config)
-    require_unseen(heldout, chosen, others, known)
-    sampler = labels_of_both(subject.dataset, heldout, config)
+    others = seen_in(heldout.views, heldout.chosen, network, config)
+    require_unseen(heldout, others, known)
+    sampler = labels_of_both(subject.dataset, heldout.views, config)
     renderings = fresh_renderings(subject.generator, sampler, n, batch_size, subject.seed, subject.truncation)
     samples = described(((as_uint8(r.images), r.opacity[:, 0]) for r in renderings), network, config)
     result = p_values(samples, others, known)
@@ -76,8 +81,8 @@ def memorisation(subject: Subject, heldout: Views) -> dict:
             result["p_value"],
         )
     return result | {
-        "held_out_images": len(chosen),
-        "held_out_are": objects_are,
+        "held_out_images": len(heldout.chosen),
+        "held_out_are": heldout.objects_are,
         "training_images": len(subject.dataset),
         "extractor": extractor.name,
         "weights_sha256": extractor.sha256,
@@ -85,38 +90,44 @@ def memorisation(subject: Subject, heldout: Views) -> dict:
     }
 
 
-def heldout_views(config: Config, folder: str | None, seed: int) -> Views:
-    """The held-out images: toy cars that are in no data set, or the photographs of a folder, read as the config's own are.
+def hold_out(config: Config, folder: str | None, seed: int) -> HeldOut:
+    """Toy cars that are in no data set, or the photographs of a folder, read as the config's own are.
 
-    Raises GrafError where photographs have no folder, and DataError where they cannot be read.
+    Raises GrafError where photographs have no folder or show too few objects, and DataError where they cannot be read.
     """
     if config.data.type == "toy_cars":
         if folder:
             raise GrafError(f"--heldout {folder}: toy cars need none, as new cars are made; leave it out")
-        return unseen_toy_cars(config.data, HELD_OUT_CARS, seed)
+        return held_out_of(unseen_toy_cars(config.data, MOST_HELD_OUT, seed), seed)
     if not folder:
         raise GrafError(f"--metrics memorised: needs photographs to compare with; {NEEDED.format(fewest=FEWEST_OBJECTS)}")
     own = dataclasses.replace(config.data, datadir=(folder,))
     single = dataclasses.replace(config.training, batch_size=1)  # as few as there are will do
-    return build_dataset(colours_only(dataclasses.replace(config, data=own, training=single)))
+    return held_out_of(build_dataset(colours_only(dataclasses.replace(config, data=own, training=single))), seed)
 
 
-def objects_of(heldout: Views) -> tuple[list[str], str]:
+def held_out_of(views: Views, seed: int) -> HeldOut:
+    """One image of each object, chosen at random. Raises GrafError for too few objects."""
+    names, objects_are = objects_of(views)
+    return HeldOut(views, one_per_object(names, seed)[:MOST_HELD_OUT], objects_are)
+
+
+def objects_of(views: Views) -> tuple[list[str], str]:
     """The object of each held-out image, and in words what tells it. Raises GrafError where they are too few."""
-    n_objects = len(set(heldout.objects))
-    if n_objects < FEWEST_OBJECTS and not heldout.posed:  # the names of single photographs are like those of views
-        if len(heldout) >= FEWEST_OBJECTS:
+    n_objects = len(set(views.objects))
+    if n_objects < FEWEST_OBJECTS and not views.posed:  # the names of single photographs are like those of views
+        if len(views) >= FEWEST_OBJECTS:
             log.warning(
                 "memorised: each of the %d held-out photographs is taken to show another object, as their names do not tell "
                 "objects; if several show the same one, name them <object>_<view>, or p-values are too small",
-                len(heldout),
+                len(views),
             )
-            return heldout.files, "photographs, each taken to show another object"
-        n_objects = len(heldout)
+            return views.files, "photographs, each taken to show another object"
+        n_objects = len(views)
     if n_objects < FEWEST_OBJECTS:
         needed = NEEDED.format(fewest=FEWEST_OBJECTS)
-        raise GrafError(f"--heldout: {len(heldout)} images of {n_objects} objects are too few; {needed}")
-    return heldout.objects, "one image per object"
+        raise GrafError(f"--heldout: {len(views)} images of {n_objects} objects are too few; {needed}")
+    return views.objects, "one image per object"
 
 
 def one_per_object(objects: list[str], seed: int) -> list[int]:
@@ -127,13 +138,13 @@ def one_per_object(objects: list[str], seed: int) -> list[int]:
     return list(chosen.values())
 
 
-def require_unseen(heldout: Views, chosen: list[int], others: Seen, known: Seen) -> None:
+def require_unseen(heldout: HeldOut, others: Seen, known: Seen) -> None:
     """Raises GrafError where held-out images are training images."""
     copies = (nearest_features(others.features, known.features) == 0).nonzero()[:, 0].tolist()
     if copies:
         raise GrafError(
-            f"--heldout: {len(copies)} of {len(chosen)} images are training images, such as "
-            f"{heldout.files[chosen[copies[0]]]}; name a folder of objects that were not trained on"
+            f"--heldout: {len(copies)} of {len(heldout.chosen)} images are training images, such as "
+            f"{heldout.views.files[heldout.chosen[copies[0]]]}; name a folder of objects that were not trained on"
         )
 
 

@@ -25,5 +25,5 @@ def test_what_is_wrong_is_told():
 def test_photographs_and_too_few_images_are_refused(smoke):
     with pytest.raises(GrafError, match="new objects are made of toy cars alone"):
         drawn_p_values(smoke("data.type=images", "data.datadir=x"), 8, 1)
-    with pytest.raises(GrafError, match="--n 7: from 8 to data.n_images"):
-        drawn_p_values(smoke(), 7, 1)
+    with pytest.raises(GrafError, match="--n 2: from 3 to data.n_images"):
+        drawn_p_values(smoke(), 2, 1)

@@ -11,7 +11,8 @@ from graf.metrics.memorised import (
     Seen,
     cells_of,
     copying_z,
-    heldout_views,
+    held_out_of,
+    hold_out,
     memorisation,
     nearest_silhouette,
     objects_of,
@@ -154,7 +155,7 @@ def learned(views, data):
 
 def test_a_planted_copier_of_toy_cars_is_found_and_new_cars_are_not(subject, monkeypatch, caplog):
     data = subject.config.data
-    heldout = unseen_toy_cars(data, 16, 0)
+    heldout = held_out_of(unseen_toy_cars(data, 16, 0), 0)
     monkeypatch.setattr(memorised, "fresh_renderings", learned(unseen_toy_cars(data, 16, 1), data))
     assert memorisation(subject, heldout)["p_value"] > ALARM and not caplog.records
     monkeypatch.setattr(memorised, "fresh_renderings", learned(subject.dataset, data))
@@ -173,8 +174,8 @@ def test_samples_are_rendered_at_the_held_out_cameras(subject):
 
 
 def test_toy_cars_that_are_held_out_are_in_no_data_set(subject):
-    heldout = heldout_views(subject.config, None, seed=0)
-    assert len(set(heldout.objects)) == len(heldout) == memorised.HELD_OUT_CARS
+    heldout = hold_out(subject.config, None, seed=0).views
+    assert len(set(heldout.objects)) == len(heldout) == memorised.MOST_HELD_OUT
     assert heldout.fingerprint != subject.dataset.fingerprint
     images = heldout.images[:40, :3].flatten(1).float()
     assert torch.cdist(images, subject.dataset.images[:, :3].flatten(1).float()).min() > 0
@@ -200,19 +201,19 @@ def photographs(smoke, tmp_path):
 def test_photographs_need_a_folder_of_others(photographs, subject):
     config, _ = photographs
     with pytest.raises(GrafError, match=r"needs photographs to compare with; keep .* --heldout DIR\. Against training images"):
-        heldout_views(config, None, 0)
+        hold_out(config, None, 0)
     with pytest.raises(DataError, match="no such folder"):
-        heldout_views(config, "nowhere", 0)
+        hold_out(config, "nowhere", 0)
     with pytest.raises(GrafError, match="toy cars need none"):
-        heldout_views(subject.config, "nowhere", 0)
+        hold_out(subject.config, "nowhere", 0)
 
 
 def test_photographs_of_one_kind_may_each_show_another_object(photographs, caplog):
     config, write = photographs
-    named = heldout_views(config, write("named", [f"{letter}_1" for letter in "mnopqrst"], 50), 0)
-    assert objects_of(named) == (named.objects, "one image per object") and not caplog.messages
-    numbered = heldout_views(config, write("numbered", [f"cat_{i}" for i in range(9)], 70), 0)
-    assert objects_of(numbered)[0] == numbered.files
+    named = hold_out(config, write("named", [f"{letter}_1" for letter in "mnopqrst"], 50), 0)
+    assert named.objects_are == "one image per object" and sorted(named.chosen) == [*range(8)] and not caplog.messages
+    numbered = hold_out(config, write("numbered", [f"cat_{i}" for i in range(9)], 70), 0)
+    assert sorted(numbered.chosen) == [*range(9)] and len(set(numbered.views.objects)) == 1
     assert "each of the 9 held-out photographs is taken to show another object" in caplog.messages[-1]
 
 
@@ -226,21 +227,21 @@ class Few(list):
 
 @pytest.mark.parametrize(("posed", "n"), [(False, FEWEST_OBJECTS - 1), (True, 200)])
 def test_too_few_objects_are_refused(posed, n):
-    few = Few([f"object_{i % 7}" for i in range(n)], posed)
-    with pytest.raises(GrafError, match=f"{n} images of 7 objects are too few; keep the photographs of some objects"):
+    few = Few([f"object_{i % 2}" for i in range(n)], posed)
+    with pytest.raises(GrafError, match=f"{n} images of 2 objects are too few; keep the photographs of some objects"):
         objects_of(few)
 
 
 def test_training_images_among_those_held_out_are_refused(photographs, tmp_path):
     config, write = photographs
     generator, dataset = Generator(config), build_dataset(config)
-    mixed = heldout_views(config, write("mixed", [f"{letter}_1" for letter in "mnopqrst"], 10), 0)  # 10 and 11 are k and l
+    mixed = hold_out(config, write("mixed", [f"{letter}_1" for letter in "mnopqrst"], 10), 0)  # 10 and 11 are k and l
     with pytest.raises(GrafError, match=r"--heldout: 2 of 8 images are training images, such as .*mixed/[mn]_1\.png; name"):
         memorisation(Subject(generator, dataset, 0, 1.0, tmp_path, n=8), mixed)
 
 
 def test_photographs_without_silhouettes_are_compared_by_features(photographs, tmp_path):
     config, write = photographs
-    others = heldout_views(config, write("others", [f"{letter}_1" for letter in "mnopqrst"], 50), 0)
+    others = hold_out(config, write("others", [f"{letter}_1" for letter in "mnopqrst"], 50), 0)
     found = memorisation(Subject(Generator(config), build_dataset(config), 0, 1.0, tmp_path, n=8), others)
     assert found["p_value"] == found["p_features"] and "p_silhouettes" not in found
