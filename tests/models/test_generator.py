@@ -153,6 +153,18 @@ def test_threads_render_the_images_that_one_thread_does(film, build, labels, lat
     assert_same_pictures(found, Rendering.cat(alone), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["concat", "film", "refine"])
+def test_an_object_is_the_same_from_every_camera(kind, request, build, labels, latents, monkeypatch):
+    """The field's styles are made of latents and class alone: cameras exchanged among the latents change no bit of them."""
+    generator = build(request.getfixturevalue(kind)(), n_classes=2)
+    styles_of, made = generator.field.styles, []
+    monkeypatch.setattr(generator.field, "styles", lambda latents: made.append(styles_of(latents)) or made[-1])
+    other_cameras = dataclasses.replace(labels, pose_c2w=labels.pose_c2w.flip(0))
+    pictures = [generator(latents, some).images for some in (labels, other_cameras)]
+    of_one, of_other = (torch.cat([x.flatten() for x in (styles if isinstance(styles, tuple) else [styles])]) for styles in made)
+    assert torch.equal(of_one, of_other) and not torch.equal(*pictures)
+
+
 def test_a_patch_is_a_part_of_the_frame(concat, build, labels, latents):
     generator = build(concat())
     grid = full_grid(16)[:, 3:7, 5:10]
