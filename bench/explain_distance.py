@@ -2,7 +2,7 @@
 
 Distances of photographs to other photographs, to photographs that were given one fault, to generated images, and to those
 relieved of one. "Spread" is the variance of the features, as a share of other photographs': generated images well below 1 lack
-variety; those near 1 and far away look wrong.
+variety; those near 1 and far away look wrong. A second table shows one property at a time, of either kind.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import graf
 from check_metrics import Part, distances, halves, with_extractor
+from graf.camera import Labels
 from graf.config import MetricsConfig
 from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.metrics.extractors import choose_extractor, extractor_network, features
@@ -20,6 +21,7 @@ from graf.rays import full_grid
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
+from one_property import Looks, Pictures, generated_looks, photographed_looks, properties, recoloured
 
 import torch
 from torch import Tensor
@@ -27,6 +29,7 @@ from torch.nn import functional as F
 
 HAZE = 0.2  # of images in [-1, 1]: how far from the background a pixel may be and count as it
 OTHERS = "other photographs"
+COLOURS = "colours: photographs with those of generated objects"
 
 
 def main() -> None:
@@ -41,7 +44,8 @@ def main() -> None:
     dataset = build_dataset(colours_only(generator.config))
     reference, others = halves(dataset, args.n)
     metrics = with_extractor(generator.config.metrics)
-    sets = {OTHERS: others.images} | stages(generator, dataset, others, args.seed)
+    drawn = draw(generator, dataset, len(others), args.seed)
+    sets = {OTHERS: others.images} | stages(generator, dataset, others, drawn[0], args.seed)
     cuda = generator.background.device.type == "cuda"
     values = distances(sets.items(), reference, metrics, cuda)
     spreads = spread(sets, metrics, generator.background.device)
@@ -49,13 +53,26 @@ def main() -> None:
     for name, found in values.items():
         kid, fid = round(1000 * found["kid"]), round(found["fid"])  # whole numbers: KID of equals is as often below 0
         log.info("| %s | %d | %d | %.2f |", name, kid, fid, spreads[name] / spreads[OTHERS])
+    looks = (generated_looks(*drawn, generator.config), *(photographed_looks(part, generator) for part in (others, reference)))
+    log.info("| one property, at the field's resolution | generated | %s |\n| --- | --- | --- |", OTHERS)
+    for name, (ours, theirs, wanted) in one_at_a_time(*looks).items():
+        found = distances({"generated": ours, OTHERS: theirs}.items(), Pictures(wanted), metrics, cuda)
+        log.info("| %s | %d | %d |", name, *(round(1000 * values["kid"]) for values in found.values()))
 
 
-def stages(generator: Generator, dataset: Views, others: Part, seed: int) -> dict[str, Tensor]:
+def one_at_a_time(generated: Looks, others: Looks, reference: Looks) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """Pictures (N, 3, h, h) in [-1, 1] by property: of generated objects, of other photographs, of those to compare with."""
+    of_each = [properties(looks) for looks in (generated, others, reference)]
+    found = {name: tuple(pictures[name] for pictures in of_each) for name in of_each[-1]}
+    if reference.opacity is not None:
+        found[COLOURS] = recoloured(others, generated), others.images, reference.images
+    return found
+
+
+def stages(generator: Generator, dataset: Views, others: Part, rendering: Rendering, seed: int) -> dict[str, Tensor]:
     """Named sets, each of as many images (N, 3, H, W) in [-1, 1] as there are other photographs: these with a fault, generated
     ones, and those without a fault."""
-    photographs = others.images
-    rendering, background = draw(generator, dataset, len(photographs), seed), generator.background.cpu()
+    photographs, background = others.images, generator.background.cpu()
     images, width = rendering.images, rendering.images.shape[-1]
     found = {
         "photographs, near-background cleared": without_haze(photographs, background),
@@ -70,11 +87,19 @@ def stages(generator: Generator, dataset: Views, others: Part, seed: int) -> dic
     return found
 
 
-def draw(generator: Generator, dataset: Views, n: int, seed: int) -> Rendering:
-    """n renderings at cameras and classes drawn from the data's: those that eval.py --metrics measures, with the same seed."""
-    config = generator.config
-    batches = fresh_renderings(generator, labels_of(dataset, config.data), n, config.metrics.batch_size, seed)
-    return Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
+def draw(generator: Generator, dataset: Views, n: int, seed: int) -> tuple[Rendering, Tensor]:
+    """n renderings at cameras and classes drawn from the data's, and these cameras (n, 3, 4): those that eval.py --metrics
+    measures, with the same seed."""
+    config, sampler, poses = generator.config, labels_of(dataset, generator.config.data), []
+
+    def noted(count: int, rng: torch.Generator) -> Labels:
+        labels = sampler(count, rng)
+        poses.append(labels.pose_c2w)
+        return labels
+
+    batches = fresh_renderings(generator, noted, n, config.metrics.batch_size, seed)
+    rendering = Rendering.cat(list(progress(batches, total=-(-n // config.metrics.batch_size), desc="rendering", unit="batch")))
+    return rendering, torch.cat(poses)
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ import sys
 
 import explain_distance
 from check_metrics import halves
-from explain_distance import HAZE, restored, spread, stages, without_haze
+from explain_distance import HAZE, draw, restored, spread, stages, without_haze
 from graf.checkpoints.export import write_export
 from graf.data import build_dataset
 from graf.data.views import sample_labels
@@ -19,7 +19,7 @@ def test_the_sets_of_a_refined_model(smoke, tmp_path):
     dataset = build_dataset(config)
     _, others = halves(dataset, 8)
     generator, photographs = Generator(config).eval(), others.images
-    found = stages(generator, dataset, others, seed=0)
+    found = stages(generator, dataset, others, draw(generator, dataset, 8, seed=0)[0], seed=0)
     assert [images.shape for images in found.values()] == [photographs.shape] * 6
     coarse = found["photographs at the field's resolution"]
     assert 0 < (coarse - photographs).abs().mean() < 0.2
@@ -53,7 +53,8 @@ def test_photographs_are_restored_with_their_own_classes_and_cameras(smoke, tmp_
 def test_without_ccsr_there_is_no_refinement_to_look_before(smoke, tmp_path):
     config = smoke("data.n_images=16", f"data.datadir={tmp_path}", "ccsr.mode=none", "ray_sampler.rays_per_patch=256")
     dataset = build_dataset(config)
-    found = stages(Generator(config).eval(), dataset, halves(dataset, 4)[1], seed=0)
+    generator = Generator(config).eval()
+    found = stages(generator, dataset, halves(dataset, 4)[1], draw(generator, dataset, 4, seed=0)[0], seed=0)
     assert not [name for name in found if "field" in name or "refinement" in name]
 
 

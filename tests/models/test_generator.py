@@ -161,8 +161,8 @@ def test_an_object_is_the_same_from_every_camera(kind, request, build, labels, l
     monkeypatch.setattr(generator.field, "styles", lambda latents: made.append(styles_of(latents)) or made[-1])
     other_cameras = dataclasses.replace(labels, pose_c2w=labels.pose_c2w.flip(0))
     pictures = [generator(latents, some).images for some in (labels, other_cameras)]
-    of_one, of_other = (torch.cat([x.flatten() for x in (styles if isinstance(styles, tuple) else [styles])]) for styles in made)
-    assert torch.equal(of_one, of_other) and not torch.equal(*pictures)
+    of_one, of_other = (styles if isinstance(styles, tuple) else (styles,) for styles in made)
+    assert all(torch.equal(*pair) for pair in zip(of_one, of_other, strict=True)) and not torch.equal(*pictures)
 
 
 def test_a_patch_is_a_part_of_the_frame(concat, build, labels, latents):
