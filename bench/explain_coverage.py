@@ -43,6 +43,7 @@ def main() -> None:
     if args.samples:
         nerf = dataclasses.replace(generator.config.nerf, render_samples_per_ray=args.samples)
         generator.config = dataclasses.replace(generator.config, nerf=nerf)
+    learned, objects = generator.field, sample_objects(generator, args.n, seed=0)
     poses, numbers, others = surface_poses(generator.config.data), range(-args.n, 0), range(-2 * args.n, -args.n)
     reference = exact_clouds(numbers, poses, generator.config)
 
@@ -65,12 +66,11 @@ def main() -> None:
             f"other toy cars, {name}",
             *(clouds_with(generator, field, car_numbers(some, generator), poses) for some in (others, numbers)),
         )
-    objects, field = sample_objects(generator, args.n, seed=0), generator.field
-    tell("generated", clouds_with(generator, field, objects, poses))
+    tell("generated", clouds_with(generator, learned, objects, poses))
     for factor in FACTORS:
-        tell(f"generated, density x {factor}", clouds_with(generator, Denser(field, factor), objects, poses))
+        tell(f"generated, density x {factor}", clouds_with(generator, Denser(learned, factor), objects, poses))
     generator.__class__ = HalfLight
-    tell("generated, at half light", clouds_with(generator, field, objects, poses))
+    tell("generated, at half light", clouds_with(generator, learned, objects, poses))
     soft = (clouds_with(generator, CarField(*SOFT), car_numbers(some, generator), poses) for some in (others, numbers))
     tell("other toy cars, with soft edges, at half light", *soft)
 

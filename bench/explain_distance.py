@@ -21,7 +21,7 @@ from graf.rays import full_grid
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from one_property import Looks, Pictures, generated_looks, photographed_looks, properties, recoloured
+from one_property import SOLID, Looks, Pictures, generated_looks, photographed_looks, properties, recoloured
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ def one_at_a_time(generated: Looks, others: Looks, reference: Looks) -> dict[str
     """Pictures (N, 3, h, h) in [-1, 1] by property: of generated objects, of other photographs, of those to compare with."""
     of_each = [properties(looks) for looks in (generated, others, reference)]
     found = {name: tuple(pictures[name] for pictures in of_each) for name in of_each[-1]}
-    if reference.opacity is not None:
+    if reference.opacity is not None and (generated.opacity >= SOLID).any():
         found[COLOURS] = recoloured(others, generated), others.images, reference.images
     return found
 

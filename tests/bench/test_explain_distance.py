@@ -78,4 +78,4 @@ def test_the_table_has_a_row_a_set_and_other_photographs_have_the_spread_of_thei
     explain_distance.main()
     rows = [line for record in caplog.records for line in record.message.splitlines() if line.startswith("| ")]
     assert rows[2].startswith("| other photographs |") and rows[2].endswith("| 1.00 |")
-    assert len(rows) == 2 + 4
+    assert len(rows) == 2 + 4 + 2 + 4 and rows[8].startswith("| all of them")
