@@ -23,6 +23,7 @@ class Finding:
         return f"at least {self.values.start}" if isinstance(self.values, range) else " or ".join(map(str, self.values))
 
 
+BACKGROUND = "background_model.mapping.0.weight"
 AT_LEAST_1 = range(1, 2**31)
 Findings = dict[str, Finding]
 
@@ -41,7 +42,7 @@ def config_keys_of(parts: dict[str, Weights]) -> Findings:
     generator, discriminator = parts.get("generator_ema", parts.get("generator", {})), parts.get("discriminator", {})
     findings: Findings = {}
     if generator:
-        findings |= _field(generator) | _codes(generator) | _refinement(generator)
+        findings |= _field(generator) | _codes(generator) | _background(generator) | _refinement(generator)
     return findings | _discriminator(discriminator) if discriminator else findings
 
 
@@ -102,6 +103,20 @@ def _codes(generator: Weights) -> Findings:
         findings.setdefault("z_dist.dim", Finding((shape + appearance, *(shape for _ in one_for_both)), mappings[0][0]))
         findings["z_dist.dim_appearance"] = Finding((appearance, *one_for_both), mappings[1][0])
     return findings
+
+
+def has_background(generator: Weights) -> bool:
+    """Whether a generator's weights have a network that makes backgrounds."""
+    return BACKGROUND in generator
+
+
+def _background(generator: Weights) -> Findings:
+    if not has_background(generator):
+        return {"data.background_model": Finding(("none",), f"no {BACKGROUND}")}
+    return {
+        "data.background_model": Finding(("plane",), BACKGROUND),
+        "z_dist.dim_background": Finding((_size(generator, BACKGROUND, 1),), BACKGROUND),
+    }
 
 
 def _refinement(generator: Weights) -> Findings:

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
-from graf.checkpoints.architecture import config_keys_of
+from graf.checkpoints.architecture import config_keys_of, has_background
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import Config, config_from_dict, config_to_dict, graf_config, load_config, merge
+from graf.config import Config, config_from_dict, config_to_dict, graf_config, load_config, merge, override
 from graf.config.older import OLDER_VALUES, translate
 from graf.data import resolve
 from graf.errors import CheckpointError, ConfigError
@@ -45,19 +45,24 @@ def load_generator(
 def generator_from_content(
     path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False
 ) -> Generator:
-    """`load_generator` from a checkpoint's content; `path` names it in messages.
+    """`load_generator` from a checkpoint's content; `path` names it in messages. A model with backgrounds of its own is loaded
+    without them where the config has none.
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
     found = recognise(content, path)
     found.report_left_out(path)
-    generator, weights = Generator(config, found.n_classes), found.part("generator_ema", path)
+    weights, hides_background = found.part("generator_ema", path), False
+    if config.data.background_model == "none" and has_background(weights):
+        config, hides_background = override(config, ["data.background_model=plane"]), True
+    generator = Generator(config, found.n_classes)
     if partial:
         load_partially(generator, weights, path).log(f"{path}: generator")
     else:
         require_fit({"generator_ema": generator}, found.parts, config, path)
         generator.load_state_dict(weights)
-    return generator.to(device).eval().requires_grad_(False)
+    generator = generator.to(device).eval().requires_grad_(False)
+    return generator.without_background() if hides_background else generator
 
 
 def checkpoint_config(path: Path, content: dict) -> Config:

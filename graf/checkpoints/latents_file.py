@@ -42,7 +42,7 @@ def write_latents(
             "checkpoint": str(checkpoint),
             "step": step,
             "weights_sha256": weights_hash(generator),
-            "latent_dim": generator.config.z_dist.dim,
+            "latent_dim": generator.latent_dim,
             "n_classes": generator.n_classes,
         },
         **more,
@@ -74,7 +74,7 @@ def fitting_latents(files: list[Path | str], generator: Generator, checkpoint: P
     Logs a warning where other weights found an object. Raises GrafError also for another number of latents than the model's,
     and for a class that it does not have.
     """
-    dim, n_classes, digest = generator.config.z_dist.dim, generator.n_classes, weights_hash(generator)
+    dim, n_classes, digest = generator.latent_dim, generator.n_classes, weights_hash(generator)
     for file in files:
         latents, class_index, model, moved = read_latents(file)
         origin = f"{model.get('checkpoint', 'another model')}"

@@ -138,6 +138,11 @@ def _pose_faults(config: PoseConfig) -> Iterator[str]:
 def _camera_faults(config: RunConfig) -> Iterator[str]:
     data = config.data
     low, high = data.radius
+    if data.background_model == "plane" and data.alpha == "rgba":
+        yield (
+            "data.background_model: plane fills what opacity leaves, which data.alpha: rgba judges; set alpha to ignore or "
+            "background_model to none"
+        )
     if data.near >= data.far:
         yield f"data: near must be below far, found {data.near:g} and {data.far:g}"
     if low <= 0:

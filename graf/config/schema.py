@@ -84,6 +84,11 @@ class DataConfig:
         words=COLOURS,
         wanted="white, black or [r, g, b]",
     )
+    background_model: Literal["none", "plane"] = key(
+        "none",
+        "`plane`: a small network makes an image behind each object, the same from all cameras, in place of `background`; for "
+        "photographs that are not cut out, with alpha: ignore",
+    )
     near: float = key(2.6, "depth of the first sample on a ray, scene units", 0, 1e6)
     far: float = key(4.6, "depth of the last sample on a ray, scene units", 0, 1e6)
     radius: tuple[float, float] = key((3.6, 3.6), 'camera distance, a number or a range such as "9.5,10.5"', 0, 1e6)
@@ -282,6 +287,7 @@ class LatentConfig:
     type: Literal["gauss", "uniform"] = key("gauss", "distribution of the latents")
     dim: int = key(64, "width of the latents", 2, 65536)
     dim_appearance: int = key(32, "width of the appearance code, the last part of the latents", 0)
+    dim_background: int = key(32, "data.background_model plane: width of its code, behind the latents", 1, 65536)
 
 
 @dataclass(frozen=True)

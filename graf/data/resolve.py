@@ -27,10 +27,13 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
 
 
 def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:
-    """The config with data.alpha: auto as `trained` has it, or `otherwise` without one."""
+    """The config with data.alpha: auto as `trained` has it, or `otherwise` without one; ignore before a background of its
+    own."""
     if config.data.alpha != "auto":
         return config
-    if trained is not None:
+    if config.data.background_model == "plane":  # which fills what opacity leaves
+        otherwise = "ignore"
+    elif trained is not None:
         otherwise = "ignore" if trained.data.alpha == "auto" else trained.data.alpha
     return _replace(config, "data", alpha=otherwise)
 

@@ -72,7 +72,7 @@ def rendered_back(
     """
     data, scale = generator.config.data, generator.config.rendered_scale
     side, poses = min(data.imsize, LARGEST_SIDE // scale * scale), rotation_poses(CHECK_VIEWS, data)
-    model = render_views(generator, one, poses, side)
+    model = render_views(generator.without_background(), one, poses, side)
     images, opacity = (torch.stack(maps) for maps in zip(*(draw(pose, side, data) for pose in poses), strict=True))
     covered = ((opacity > 0.5) | (model.opacity[:, 0] > 0.5))[:, None].expand_as(images)
     low, small = model.images, images

@@ -57,6 +57,7 @@ def write_reconstruction(
     resolution in pixels, by default data.imsize. Returns images, sparse and transforms.json in `out`.
     Raises GrafError for orthographic cameras, which neither format has, and where `out` holds files of other programs.
     """
+    generator = generator.without_background()  # one that does not turn with the camera would mislead them
     data = generator.config.data
     if data.orthographic:
         raise GrafError(

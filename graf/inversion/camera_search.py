@@ -27,7 +27,7 @@ def objects_of_every_class(loss: InversionLoss, poses: Tensor) -> Hypotheses:
 def mean_objects(generator: Generator) -> tuple[Tensor, Tensor]:
     """Latents (C, Z) and class_index (C,) of the mean object of each class."""
     n_classes, device = generator.n_classes, generator.background.device
-    return torch.zeros(n_classes, generator.config.z_dist.dim, device=device), torch.arange(n_classes, device=device)
+    return torch.zeros(n_classes, generator.latent_dim, device=device), torch.arange(n_classes, device=device)
 
 
 def search_cameras(loss: InversionLoss, bar: tqdm | None) -> Hypotheses:

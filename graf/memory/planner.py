@@ -22,6 +22,7 @@ from graf.config import Config, override
 from graf.config.checks import FEWEST_RAYS
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
+from graf.models.background import WIDTH
 from graf.models.ccsr import LightBackbone
 from graf.models.discriminator import Discriminator
 from graf.models.generator import Generator
@@ -107,6 +108,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
         },
         "generator step, backward pass begins": {
             "rays and field": field_kept,
+            "background": step.background(),
             "ccsr": step.refinement(),
             "discriminator": sum(critic.scores() for critic in step.critics()),
         },
@@ -237,9 +239,16 @@ class _Step:
         nerf = self.config.nerf
         if nerf.conditioning != "triplane":
             return 0
-        pixels = sum((START * 2**i) ** 2 for i in range((nerf.plane_size // START).bit_length()))
+        pixels = _synthesised_pixels((nerf.plane_size // START).bit_length())
         planes = 2 * 3 * nerf.plane_channels * nerf.plane_size**2 * FLOAT
         return self.renderings * self.batch * (MAPS_OF_SYNTHESIS * nerf.synthesis_width * pixels * self.size + planes)
+
+    def background(self) -> int:
+        """What the network of the backgrounds keeps."""
+        network = self.generator.background_model
+        if network is None:
+            return 0
+        return self.batch * MAPS_OF_SYNTHESIS * WIDTH * _synthesised_pixels(len(network.convs)) * self.size
 
     def refinement(self) -> int:
         """What CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
@@ -310,6 +319,11 @@ def _outputs(layers: Iterable[nn.Module], side: int) -> int:
             side //= layer.stride[0]
             total += layer.out_channels * side**2
     return total
+
+
+def _synthesised_pixels(n_convs: int) -> int:
+    """Pixels of the maps that so many convolutions of a synthesis put out, together."""
+    return sum((START * 2**i) ** 2 for i in range(n_convs))
 
 
 def _light(backbone: LightBackbone, side: int) -> int:

@@ -32,7 +32,7 @@ def haze(subject: Subject) -> dict:
         log.warning("haze is not measured: %s", unavailable)
         return {"haze": None, "haze_opacity": None, "unavailable": unavailable}
     what = labels_of(dataset, config.data), subject.n, config.metrics.batch_size, subject.seed
-    renderings = fresh_renderings(subject.generator, *what, truncation=subject.truncation)
+    renderings = fresh_renderings(subject.generator.without_background(), *what, truncation=subject.truncation)
     with progress(total=subject.n, desc="haze", unit="image") as bar:
         sums = torch.zeros(2, dtype=torch.double)
         for rendering in renderings:

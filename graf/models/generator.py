@@ -3,6 +3,7 @@
 Legend: B images, R = h * w rays per image, S samples per ray, Z latents.
 """
 
+import copy
 import dataclasses
 import hashlib
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from graf.camera import Labels
 from graf.config import Config
 from graf.errors import GrafError
+from graf.models.background import BackgroundPlane
 from graf.models.ccsr import Refinement
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.radiance_field import recomputed
@@ -97,6 +99,7 @@ class Generator(nn.Module):
         if n_classes > 1 and knows_class:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
+        self.background_model = BackgroundPlane(config) if config.data.background_model == "plane" else None
         box = config.data.box  # auto, where no data set is there that would tell it, is none
         self.register_buffer("box", None if isinstance(box, str) else torch.tensor(box).view(2, 3), persistent=False)
 
@@ -115,12 +118,24 @@ class Generator(nn.Module):
         """CCSR's, with the downsampling H of which refined images are consistent; None where images are not refined."""
         return self.refinement.projection if self.config.ccsr.mode == "refine" else None
 
+    @property
+    def latent_dim(self) -> int:
+        """The width of its latents: shape, appearance and, where it has backgrounds of its own, theirs."""
+        return self.config.z_dist.dim + (0 if self.background_model is None else self.background_model.dim)
+
+    def without_background(self) -> "Generator":
+        """The generator, which shares its weights, of the same latents' objects before data.background."""
+        data = dataclasses.replace(self.config.data, background_model="none")
+        twin = copy.copy(self)
+        twin.config = dataclasses.replace(self.config, data=data)
+        return twin
+
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:
         """(n, Z) latents sampled as z_dist says, on the generator's device (the CPU without one)."""
         latents, device = self.config.z_dist, rng.device if rng else "cpu"
         if latents.type == "gauss":
-            return torch.randn(n, latents.dim, generator=rng, device=device)
-        return 2 * torch.rand(n, latents.dim, generator=rng, device=device) - 1
+            return torch.randn(n, self.latent_dim, generator=rng, device=device)
+        return 2 * torch.rand(n, self.latent_dim, generator=rng, device=device) - 1
 
     def forward(
         self,
@@ -156,10 +171,10 @@ class Generator(nn.Module):
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
         latents' device. Raises OutOfMemory where memory does not suffice for a hundred rays.
         """
-        if latents.shape != (len(pose_c2w), self.config.z_dist.dim):
+        if latents.shape != (len(pose_c2w), self.latent_dim):
             raise ValueError(
                 f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
-                f"{self.config.z_dist.dim} latents per camera"
+                f"{self.latent_dim} latents per camera"
             )
         width, scale, device = resolution or self.config.data.imsize, self.config.rendered_scale, self.background.device
         if width % scale:
@@ -192,7 +207,7 @@ class Generator(nn.Module):
         With `recompute` activations of the pieces are computed again in the backward pass. Rays that miss the box are left
         out, or with `fixed_shapes` have samples of length 0.
         """
-        latents = self.condition(latents, labels)
+        codes, latents = latents[:, self.config.z_dist.dim :], self.condition(latents, labels)
         rays_o, rays_d = camera_rays(labels.pose_c2w, grid, width, self.config.data)
         near, far = (x[:, None].expand(-1, rays_o.shape[1], -1) for x in depth_bounds(labels.pose_c2w, self.config.data))
         rays, index = (rays_o, rays_d, near, far), None
@@ -215,6 +230,8 @@ class Generator(nn.Module):
             depth = torch.where(rendering.disparity == EMPTY_DISPARITY, far, rendering.depth)
             rendering = dataclasses.replace(rendering, depth=depth)
         rendering = rendering.unflatten(grid.shape[1])
+        if self.config.data.background_model == "plane":
+            rendering = self._before_plane(rendering, self.background_model(codes, grid, width))
         if self.config.ccsr.mode != "refine":
             return rendering
         refinement, coarse = self.refinement, rendering.coarse_images
@@ -239,8 +256,17 @@ class Generator(nn.Module):
 
         return Rendering(*(spread(*pair) for pair in zip(rendering._maps(), missed._maps(), strict=True)))
 
+    def _before_plane(self, rendering: Rendering, plane: Tensor) -> Rendering:
+        """The rendering before a plane (B, 3, h, w) in [-1, 1], in place of the background's colour."""
+        difference = plane - (self.background * 2 - 1).view(3, 1, 1)
+        images, coarse = rendering.images + (1 - rendering.opacity) * difference, rendering.coarse_images
+        if coarse is not None:
+            coarse = coarse + (1 - rendering.coarse_opacity) * difference
+        return dataclasses.replace(rendering, images=images, coarse_images=coarse)
+
     def condition(self, latents: Tensor, labels: Labels) -> Tensor:
-        """The latents (B, Z) with the class in them, where the model knows classes."""
+        """The object's own latents (B, z_dist.dim), with the class in them where the model knows classes."""
+        latents = latents[:, : self.config.z_dist.dim]
         return latents if self.class_embedding is None else latents + self.class_embedding(labels.class_index)
 
     def styles(self, latents: Tensor) -> tuple[Any, ...]:

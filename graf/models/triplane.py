@@ -29,10 +29,7 @@ class TriplaneField(nn.Module):
         self.shape_width = latents.dim - latents.dim_appearance
         channels, n_convs = nerf.synthesis_width, (nerf.plane_size // START).bit_length()
         self.start = nn.Parameter(torch.randn(1, channels, START, START))
-        self.convs = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(n_convs)])
-        for conv in self.convs:
-            nn.init.kaiming_normal_(conv.weight, a=0.2)
-            nn.init.zeros_(conv.bias)
+        self.convs = styled_convs(channels, n_convs)
         self.to_planes = nn.Conv2d(channels, 3 * nerf.plane_channels, 1)
         self.hidden = nn.Linear(3 * nerf.plane_channels, width)
         self.density = nn.Linear(width, 1)
@@ -57,14 +54,7 @@ class TriplaneField(nn.Module):
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Planes (B, 3, C, K, K), and the colour layer's scale and shift (B, 2, width), from latents (B, Z)."""
         of_convs, of_colour = self.mapped(latents)
-        of_convs = of_convs.unflatten(-1, (len(self.convs), 2, -1, 1, 1))
-        h = self.start.expand(len(latents), -1, -1, -1)
-        for i, conv in enumerate(self.convs):
-            if i > 0:
-                h = F.interpolate(h, scale_factor=2, mode="bilinear")
-            scale, shift = of_convs[:, i].unbind(1)  # (B, channels, 1, 1)
-            h = F.leaky_relu((1 + scale) * F.group_norm(conv(h), GROUPS) + shift, 0.2)
-        planes = self.to_planes(h).float().unflatten(1, (3, -1))
+        planes = self.to_planes(synthesise(self.start, self.convs, of_convs)).float().unflatten(1, (3, -1))
         return planes, of_colour.unflatten(-1, (2, -1))
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -85,3 +75,25 @@ class TriplaneField(nn.Module):
         places = torch.stack([torch.stack(pair, dim=-1) for pair in ((x, y), (x, z), (y, z))], dim=1)  # (B, 3, P, 2)
         found = F.grid_sample(planes.flatten(0, 1), places.flatten(0, 1)[:, None], padding_mode="border", align_corners=True)
         return found.view(len(points), -1, points.shape[1]).mT
+
+
+def styled_convs(channels: int, n: int) -> nn.ModuleList:
+    """The n convolutions of `synthesise`."""
+    convs = nn.ModuleList([nn.Conv2d(channels, channels, 3, padding=1) for _ in range(n)])
+    for conv in convs:
+        nn.init.kaiming_normal_(conv.weight, a=0.2)
+        nn.init.zeros_(conv.bias)
+    return convs
+
+
+def synthesise(start: Tensor, convs: nn.ModuleList, styles: Tensor) -> Tensor:
+    """Features (B, channels, K, K) from a learned start (1, channels, START, START), doubled before each convolution but the
+    first, whose outputs the styles (B, 2 * channels * len(convs)) scale and shift."""
+    styles = styles.unflatten(-1, (len(convs), 2, -1, 1, 1))
+    h = start.expand(len(styles), -1, -1, -1)
+    for i, conv in enumerate(convs):
+        if i > 0:
+            h = F.interpolate(h, scale_factor=2, mode="bilinear")
+        scale, shift = styles[:, i].unbind(1)  # (B, channels, 1, 1)
+        h = F.leaky_relu((1 + scale) * F.group_norm(conv(h), GROUPS) + shift, 0.2)
+    return h

@@ -149,7 +149,7 @@ def real_against_fake_grid(
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
     """Latents (columns, Z) between corners (2, Z), or (columns * columns, Z), row by row, between four: the first two on top.
 
-    The code that the mode fixes is the first corner's.
+    The code that the mode fixes is the first corner's; a background's goes with the appearance.
     """
     share = torch.linspace(0, 1, columns)[:, None]
     if len(corners) == 2:
@@ -169,15 +169,17 @@ def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Ten
 
 
 def blend(first: Tensor, second: Tensor, share: Tensor, config: LatentConfig) -> Tensor:
-    """Interpolate latents (..., Z) by a share (..., 1) in [0, 1] from the first to the second, shape and appearance separately.
+    """Interpolate latents (..., Z) by a share (..., 1) in [0, 1] from the first to the second, shape, appearance and, if any,
+    background separately.
 
     Gaussian codes are interpolated along the arc (slerp, Shoemake 1985): nearly all have a length of about sqrt(dim), and a
     straight line would pass through lengths that training has hardly sampled. Uniform codes fill a cube, which contains every
     straight line between two of its points, but not every arc.
     """
-    sizes = (config.dim - config.dim_appearance, config.dim_appearance)
+    ends = (config.dim - config.dim_appearance, config.dim)
     mix = _arc if config.type == "gauss" else _line
-    return torch.cat([mix(a, b, share) for a, b in zip(first.split(sizes, -1), second.split(sizes, -1), strict=True)], dim=-1)
+    codes = zip(first.tensor_split(ends, -1), second.tensor_split(ends, -1), strict=True)
+    return torch.cat([mix(a, b, share) for a, b in codes], dim=-1)
 
 
 def _line(first: Tensor, second: Tensor, share: Tensor) -> Tensor:

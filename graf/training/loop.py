@@ -6,7 +6,7 @@ from graf.config import Cadence
 from graf.data import Views
 from graf.memory.sizes import with_advice
 from graf.runtime.interruption import Interruption
-from graf.training.collapse import CollapseWatch
+from graf.training.collapse import CollapseWatch, SideWatch
 from graf.training.fid import evaluate
 from graf.training.health import Derailed, check_numbers
 from graf.training.samples import sheet_path, write_rotation, write_samples
@@ -25,7 +25,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
     holds is written beside each checkpoint. After training.max_bad_steps consecutive non-finite steps the run is rolled back,
     once. Raises Derailed where that did not help, OutOfMemory where memory ran out and nothing can be made smaller.
     """
-    config, training, watch, measured = state.config, state.config.training, CollapseWatch(), {}
+    config, training, measured = state.config, state.config.training, {}
+    watch, sides = CollapseWatch(), SideWatch(dataset, config.data)
     advice = advised(lambda error: with_advice(error, config, state.sizes, state.device))
     with advice, running(state, dataset, interruption, memory_snapshot, SHOWN) as session:
         while session.goes_on():
@@ -53,18 +54,19 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             session.save_what_is_due()
             is_early = early_sample_due(state.step, training.sample_every)
             if session.due("sample_every") or is_early or (training.sample_every and last):
-                session.optional("sample", partial(write_sheet, session, kid_text(measured)))
+                session.optional("sample", partial(write_sheet, session, sides, kid_text(measured)))
             if session.due("video_every"):
                 session.optional("video", partial(write_rotation, state))
             session.tidy_up()
     return measured
 
 
-def write_sheet(session: Session, quality: str) -> None:
-    """Write image grids of fixed objects, and log their statistics and the grid of colours."""
+def write_sheet(session: Session, sides: SideWatch, quality: str) -> None:
+    """Write image grids of fixed objects, log their statistics and the grid of colours; look at objects from all sides."""
     state = session.state
     session.log.scalars(write_samples(state, quality), state.step)
     session.log.picture("samples", sheet_path(state, "rgb"), state.step)
+    sides.look(state.generator_ema, state.step, state.config.training.seed)
 
 
 def kid_text(measured: dict) -> str:

@@ -55,6 +55,7 @@ OTHERS = {  # what no shipped config does, or seldom
     "large triplane": ("nerf.conditioning=triplane", "nerf.plane_size=128", "nerf.plane_channels=32", "training.use_amp=true"),
     "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
     "opacity judged": ("data.alpha=rgba",),
+    "backgrounds": ("data.background_model=plane", "data.alpha=ignore", "data.imsize=128", "nerf.samples_per_ray=2"),
     "relativistic": (
         *("training.gan_type=relativistic", "training.reg_type=r1_r2"),
         *("nerf.samples_per_ray=2", "nerf.netwidth=8", "training.batch_size=128", "discriminator.ndf=16"),
@@ -86,8 +87,9 @@ def few_pieces(monkeypatch):
 def shapes_of(config: Config) -> Config:
     """The config without what leaves all shapes as they are, such as its cameras: several share one measurement."""
     plain = load_config()
-    data, metrics = dataclasses.replace(plain.data, imsize=config.data.imsize, alpha=config.data.alpha), plain.metrics
-    return dataclasses.replace(config, expname="shapes", data=data, metrics=metrics)
+    kept = {name: getattr(config.data, name) for name in ("imsize", "alpha", "background_model")}
+    data = dataclasses.replace(plain.data, **kept)
+    return dataclasses.replace(config, expname="shapes", data=data, metrics=plain.metrics)
 
 
 tracked_peak = functools.cache(counted_peak)

@@ -367,7 +367,7 @@ def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_
 def test_a_run_saves_and_draws_by_minutes(build, monkeypatch):
     state = build("training.max_steps=3", "training.save_every=100min", "training.sample_every=0.000001min")
     drawn = []
-    monkeypatch.setattr(loop, "write_sheet", lambda session, quality: drawn.append(session.state.step))
+    monkeypatch.setattr(loop, "write_sheet", lambda session, sides, quality: drawn.append(session.state.step))
     train(state, Grey(), Interruption())
     assert drawn == [1, 2, 3]
     assert saved_step(state) == 3  # at the end alone

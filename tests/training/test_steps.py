@@ -58,6 +58,7 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         ("data.alpha=rgba", "training.reg_type=r1_r2"),
         (PROJECTED, "data.alpha=rgba"),
         (MIXED, "data.alpha=rgba"),
+        ("data.background_model=plane", "data.alpha=ignore", "nerf.importance_samples_per_ray=4"),
         (PROJECTED, "discriminator.condition=none", "training.gan_type=hinge", "training.reg_type=none"),
     ],
     ids=lambda overrides: " ".join(o.split(".")[-1] for o in overrides),
