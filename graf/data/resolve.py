@@ -20,6 +20,8 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     of the checkpoint that goes on or is loaded. What neither decides has no effect: ignore, none. Raises ConfigError where
     discriminator.label_loss has nothing to tell apart.
     """
+    if dataset and config.data.alpha == "auto" and config.data.background_model == "plane":
+        log.info("data.alpha: ignore, for data.background_model: plane fills what opacity leaves")
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))

@@ -76,7 +76,7 @@ def _example(files: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
 
 def _backgrounds(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     background = evidence.background
-    if background is None:
+    if background is None or data.background_model == "plane":
         return
     if background.kind == "plain":
         if max(abs(a - b) for a, b in zip(background.colour, data.background, strict=True)) > SAME_COLOUR:
@@ -88,7 +88,8 @@ def _backgrounds(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterat
         what = {"busy": f"busy in {background.n_busy:,} of {evidence.n_images:,} images", "varied": "of many colours"}
         yield (
             f"the backgrounds, by the edges of the centre squares, are {what[background.kind]}. No field can hold another "
-            f"background for each photograph, seen from all sides: it builds walls around the object; {CUT_OUT}"
+            f"background for each photograph, seen from all sides: it builds walls around the object; {CUT_OUT}, or set "
+            "data.background_model=plane"
         )
 
 
