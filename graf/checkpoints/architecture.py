@@ -8,6 +8,7 @@ from typing import Any
 from graf.config import Config, config_to_dict, flat
 from graf.config.checks import PATCH_SIZES, SCALE_FACTORS
 from graf.foreign.checkpoints import Weights
+from graf.models.background import PLACE
 from graf.models.ccsr import prime_factors
 from graf.models.triplane import START
 
@@ -115,7 +116,7 @@ def _background(generator: Weights) -> Findings:
         return {"data.background_model": Finding(("none",), f"no {BACKGROUND}")}
     return {
         "data.background_model": Finding(("plane",), BACKGROUND),
-        "z_dist.dim_background": Finding((_size(generator, BACKGROUND, 1),), BACKGROUND),
+        "z_dist.dim_background": Finding((_size(generator, BACKGROUND, 1) + PLACE,), BACKGROUND),
     }
 
 

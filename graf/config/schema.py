@@ -287,7 +287,7 @@ class LatentConfig:
     type: Literal["gauss", "uniform"] = key("gauss", "distribution of the latents")
     dim: int = key(64, "width of the latents", 2, 65536)
     dim_appearance: int = key(32, "width of the appearance code, the last part of the latents", 0)
-    dim_background: int = key(32, "data.background_model plane: width of its code, behind the latents", 1, 65536)
+    dim_background: int = key(32, "data.background_model plane: width of its code, behind the latents", 3, 65536)
 
 
 @dataclass(frozen=True)

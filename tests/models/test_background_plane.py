@@ -64,6 +64,15 @@ def test_it_is_the_objects_own_and_the_same_from_all_cameras(smoke, labels, late
     assert torch.equal(generator.render(moved, labels.pose_c2w).images, others)
 
 
+def test_the_frame_sees_half_of_the_plane_where_two_numbers_say(smoke, latents):
+    """An infinite number moves the frame by half of its side: the right half of what it saw is then the left half."""
+    generator, codes, grid = build(smoke(*PLANE)), latents[:1, 8:].repeat(2, 1), full_grid(16)
+    codes[:, :2] = torch.tensor([[0.0, 0.0], [100.0, 0.0]])
+    middle, right = generator.background_model(codes, grid, 16)
+    torch.testing.assert_close(middle[..., 8:], right[..., :8], atol=1e-6, rtol=0)
+    assert (middle - right).abs().mean() > 0.05
+
+
 def test_objects_do_not_know_their_backgrounds_code(refine, labels, latents):
     generator, other = build(refine(*PLANE)), latents.clone()
     other[:, 8:] = 0
