@@ -170,6 +170,8 @@ def _discriminator(weights: Weights) -> Findings:
     first, last, label_head = convs[0], convs[-1], "class_head.weight"
     channels, side = weights[first].shape[1], PATCH_SIZES[len(convs) - 3]
     low_res = next((name for name in weights if name.startswith("coarse_entry.")), "")
+    if not any(name.startswith("reconstruction.") for name in weights):  # else its weight is above 0
+        conditioned["discriminator.reconstruction"] = Finding((0,), "no reconstruction")
     rays = tuple((side // scale) ** 2 for scale in (1, *SCALE_FACTORS) if side % scale == 0)  # where CCSR refines fewer
     return conditioned | {
         "discriminator.architecture": Finding(("graf",), first),

@@ -222,6 +222,8 @@ def _projected_faults(config: Config) -> Iterator[str]:
         yield f"discriminator.label_loss: {projected} has no label heads; set it to none, or architecture to graf"
     if discriminator.frozen_size not in (64, 128):
         yield f"discriminator.feature_size: must be 64, 128 or auto, found {discriminator.feature_size}"
+    if discriminator.reconstruction > 0:
+        yield f"discriminator.reconstruction: {projected} has features that are frozen; set it to 0, or architecture to graf"
 
 
 def _triplane_faults(nerf: NerfConfig) -> Iterator[str]:

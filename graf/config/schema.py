@@ -335,6 +335,13 @@ class DiscriminatorConfig:
         "initial steps at half the resolution: faster, and bodies vary more; 0 for none",
         0,
     )
+    augment: bool = key(
+        False,
+        "real images and fakes are shifted at random and covered by a square before it sees them (DiffAugment), for few images",
+    )
+    reconstruction: float = key(
+        0.0, "graf: weight of the loss with which small decoders paint real images from its features (FastGAN); 0 for none", 0
+    )
     label_loss: Literal["none", "MCE"] = key(
         "none", "graf: auxiliary label head, cross-entropy of class and of elevation bin, where the data has several of either"
     )

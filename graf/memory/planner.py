@@ -279,6 +279,18 @@ class _Step:
         layers = self.discriminator.main[:-1] if is_graf else self.discriminator.modules()  # taken to follow each other
         return self.batch * _outputs(layers, self.config.patch_size) * (2 if twice else 1)
 
+    def reconstruction(self) -> int:
+        """Numbers that painting a batch of images from the discriminator's features keeps: what convolutions take and give."""
+        if self.config.discriminator.reconstruction == 0:
+            return 0
+        total = 0
+        for decoder in self.discriminator.reconstruction.children():
+            side = 4
+            for layer in decoder:
+                side *= 2 if isinstance(layer, nn.Upsample) else 1
+                total += (layer.in_channels + layer.out_channels) * side**2 if isinstance(layer, nn.Conv2d) else 0
+        return self.batch * total
+
     def scores(self) -> int:
         """What scoring one batch keeps, and its coarse rendering where there is one."""
         has_spectral_norms = self.config.discriminator.spectral_norm or self.is_projected
@@ -298,7 +310,7 @@ class _Step:
         """
         training, features = self.config.training, self.features()
         has_penalty = training.reg_type != "none"
-        scored = (self.renderings + 1) * features * self.size
+        scored = ((self.renderings + 1) * features + self.reconstruction()) * self.size
         penalty = 2 * features * FLOAT if has_penalty else features * self.size // 2
         if training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
             penalty *= self.renderings + 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from graf.camera import Labels
 from graf.config import Config
+from graf.models.reconstruction import Reconstruction
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +25,14 @@ POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the 
 @dataclasses.dataclass(frozen=True)
 class Scores:
     """logits (B,), of a projected one (B, positions), above 0 for what looks real; class_logits (B, classes), elevation_logits
-    (B, bins) or None each; projected_logits (B, positions) of a mixed one's heads."""
+    (B, bins) or None each; projected_logits (B, positions) of a mixed one's heads; maps: the features (B, C, s, s) that
+    discriminator.reconstruction paints from."""
 
     logits: Tensor
     class_logits: Tensor | None = None
     elevation_logits: Tensor | None = None
     projected_logits: Tensor | None = None
+    maps: tuple[Tensor, ...] = ()
 
 
 class ConditionedDiscriminator(nn.Module):
@@ -102,6 +105,7 @@ class Discriminator(ConditionedDiscriminator):
         features = widths[-1] * 4 * 4
         self.projection = nn.Linear(features, EMBEDDING_WIDTH) if config.condition != "none" else None
         self._build_embedding(n_classes)
+        self.reconstruction = Reconstruction(widths[-2:], channels, self.patch_size) if config.reconstruction else None
         self.class_head = self.elevation_head = None
         if config.label_loss == "MCE":
             self.class_head = nn.Linear(features, n_classes)
@@ -111,17 +115,19 @@ class Discriminator(ConditionedDiscriminator):
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there
         is a condition."""
-        if images.shape[-1] < self.patch_size:
-            features = self.main[self.shared_from : -1](self.coarse_entry(images))
-        else:
-            features = self.main[:-1](images)  # (B, C, 4, 4)
-        logits = self.main[-1](features).flatten(1)[:, 0]
-        features = features.flatten(1)
+        is_coarse = images.shape[-1] < self.patch_size
+        maps: tuple[Tensor, ...] = ()
+        for layer in (*self.coarse_entry, *self.main[self.shared_from : -1]) if is_coarse else self.main[:-1]:
+            images = layer(images)
+            if isinstance(layer, nn.LeakyReLU):
+                maps = (*maps[-1:], images)
+        logits = self.main[-1](images).flatten(1)[:, 0]
+        features = images.flatten(1)  # of (B, C, 4, 4)
         if self.projection is not None:
             logits = logits + (self.projection(features) * self._embed(labels)).mean(-1) * EMBEDDING_WIDTH**0.5
         if self.class_head is None:
-            return Scores(logits.float())
-        return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float())
+            return Scores(logits.float(), maps=maps)
+        return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float(), maps)
 
     def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
         conv = SpectralConv if self.config.spectral_norm else nn.Conv2d

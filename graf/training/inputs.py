@@ -22,6 +22,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+PLACES = 5  # of Inputs
 ALIGNMENT = 16  # bytes, of what lies in one block
 
 
@@ -29,13 +30,15 @@ ALIGNMENT = 16  # bytes, of what lies in one block
 class Inputs:
     """Random inputs of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored
     (B, 1, 1, 1), whether the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), the interpolation of WGAN-GP;
-    the noise of their rays."""
+    places (B, 5) in [0, 1), four for discriminator.augment and one for its reconstruction, (B, 0) without both; the noise of
+    their rays."""
 
     latents: Tensor
     labels: Labels
     grid: Tensor
     mirrored: Tensor
     share: Tensor
+    places: Tensor
     noise: RayNoise
 
     def __getitem__(self, some: slice) -> "Inputs":
@@ -114,12 +117,14 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
+    takes_places = config.discriminator.augment or config.discriminator.reconstruction > 0
     return Inputs(
         latents=state.sample_latents(n),
         labels=labels,
         grid=grid,
         mirrored=mirrored,
         share=share,
+        places=torch.rand(n, PLACES * takes_places, generator=state.rng),
         noise=state.generator.sample_noise(n, state.step, state.device_rng, n_rays) if rendered else RayNoise(),
     )
 

@@ -34,9 +34,11 @@ def discriminator_input(
     projection: ConsistencyEnforcingModule | None,
     step: int,
     mirrored: Tensor | None = None,
+    places: Tensor | None = None,
 ) -> Tensor:
     """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training; then
-    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored.
+    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored; with
+    discriminator.augment `augmented` at places (B, 4).
 
     low (B, 3, k, k): what the images were refined from; None for real images, which go through the same downsampling H.
     alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of real images (B, 1, K, K) goes through
@@ -60,7 +62,24 @@ def discriminator_input(
                 alpha = F.interpolate(low_alpha, side, mode="bilinear")
             seen.append(blurred(alpha))
         seen = torch.cat(seen, dim=1)
-        return seen if mirrored is None else torch.where(mirrored, seen.flip(3), seen)
+        seen = seen if mirrored is None else torch.where(mirrored, seen.flip(3), seen)
+        return augmented(seen, places) if config.augment else seen
+
+
+def augmented(images: Tensor, places: Tensor) -> Tensor:
+    """Images (B, C, K, K) shifted by up to an eighth of their side, and then covered by a square of half of it (DiffAugment,
+    Zhao et al. 2020, without its colours); places (B, 4) in [0, 1) say where.
+
+    Both are filled with 0, which is grey and half opaque: so the discriminator sees how far an image was shifted, and a
+    generator cannot pass off objects that stand beside their place as shifted ones.
+    """
+    shift, centre = (2 * places[:, :2] - 1) / 4, places[:, 2:, None]  # the frame reaches from -1 to 1, and from 0 to 1
+    matrix = torch.cat([torch.eye(2).to(shift).expand(len(images), 2, 2), shift[..., None]], dim=2)
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    images = F.grid_sample(images, grid, mode="nearest", align_corners=False)
+    pixels = (torch.arange(images.shape[-1], device=images.device) + 0.5) / images.shape[-1]
+    column, row = ((pixels - centre).abs() < 1 / 4).unbind(1)  # (B, K) each
+    return images * ~(row[:, None, :, None] & column[:, None, None])
 
 
 def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:

@@ -107,6 +107,10 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, real_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
+        if config.discriminator.reconstruction > 0:
+            quarters = batch.real_inputs.places[:, 4]
+            stats["loss_reconstruct"] = state.discriminator.reconstruction.loss(real_scores.maps, real, quarters)
+            loss = loss + config.discriminator.reconstruction * stats["loss_reconstruct"]
     # The gradient penalty
     if state.penalises:
         stats["penalty"] = _gradient_penalty(state, real, fake, real_labels, fake_labels, batch.fake_inputs.share)
@@ -186,7 +190,7 @@ def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low:
     config, projection = state.config, state.generator.projection
     alpha = alpha if config.data.alpha == "rgba" else None
     mirrored = inputs.mirrored if config.discriminator.hflip else None
-    return discriminator_input(images, low, alpha, config.discriminator, projection, state.step, mirrored)
+    return discriminator_input(images, low, alpha, config.discriminator, projection, state.step, mirrored, inputs.places[:, :4])
 
 
 @torch.no_grad()

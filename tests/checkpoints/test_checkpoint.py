@@ -78,6 +78,7 @@ EVERY_KIND_OF_RANDOMNESS = (
     "discriminator.condition=class", "training.reg_type=wgan_gp",
     "training.reg_every=2", "training.lr_anneal_every=[2, 4]", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true",
     "ray_sampler.random_shift=true", "discriminator.label_loss=MCE", "discriminator.spectral_norm=true",
+    "discriminator.augment=true", "discriminator.reconstruction=1",
 )  # fmt: skip
 
 
@@ -90,8 +91,9 @@ RESTORING = (
 
 
 ANNEALED = ("training.anneal=r3gan", "training.anneal_steps=5")
-MIXED = ("discriminator.architecture=mixed", "training.reg_type=r1", "discriminator.label_loss=none")
-PROJECTED = ("discriminator.architecture=projected", "training.reg_type=r1", "discriminator.label_loss=none")
+HEADS = ("training.reg_type=r1", "discriminator.label_loss=none", "discriminator.reconstruction=0")
+MIXED = ("discriminator.architecture=mixed", *HEADS)
+PROJECTED = ("discriminator.architecture=projected", *HEADS)
 
 
 @pytest.mark.parametrize("use_amp", ["true", "false"])

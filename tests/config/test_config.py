@@ -520,6 +520,7 @@ def test_ccsr_keys_that_do_not_fit(overrides, message):
         ("training.reg_type=wgan_gp", "training.reg_type: discriminator.architecture: projected takes r1"),
         ("discriminator.dual=true", "judges three colours and opacity; set it to false"),
         ("discriminator.label_loss=MCE", "has no label heads; set it to none, or architecture to graf"),
+        ("discriminator.reconstruction=1", "has features that are frozen; set it to 0, or architecture to graf"),
     ],
 )
 def test_what_a_projected_discriminator_does_not_take(override, message):

@@ -56,6 +56,10 @@ OTHERS = {  # what no shipped config does, or seldom
     "two triplanes": ("nerf.conditioning=triplane", "nerf.importance_samples_per_ray=8", "nerf.plane_size=64"),
     "opacity judged": ("data.alpha=rgba",),
     "backgrounds": ("data.background_model=plane", "data.alpha=ignore", "data.imsize=128", "nerf.samples_per_ray=2"),
+    "few images": (
+        *("data.alpha=rgba", "discriminator.augment=true", "discriminator.reconstruction=1"),
+        *("nerf.samples_per_ray=2", "training.batch_size=128"),
+    ),
     "relativistic": (
         *("training.gan_type=relativistic", "training.reg_type=r1_r2"),
         *("nerf.samples_per_ray=2", "nerf.netwidth=8", "training.batch_size=128", "discriminator.ndf=16"),

@@ -7,6 +7,7 @@ from graf.models.perception import feature_distance, feature_network, features_o
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.losses import (
     FEATURE_PENALTY,
+    augmented,
     consistency_loss,
     discriminator_input,
     discriminator_loss,
@@ -264,3 +265,22 @@ def test_the_blur_is_a_gaussian_of_that_width():
     x = torch.arange(33.0) - 16
     assert blurred.sum().item() == pytest.approx(1, abs=1e-5)
     assert (blurred.sum(0) * x.square()).sum().sqrt().item() == pytest.approx(1.5, abs=0.02)
+
+
+def test_augmented_images_are_shifted_and_covered_as_places_say():
+    images = 1 + torch.arange(64.0).view(1, 1, 8, 8).expand(2, 3, 8, 8)
+    moved = augmented(images, torch.tensor([[0.999, 0.5, 0.0, 0.0], [0.5, 0.001, 0.5, 0.5]]))
+    left, down = torch.zeros(8, 8), torch.zeros(8, 8)
+    left[:, :7] = images[0, 0, :, 1:]  # by a pixel, an eighth; a square of 4 pixels about the corner covers 2 of either side
+    left[:2, :2] = 0
+    down[1:] = images[0, 0, :7]
+    down[2:6, 2:6] = 0
+    assert torch.equal(moved, torch.stack([left, down])[:, None].expand(2, 3, 8, 8))
+
+
+def test_gradients_go_through_what_an_augmentation_leaves():
+    images = torch.rand(1, 4, 16, 16, requires_grad=True)
+    augmented(images, torch.tensor([[0.5, 0.5, 0.5, 0.5]])).sum().backward()
+    expected = torch.ones(16, 16)
+    expected[4:12, 4:12] = 0
+    assert torch.equal(images.grad[0], expected.expand(4, 16, 16))

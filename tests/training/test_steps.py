@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.training import learn
+from graf.training import learn, losses
 from graf.training import step as steps
 from graf.training.losses import discriminator_loss, r1_penalty
 from graf.training.state import Player, TrainState
@@ -37,6 +37,7 @@ def without_gradient(network):
 
 
 FILM = "nerf.conditioning=film"
+FEW_IMAGES = ("discriminator.augment=true", "discriminator.reconstruction=1")
 PROJECTED = "discriminator.architecture=projected"
 MIXED = "discriminator.architecture=mixed"
 CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netdepth=6")
@@ -56,6 +57,7 @@ CONCAT = ("nerf.conditioning=concat", "nerf.density_activation=relu", "nerf.netd
         EVERYTHING,
         ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=none"),
         ("data.alpha=rgba", "training.reg_type=r1_r2"),
+        ("data.alpha=rgba", *FEW_IMAGES),
         (PROJECTED, "data.alpha=rgba"),
         (MIXED, "data.alpha=rgba"),
         ("data.background_model=plane", "data.alpha=ignore", "nerf.importance_samples_per_ray=4"),
@@ -403,7 +405,8 @@ def test_the_discriminator_compares_pairs_of_one_class_and_camera(smoke, photogr
 
 
 @pytest.mark.parametrize(
-    "overrides", [(), ("data.alpha=rgba", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")]
+    "overrides",
+    [(), FEW_IMAGES, ("data.alpha=rgba", "nerf.importance_samples_per_ray=4", "ray_sampler.random_shift=true")],
 )
 def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_outs, labels, overrides):
     def gradients_in_parts(at_once):
@@ -417,6 +420,24 @@ def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_out
     whole, parts = gradients_in_parts(4), gradients_in_parts(3)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_what_is_painted_from_features_reaches_the_discriminator_and_its_log(build, cut_outs, labels):
+    """Of real images alone: the loss falls as the decoders learn them, and the generator's step has none."""
+    state = build("data.alpha=rgba", "discriminator.reconstruction=1", "training.lr_d=0.01")
+    plain = cut_outs[:, :, :1, :1].expand_as(cut_outs)
+    painted = [discriminator_step(state, plain, labels, labels)["loss_reconstruct"].item() for _ in range(20)]
+    assert painted[-1] < 0.7 * painted[0]
+    assert "loss_reconstruct" not in generator_step(state, labels)
+
+
+def test_both_kinds_are_augmented_at_places_of_their_own(build, cut_outs, labels, monkeypatch):
+    state, places = build("data.alpha=rgba", "discriminator.augment=true"), []
+    augmented = losses.augmented
+    monkeypatch.setattr(losses, "augmented", lambda seen, where: (places.append(where), augmented(seen, where))[1])
+    discriminator_step(state, cut_outs, labels, labels)
+    generator_step(state, labels)
+    assert len(torch.cat(places).unique()) == 3 * 4 * 4  # real images, fakes, and those of the generator's step
 
 
 def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photographs, labels):
@@ -592,10 +613,11 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
         ("ccsr.scale_factor=4", "ray_sampler.rays_per_patch=16", "discriminator.dual=true"),  # of 2 x 2 rays
         ("nerf.importance_samples_per_ray=4", "training.gan_type=wgan", "training.reg_type=wgan_gp"),
         ("ray_sampler.random_scale=true", "ray_sampler.min_scale=0.5", "discriminator.label_loss=MCE"),
+        FEW_IMAGES,
         (PROJECTED,),
         (MIXED, "nerf.importance_samples_per_ray=4"),
     ],
-    ids=("consistency", "16 rays", "fine", "patches", "projected", "mixed"),
+    ids=("consistency", "16 rays", "fine", "patches", "few images", "projected", "mixed"),
 )
 def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
     state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=rgba", *overrides), torch.device("cpu"), 2, 3)
