@@ -21,9 +21,9 @@ from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models import generator as rendering
 from graf.models import perception
+from graf.models.discriminators.projected import frozen_network
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
-from graf.models.projected import frozen_network
 from graf.models.projection import projection_operators
 from graf.runtime.device import clean_up, keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings

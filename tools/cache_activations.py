@@ -27,7 +27,7 @@ from graf.data.folders import require_folders
 from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step, recognise
-from graf.models.discriminator import ConditionedDiscriminator
+from graf.models.discriminators.convolutional import ConditionedDiscriminator
 from graf.models.generator import Generator
 from graf.models.registry import build_discriminator
 from graf.rays import cut_patch, sample_patch_grid

@@ -24,11 +24,11 @@ from graf.config.reading import as_yaml
 from graf.errors import ConfigError
 from graf.models.background import WIDTH
 from graf.models.ccsr import LightBackbone
-from graf.models.discriminator import Discriminator
+from graf.models.discriminators.convolutional import Discriminator
+from graf.models.discriminators.mixed import MixedDiscriminator
+from graf.models.discriminators.projected import ProjectedDiscriminator, stages_of
 from graf.models.generator import Generator
-from graf.models.mixed import MixedDiscriminator
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE
-from graf.models.projected import ProjectedDiscriminator, stages_of
 from graf.models.radiance_field import encoding_width
 from graf.models.registry import build_discriminator
 from graf.models.rrdb import RRDBNet

@@ -6,9 +6,9 @@ graf/config/schema.py lists the same names, so that a config with another one is
 from collections.abc import Callable
 
 from graf.config import Config
-from graf.models.discriminator import ConditionedDiscriminator, Discriminator
-from graf.models.mixed import MixedDiscriminator
-from graf.models.projected import ProjectedDiscriminator
+from graf.models.discriminators.convolutional import ConditionedDiscriminator, Discriminator
+from graf.models.discriminators.mixed import MixedDiscriminator
+from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.radiance_field import ConcatField, FilmField
 from graf.models.triplane import TriplaneField
 

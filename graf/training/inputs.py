@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from graf.camera import Labels
 from graf.data import Views, as_floats, sample_labels
-from graf.models.discriminator import LOW_RES_STRIDE
+from graf.models.discriminators.convolutional import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.training.learn import retried

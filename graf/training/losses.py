@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from graf.camera import Labels
 from graf.config import CcsrConfig, DiscriminatorConfig
-from graf.models.discriminator import Scores
+from graf.models.discriminators.convolutional import Scores
+from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.perception import feature_distance, features_of
-from graf.models.projected import ProjectedDiscriminator
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.statistics import by_pairs, by_sign
 

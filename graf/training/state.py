@@ -21,8 +21,8 @@ from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
+from graf.models.discriminators.mixed import MixedDiscriminator
 from graf.models.generator import Generator, weights_hash
-from graf.models.mixed import MixedDiscriminator
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
 from graf.pieces import is_asynchronous

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from graf.camera import Labels
 from graf.data import Views
-from graf.models.discriminator import Scores
+from graf.models.discriminators.convolutional import Scores
+from graf.models.discriminators.mixed import MixedDiscriminator
+from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.generator import Rendering
-from graf.models.mixed import MixedDiscriminator
-from graf.models.projected import ProjectedDiscriminator
 from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
 from graf.training.learn import Stats, learn, whole_step

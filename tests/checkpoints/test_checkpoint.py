@@ -21,7 +21,7 @@ from graf.checkpoints.record import _HashingFile, read_record, record_path, writ
 from graf.config import load_config
 from graf.errors import CheckpointError, CheckpointWriteError, ConfigError, DamagedCheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
-from graf.models.discriminator import Discriminator
+from graf.models.discriminators.convolutional import Discriminator
 from graf.rays import camera_rays, full_grid
 from graf.runtime.precision import AmpSettings
 from graf.training.state import TrainState, load_checkpoint

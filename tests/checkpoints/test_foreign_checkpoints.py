@@ -12,7 +12,7 @@ from graf.commands.run_files import find_checkpoint
 from graf.config import config_to_dict, flat, load_config
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step, recognise
-from graf.models.discriminator import Discriminator
+from graf.models.discriminators.convolutional import Discriminator
 from graf.models.generator import Generator
 from graf.training.state import TrainState, initialise_from, load_checkpoint
 

@@ -2,7 +2,7 @@
 
 import math
 
-from graf.models.discriminator import Scores
+from graf.models.discriminators.convolutional import Scores
 from graf.models.perception import feature_distance, feature_network, features_of
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.losses import (

@@ -7,7 +7,7 @@ from graf.checkpoints.checkpoint import NEWEST
 from graf.config import DiscriminatorConfig, NerfConfig, TrainingConfig
 from graf.data import Views
 from graf.memory.planner import estimate_step
-from graf.models.discriminator import ConditionedDiscriminator, Scores
+from graf.models.discriminators.convolutional import ConditionedDiscriminator, Scores
 from graf.models.registry import DISCRIMINATORS, FIELDS
 from graf.runtime.interruption import Interruption
 from graf.training.loop import train

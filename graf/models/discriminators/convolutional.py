@@ -1,6 +1,6 @@
 """The patch discriminator: one logit per image, conditioned on class and camera.
 
-graf/models/projected.py has another one, and graf/models/mixed.py both.
+graf/models/discriminators/projected.py has another one, and graf/models/discriminators/mixed.py both.
 
 Legend: B patches, K their side in pixels, C channels.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from graf.camera import Labels
 from graf.config import Config
-from graf.models.reconstruction import Reconstruction
+from graf.models.discriminators.reconstruction import Reconstruction
 
 import torch
 from torch import Tensor, nn

@@ -1,6 +1,6 @@
 """What decoders paint from the discriminator's features, and against what."""
 
-from graf.models.reconstruction import Reconstruction
+from graf.models.discriminators.reconstruction import Reconstruction
 
 import pytest
 import torch

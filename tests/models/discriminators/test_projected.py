@@ -5,8 +5,8 @@ import dataclasses
 
 from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
+from graf.models.discriminators.projected import STAGES, frozen_network
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, feature_network, outputs_of
-from graf.models.projected import STAGES, frozen_network
 from graf.models.registry import build_discriminator
 
 import pytest

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from graf.models.discriminator import Discriminator
+from graf.models.discriminators.convolutional import Discriminator
 
 import pytest
 import torch

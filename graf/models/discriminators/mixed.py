@@ -4,8 +4,8 @@ import dataclasses
 
 from graf.camera import Labels
 from graf.config import Config
-from graf.models.discriminator import ConditionedDiscriminator, Discriminator, Scores
-from graf.models.projected import ProjectedDiscriminator
+from graf.models.discriminators.convolutional import ConditionedDiscriminator, Discriminator, Scores
+from graf.models.discriminators.projected import ProjectedDiscriminator
 
 from torch import Tensor, nn
 

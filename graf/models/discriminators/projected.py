@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from graf.camera import Labels
 from graf.config import Config, DiscriminatorConfig
-from graf.models.discriminator import (
+from graf.models.discriminators.convolutional import (
     EMBEDDING_WIDTH,
     POWER_ITERATIONS,
     ConditionedDiscriminator,
