@@ -208,7 +208,8 @@ def _gradient_penalty(
     reg_type, discriminator = state.config.training.reg_type, state.discriminator
     with state.amp.autocast(enabled=False):
         if isinstance(discriminator, MixedDiscriminator):
-            return r1_penalty(discriminator.graf, real, labels) + feature_penalty(discriminator.projected, real, labels)
+            penalty = r1_penalty(discriminator.graf, real, labels)
+            return penalty + feature_penalty(discriminator.projected, real, labels) if discriminator.projects(real) else penalty
         if isinstance(discriminator, ProjectedDiscriminator):
             return feature_penalty(discriminator, real, labels)
         if reg_type == "wgan_gp":

@@ -631,9 +631,9 @@ def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overri
         assert all(torch.isfinite(value).all() for value in stats.values())
 
 
-@pytest.mark.parametrize("use_amp", ["false", "true"])
-def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels, three_threads, use_amp):
-    overrides = "discriminator.low_res_steps=2", "data.alpha=rgba", f"training.use_amp={use_amp}"
+@pytest.mark.parametrize("more", [("training.use_amp=false",), ("training.use_amp=true",), (MIXED,)], ids=" ".join)
+def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labels, three_threads, more):
+    overrides = "discriminator.low_res_steps=2", "data.alpha=rgba", *more
 
     def taken(n, saved=None):
         state = TrainState(refine(*overrides), torch.device("cpu"), 2, 3)

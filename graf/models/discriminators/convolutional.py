@@ -127,7 +127,7 @@ class Discriminator(ConditionedDiscriminator):
             logits = logits + (self.projection(features) * self._embed(labels)).mean(-1) * EMBEDDING_WIDTH**0.5
         if self.class_head is None:
             return Scores(logits.float(), maps=maps)
-        return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float(), maps)
+        return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float(), maps=maps)
 
     def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
         conv = SpectralConv if self.config.spectral_norm else nn.Conv2d

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 class MixedDiscriminator(ConditionedDiscriminator):
     """`graf` sees silhouettes and colours, `projected` the features of a frozen network (Sauer et al. 2021). They share nothing
-    but the images: each has its own logits, embedding and gradient penalty."""
+    but the images: each has its own logits, embedding and gradient penalty. Coarse steps, in which bodies are learned, are those
+    of `graf` alone."""
 
     def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
         super().__init__(config)
@@ -23,6 +24,13 @@ class MixedDiscriminator(ConditionedDiscriminator):
         """The critic that the weights of another run's discriminator are for; this network itself for those of a mixed one."""
         return max((self, *self.children()), key=lambda network: len(network.state_dict().keys() & weights.keys()))
 
+    def projects(self, images: Tensor) -> bool:
+        """Whether the heads judge images (B, C, K, K): not those of discriminator.low_res_steps."""
+        return images.shape[-1] >= self.graf.patch_size
+
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others."""
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others; of (B, C, K / 2, K / 2)
+        without them."""
+        if not self.projects(images):
+            return self.graf(images, labels)
         return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)

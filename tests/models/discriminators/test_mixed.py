@@ -27,6 +27,11 @@ def test_each_critic_has_its_own_logits(smoke, photographs, labels):
     assert scores.logits.shape == (4,) and scores.projected_logits.shape == (4, 3 * 16 + 4)
 
 
+def test_coarse_steps_have_no_heads(smoke, photographs, labels):
+    discriminator = build_discriminator(smoke(MIXED, "discriminator.low_res_steps=1"), n_classes=2)
+    assert discriminator(photographs[..., ::2, ::2], labels).projected_logits is None
+
+
 def test_its_frozen_network_measures_nothing_and_sees_64_pixels(smoke):
     mixed, projected = smoke(MIXED).discriminator, smoke("discriminator.architecture=projected").discriminator
     assert (mixed.frozen_network, mixed.frozen_size) == ("efficientnet-lite1", 64)
