@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 
 class MixedDiscriminator(ConditionedDiscriminator):
-    """`graf` sees silhouettes and colours, `projected` the features of a frozen network (Sauer et al. 2021). They share nothing
-    but the images: each has its own logits, embedding and gradient penalty. Coarse steps, in which bodies are learned, are those
-    of `graf` alone."""
+    """`graf` sees silhouettes and colours, `projected` the features of a frozen network (Sauer et al. 2021). They share
+    nothing but the images: each has its own logits, embedding and gradient penalty. In coarse steps `graf` is alone.
+    """
 
     def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
         super().__init__(config)
@@ -29,8 +29,8 @@ class MixedDiscriminator(ConditionedDiscriminator):
         return images.shape[-1] >= self.graf.patch_size
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others; of (B, C, K / 2, K / 2)
-        without them."""
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others, which are alone for
+        (B, C, K / 2, K / 2)."""
         if not self.projects(images):
             return self.graf(images, labels)
         return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)
