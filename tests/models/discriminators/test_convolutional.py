@@ -102,6 +102,8 @@ def test_label_heads_have_one_logit_a_class_and_a_bin(build, labels, photographs
     scores = build("discriminator.label_loss=MCE", n_classes=2, n_elevations=3)(photographs, labels)
     assert scores.class_logits.shape == (4, 2)
     assert scores.elevation_logits.shape == (4, 3)
+    assert scores.projected_logits is None
+    assert [maps.shape[-1] for maps in scores.maps] == [8, 4]
     without = build()(photographs, labels)
     assert without.class_logits is None
     assert without.elevation_logits is None
