@@ -53,7 +53,8 @@ def main() -> int:
 
 def measure_object(generator: Generator, folder: Path, settings: Sequence[TuningSettings]) -> list[float]:
     """PSNR of the first photograph and of the others, in dB, and seconds: as found, then tuned by each of the settings."""
-    data, files = generator.config.data, target_files([folder])
+    data = generator.config.data
+    files = target_files([folder], data)
     poses, photographs = known_poses(files, data), torch.stack([read_target(file, data) for file in files])
     if poses is None or len(files) < 2:
         raise GrafError(f"{folder}: 2 photographs or more are needed, with known cameras (transforms.json, or file names)")

@@ -41,7 +41,8 @@ def main() -> int:
     if file.exists() and not args.overwrite:
         raise GrafError(f"{file}: exists already; --overwrite replaces it with the cameras in it")
     estimator = load_estimator(args.estimator, choose_device(args.device))
-    data, paths = estimator.config.data, target_files([args.photos])
+    data = estimator.config.data
+    paths = target_files([args.photos], data)
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
     poses = cameras_of(estimator, torch.stack([read_target(path, data) for path in paths]))
