@@ -21,6 +21,7 @@ from graf.metrics.neighbours import AT_ONCE, images_at, nearest
 from graf.metrics.shapes import MOST_RAYS, OPAQUE, Subject, silhouette_distances
 from graf.pictures.outputs import as_uint8
 from graf.pictures.sampling import LabelSampler, fresh_renderings
+from graf.rays import mirrored_images
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
 
@@ -67,7 +68,7 @@ def memorisation(subject: Subject, heldout: HeldOut) -> dict:
     config, n, batch_size = subject.config, subject.n, subject.config.metrics.batch_size
     extractor = choose_extractor(config.metrics)
     network = extractor_network(extractor, subject.generator.background.device)
-    known = seen_in(subject.dataset, range(len(subject.dataset)), network, config)
+    known = trained_on(subject.dataset, network, config)
     others = seen_in(heldout.views, heldout.chosen, network, config)
     require_unseen(heldout, others, known)
     sampler = labels_of_both(subject.dataset, heldout.views, config)
@@ -101,7 +102,7 @@ def hold_out(config: Config, folder: str | None, seed: int) -> HeldOut:
         return held_out_of(unseen_toy_cars(config.data, MOST_HELD_OUT, seed), seed)
     if not folder:
         raise GrafError(f"--metrics memorised: needs photographs to compare with; {NEEDED.format(fewest=FEWEST_OBJECTS)}")
-    own = dataclasses.replace(config.data, datadir=(folder,))
+    own = dataclasses.replace(config.data, datadir=(folder,), hflip=False, mirror="none")
     single = dataclasses.replace(config.training, batch_size=1)  # as few as there are will do
     return held_out_of(build_dataset(colours_only(dataclasses.replace(config, data=own, training=single))), seed)
 
@@ -158,14 +159,26 @@ def labels_of_both(dataset: Views, heldout: Views, config: Config) -> LabelSampl
     return sample
 
 
-def seen_in(views: Views, indices: Sequence[int], network: nn.Module, config: Config) -> Seen:
-    """What is seen in some images of a data set."""
+def trained_on(dataset: Views, network: nn.Module, config: Config) -> Seen:
+    """What is seen in all training images, and in their mirror images where training mirrors."""
+    known = seen_in(dataset, range(len(dataset)), network, config)
+    if not (config.data.hflip or config.discriminator.hflip or config.data.mirror != "none"):
+        return known
+    mirrored = seen_in(dataset, range(len(dataset)), network, config, mirrored=True)
+    return Seen(*(None if a is None else torch.cat([a, b]) for a, b in zip(known, mirrored, strict=True)))
+
+
+def seen_in(views: Views, indices: Sequence[int], network: nn.Module, config: Config, mirrored: bool = False) -> Seen:
+    """What is seen in some images of a data set, or in their mirror images."""
     batches = progress(torch.tensor(indices).split(config.metrics.batch_size), desc="real images", unit="batch")
+
+    def shown(images: list[Tensor]) -> Tensor:
+        return mirrored_images(torch.stack(images)) if mirrored else torch.stack(images)
 
     def seen(some: list[int]) -> tuple[Tensor, Tensor | None]:
         alphas = [views.opacity(i, config.data) for i in some]
         known = all(alpha is not None for alpha in alphas)
-        return torch.stack(images_at(views, some)), torch.stack(alphas) if known else None
+        return shown(images_at(views, some)), shown(alphas) if known else None
 
     return described((seen(some.tolist()) for some in batches), network, config)
 

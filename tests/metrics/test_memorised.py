@@ -1,5 +1,6 @@
 """The test for copies: known copies are found, new objects are not, and several views of an object count as one."""
 
+from graf.config import override
 from graf.data import build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import DataError, GrafError
@@ -22,6 +23,7 @@ from graf.metrics.memorised import (
 )
 from graf.metrics.shapes import Subject
 from graf.models.generator import Generator, Rendering
+from graf.rays import mirrored_images
 
 import pytest
 import torch
@@ -166,6 +168,18 @@ def test_a_planted_copier_of_toy_cars_is_found_and_new_cars_are_not(subject, mon
     assert (found["held_out_images"], found["training_images"], found["n_objects"]) == (16, 40, 16)
 
 
+def test_copies_of_mirrored_images_are_found_where_training_mirrors(subject, monkeypatch):
+    data = subject.config.data
+    heldout, (rendering,) = held_out_of(unseen_toy_cars(data, 16, 0), 0), learned(subject.dataset, data)()
+    images, opacity = mirrored_images(rendering.images), mirrored_images(rendering.opacity)
+    monkeypatch.setattr(memorised, "fresh_renderings", lambda *_: iter([Rendering(images, opacity, opacity, opacity)]))
+    assert memorisation(subject, heldout)["share_nearer_features"] < 1
+    subject.generator.config = override(subject.config, ["data.mirror=0"])
+    found = memorisation(subject, heldout)
+    assert found["share_nearer_features"] == found["share_nearer_silhouettes"] == 1
+    assert found["training_images"] == 40
+
+
 def test_samples_are_rendered_at_the_held_out_cameras(subject):
     heldout = unseen_toy_cars(subject.config.data, 16, 0)
     labels = memorised.labels_of_both(subject.dataset, heldout, subject.config)(8, torch.Generator().manual_seed(0))
@@ -238,6 +252,12 @@ def test_training_images_among_those_held_out_are_refused(photographs, tmp_path)
     mixed = hold_out(config, write("mixed", [f"{letter}_1" for letter in "mnopqrst"], 10), 0)  # 10 and 11 are k and l
     with pytest.raises(GrafError, match=r"--heldout: 2 of 8 images are training images, such as .*mixed/[mn]_1\.png; name"):
         memorisation(Subject(generator, dataset, 0, 1.0, tmp_path, n=8), mixed)
+
+
+def test_held_out_photographs_need_no_cameras_where_training_mirrors(photographs):
+    config, write = photographs
+    folder = write("others", [f"{letter}_1" for letter in "mnopq"], 50)
+    assert len(hold_out(override(config, ["data.mirror=0"]), folder, 0).chosen) == 5
 
 
 def test_photographs_without_silhouettes_are_compared_by_features(photographs, tmp_path):
