@@ -152,10 +152,11 @@ def _refinement(generator: Weights) -> Findings:
 def _discriminator(weights: Weights) -> Findings:
     """Findings about the discriminator; empty for another design than ours or GRAF's."""
     if mixed := {name.removeprefix("graf."): x for name, x in weights.items() if name.startswith("graf.")}:
-        findings = _discriminator(mixed).items()
-        return {key: replace(finding, source=f"graf.{finding.source}") for key, finding in findings} | {
-            "discriminator.architecture": Finding(("mixed",), "graf.")
+        findings = {
+            key: replace(finding, source=f"graf.{finding.source}" if finding.source in mixed else finding.source)
+            for key, finding in _discriminator(mixed).items()
         }
+        return findings | {"discriminator.architecture": Finding(("mixed",), "graf.")}
     embedding, pose, projected = "class_embedding.weight", "pose_embedding.0.weight", "heads.0.mixing"
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
     conditioned = {"discriminator.condition": Finding((condition,), pose if pose in weights else embedding)}

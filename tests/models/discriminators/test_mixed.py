@@ -67,3 +67,5 @@ def test_checkpoints_tell_it_from_each_of_its_critics(smoke):
     found = config_keys_of({"discriminator": build_discriminator(smoke(*settings), n_classes=2).state_dict()})
     told = {"discriminator.architecture": ("mixed",), "discriminator.condition": ("class",), "data.alpha": ("rgba",)}
     assert {name: found[name].values for name in told} == told
+    sources = {name: found[f"discriminator.{name}"].source for name in ("condition", "low_res_steps")}
+    assert sources == {"condition": "graf.class_embedding.weight", "low_res_steps": "no coarse_entry"}
