@@ -71,6 +71,11 @@ def mirrored_images(images: Tensor) -> Tensor:
     return images[..., torch.arange(width, 0, -1, device=images.device).clamp_max(width - 1)]
 
 
+def mirrored_where(flips: Tensor, images: Tensor) -> Tensor:
+    """Images (B, C, H, W), mirrored where flips (B,) is true."""
+    return torch.where(flips[:, None, None, None], mirrored_images(images), images)
+
+
 def camera_rays(pose_c2w: Tensor, grid: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """rays_o and rays_d (B, h * w, 3), in scene units, of cameras (B, 3, 4) through a grid (B or 1, h, w, 2) in pixels.
 

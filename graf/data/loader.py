@@ -11,7 +11,7 @@ from graf.camera import Labels
 from graf.config import Config, DataConfig
 from graf.data.views import Views, whole_images
 from graf.errors import DataError, GrafError
-from graf.rays import mirrored_images
+from graf.rays import mirrored_where
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.device import clean_up
@@ -177,11 +177,6 @@ class DeviceBatches:
     def _moved(self, values: Tensor) -> Tensor:
         device = self._images.device
         return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
-
-
-def mirrored_where(flips: Tensor, images: Tensor) -> Tensor:
-    """Images (B, C, H, W), mirrored where flips (B,) is true."""
-    return torch.where(flips[:, None, None, None], mirrored_images(images), images)
 
 
 def images_on_device(dataset: Views, config: Config, device: torch.device, room_bytes: int) -> Tensor | None:

@@ -7,7 +7,7 @@ import dataclasses
 
 from graf.camera import Labels, mirrored_poses
 from graf.pose.state import PoseState
-from graf.rays import mirrored_images
+from graf.rays import mirrored_where
 from graf.training.inputs import in_one_copy
 from graf.training.learn import Stats, learn, retried, whole_step
 
@@ -89,5 +89,4 @@ def recoloured(images: Tensor, order: Tensor, gain: Tensor) -> Tensor:
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
     """Images (B, 3, W, W) and pose_c2w (B, 3, 4), mirrored at the plane y = 0 where `flip` (B,) is true."""
-    flip = flip[:, None, None]
-    return torch.where(flip[..., None], mirrored_images(images), images), torch.where(flip, mirrored_poses(poses, 0), poses)
+    return mirrored_where(flip, images), torch.where(flip[:, None, None], mirrored_poses(poses, 0), poses)
