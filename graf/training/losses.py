@@ -74,7 +74,8 @@ def augmented(images: Tensor, places: Tensor) -> Tensor:
     generator cannot pass off objects that stand beside their place as shifted ones.
     """
     shift, centre = (2 * places[:, :2] - 1) / 4, places[:, 2:, None]  # the frame reaches from -1 to 1, and from 0 to 1
-    matrix = torch.cat([torch.eye(2).to(shift).expand(len(images), 2, 2), shift[..., None]], dim=2)
+    unmoved = torch.eye(2, dtype=shift.dtype, device=shift.device).expand(len(images), 2, 2)
+    matrix = torch.cat([unmoved, shift[..., None]], dim=2)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     images = F.grid_sample(images, grid, mode="nearest", align_corners=False)
     pixels = (torch.arange(images.shape[-1], device=images.device) + 0.5) / images.shape[-1]
