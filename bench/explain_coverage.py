@@ -16,6 +16,7 @@ from pathlib import Path
 import graf
 from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids
+from graf.errors import GrafError
 from graf.metrics.shapes import SURFACE_RAYS, chamfer_distances, coverage_and_mmd, exact_clouds, generated_clouds, surface_poses
 from graf.models.generator import Generator
 from graf.pictures.sampling import Objects, sample_objects
@@ -30,6 +31,7 @@ from torch.nn import functional as F
 
 SHARP, SOFT = (1000.0, 0.002), (60.0, 0.01)  # density inside, and over what length it falls to 0; the second as the default's
 FACTORS = 2, 4, 8
+CARS_SEED = 0
 
 
 def main() -> None:
@@ -43,6 +45,8 @@ def main() -> None:
     if args.samples:
         nerf = dataclasses.replace(generator.config.nerf, render_samples_per_ray=args.samples)
         generator.config = dataclasses.replace(generator.config, nerf=nerf)
+    if generator.config.data.type != "toy_cars" or generator.config.data.seed != CARS_SEED:
+        raise GrafError(f"{args.checkpoint}: its objects are not toy cars of data.seed {CARS_SEED}; name a checkpoint of these")
     learned, objects = generator.field, sample_objects(generator, args.n, seed=0)
     poses, numbers, others = surface_poses(generator.config.data), range(-args.n, 0), range(-2 * args.n, -args.n)
     reference = exact_clouds(numbers, poses, generator.config)
@@ -83,13 +87,13 @@ def clouds_with(generator: Generator, field: nn.Module, objects: Objects, poses:
 
 def car_numbers(numbers: range, generator: Generator) -> Objects:
     """Latents whose first value is a toy car's number, and classes."""
-    latents = torch.zeros(len(numbers), generator.config.z_dist.dim)
+    latents = torch.zeros(len(numbers), generator.latent_dim)
     latents[:, 0] = torch.tensor(numbers)
     return latents, torch.zeros(len(numbers), dtype=torch.long)
 
 
 class CarField(nn.Module):
-    """Toy cars of data seed 0 as raw density: `inside` within the surface, moved out by `grown`, falling as a sigmoid of
+    """Toy cars of CARS_SEED as raw density: `inside` within the surface, moved out by `grown`, falling as a sigmoid of
     `width`, in scene units. It has no colours."""
 
     def __init__(self, inside: float, width: float, grown: float = 0.0):
@@ -97,7 +101,7 @@ class CarField(nn.Module):
         self.inside, self.width, self.grown = inside, width, grown
 
     def styles(self, latents: Tensor) -> list[Solids]:
-        return [make_car(0, int(number)) for number in latents[:, 0]]
+        return [make_car(CARS_SEED, int(number)) for number in latents[:, 0]]
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: list[Solids]) -> tuple[Tensor, Tensor]:
         """See `ConcatField.forward`."""

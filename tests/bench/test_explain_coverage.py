@@ -1,7 +1,9 @@
 """bench/explain_coverage.py: toy cars in a field's place, whose distances and densities are known."""
 
+import explain_coverage
 from explain_coverage import CarField, Denser, HalfLight, before_softplus, car_numbers, clouds_with, distance_to
 from graf.data.car_shapes import make_car
+from graf.errors import GrafError
 from graf.metrics import shapes
 from graf.metrics.shapes import exact_clouds, surface_poses
 from graf.models.generator import Generator
@@ -44,3 +46,10 @@ def test_a_sharp_car_is_read_where_it_is_and_a_grown_one_outside(smoke, monkeypa
 
     assert abs(off_surface(0.0)) < 0.02
     assert off_surface(0.05) == pytest.approx(0.05, abs=0.02)
+
+
+def test_cars_of_another_seed_are_refused(smoke, monkeypatch):
+    monkeypatch.setattr(explain_coverage.graf, "load_generator", lambda _: Generator(smoke("data.seed=3")))
+    monkeypatch.setattr("sys.argv", ["explain_coverage.py", "model.pt"])
+    with pytest.raises(GrafError, match="model.pt: its objects are not toy cars of data.seed 0; name a checkpoint of these"):
+        explain_coverage.main()
