@@ -60,10 +60,10 @@ def standardised(levels: Tensor) -> Tensor:
 def features_of(network: EfficientNet, images: Tensor) -> list[Tensor]:
     """Features (B, channels, h, w) of images (B, 3, H, W) in [-1, 1] after BLOCKS, normalised to length 1 at each position as
     in LPIPS (Zhang et al. 2018)."""
-    return [F.normalize(x, dim=1) for x in outputs_of(network, images, BLOCKS)]
+    return [F.normalize(x, dim=1) for x in outputs_of(network, images, BLOCKS, SIZE)]
 
 
-def outputs_of(network: EfficientNet, images: Tensor, blocks: Sequence[int], size: int = SIZE) -> list[Tensor]:
+def outputs_of(network: EfficientNet, images: Tensor, blocks: Sequence[int], size: int) -> list[Tensor]:
     """Outputs (B, channels, h, w) of some of the network's blocks, in rising order, for images (B, 3, H, W) in [-1, 1], which
     it sees with `size` pixels along a side. Differentiable: unlike for metrics, images are not rounded to 8 bits.
     """

@@ -6,7 +6,7 @@ import dataclasses
 from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
 from graf.models.discriminators.projected import STAGES, frozen_network
-from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, feature_network, outputs_of
+from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE, feature_network, outputs_of
 from graf.models.registry import build_discriminator
 
 import pytest
@@ -76,7 +76,7 @@ def test_the_network_before_the_heads_never_learns_and_is_in_no_checkpoint(build
 def test_its_normalisations_are_in_its_convolutions(photographs, name):
     blocks, networks = [stage.block for stage in STAGES[name]], (frozen_network(CPU, name), feature_network(name))
     with torch.no_grad():
-        found, expected = (outputs_of(network, photographs[:1], blocks) for network in networks)
+        found, expected = (outputs_of(network, photographs[:1], blocks, SIZE) for network in networks)
     for stage, x, y in zip(STAGES[name], found, expected, strict=True):
         assert x.shape == (1, stage.channels, stage.side, stage.side)
         torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
@@ -87,7 +87,7 @@ def test_of_toy_cars_features_are_about_standardised_before_and_after_they_are_m
     cars = build_dataset(smoke(f"data.datadir={tmp_path}", "data.n_images=8", "data.imsize=64"))
     images = torch.stack([cars[i]["image"] for i in range(8)])[:, :3]
     with torch.no_grad():
-        outputs = outputs_of(frozen_network(CPU, name), images, [stage.block for stage in STAGES[name]])
+        outputs = outputs_of(frozen_network(CPU, name), images, [stage.block for stage in STAGES[name]], SIZE)
         mixed = build(f"discriminator.feature_network={name}").features(images)
     for stage, x, y in zip(STAGES[name], outputs, mixed, strict=True):
         assert x.std().item() == pytest.approx(stage.deviation, rel=0.1)
