@@ -81,7 +81,7 @@ def part_quality(generator: Generator, dataset: Views, cache: Path) -> dict:
     """KID of a generator's images and of its field's own renderings, enlarged as bench/explain_distance.py does it; how far
     the bodies differ; haze and opacity."""
     config = generator.config
-    rendering = draw(generator, dataset, config.metrics.counts[1], config.training.seed)
+    rendering, _ = draw(generator, dataset, config.metrics.counts[1], config.training.seed)
     cuda = generator.background.device.type == "cuda"
 
     def kid(images: Tensor) -> dict:

@@ -1,9 +1,15 @@
-"""Objects from all sides: whether these differ, and whether walls surround them.
+"""Objects from all sides: whether these differ, and whether walls surround them; a run is warned early, whose sampled cameras
+are not those of its images.
 
 Legend: N objects, V azimuths, h x w rays.
 """
 
+import logging
+
 from graf.camera import middle_poses
+from graf.config import DataConfig
+from graf.data import Views
+from graf.data.advice.cameras import azimuth_span_deg
 from graf.data.views import edge_pixels
 from graf.models.generator import Generator
 from graf.pictures.sampling import render_views, sample_objects
@@ -11,7 +17,13 @@ from graf.pictures.sampling import render_views, sample_objects
 import torch
 from torch import Tensor
 
+log = logging.getLogger("graf")
+
 OBJECTS, VIEWS, SIDE = 4, 24, 16  # azimuths 15 degrees apart, of so many rays a side
+FIRST_STEP, LAST_STEP = 100, 500  # of training, in which objects are looked at from all sides; before, a field is fog
+WALL = 0.5  # opacity at the edge of the frame; cats before rooms have 0.9 from step 125 on, toy cars nothing
+THIN = 0.15  # opacity of the narrowest view, as a share of the widest one's; a toy car has 0.7
+SAME_SIDES = 0.1  # difference of opposite views, as a share of that of views a quarter turn apart; toy cars have 0.3
 TRACE = 0.002  # of opacity, and of colours in [-1, 1]: less is nothing
 
 
@@ -54,3 +66,44 @@ def all_around(images: Tensor, opacity: Tensor) -> dict[str, float]:
         "thinness": share(by_view.amin(1), by_view.amax(1)),
         "likeness": share(opposite, difference(n_views // 4)),
     }
+
+
+class SideWatch:
+    """Looks at a run's objects from all sides with its first image grids, and warns once where they are all front.
+
+    Only where cameras are sampled over the whole circle. What it has seen is not part of a run's state.
+    """
+
+    def __init__(self, dataset: Views, data: DataConfig):
+        self._dataset, self._data, self._told = dataset, data, False
+
+    def look(self, generator: Generator, step: int, seed: int) -> None:
+        """Look at the objects of a seed, in the first steps of a run that has not been warned yet."""
+        if self._told or not FIRST_STEP <= step <= LAST_STEP or self._dataset.posed:
+            return
+        if azimuth_span_deg(self._dataset, self._data) < 360:
+            return
+        if message := one_sided_warning(seen_all_around(generator, seed), generator.config.data.background_model == "plane"):
+            log.warning("step %d: %s", step, message)
+            self._told = True
+
+
+def one_sided_warning(numbers: dict[str, float], has_backgrounds: bool = False) -> str | None:
+    """A warning, with its evidence and the keys that mend it, from the numbers of `all_around`; None without one.
+
+    has_backgrounds: data.background_model is set already.
+    """
+    edge, thinness, likeness = (numbers[name] for name in ("edge_opacity", "thinness", "likeness"))
+    if edge > WALL:
+        found = f"their opacity at the edge of the frame is {edge:.2f}: walls fill it from all sides"
+    elif thinness < THIN:
+        found = f"they are boards, whose narrowest view has {thinness:.0%} of the widest one's opacity"
+    elif likeness < SAME_SIDES:
+        found = f"their opposite sides look alike: these differ by {likeness:.0%} of what a quarter turn changes"
+    else:
+        return None
+    plane = ", and data.background_model=plane where backgrounds are not cut off" if edge > WALL and not has_backgrounds else ""
+    return (
+        f"cameras are sampled all around, as the images have none, and of the objects that this gives, {found}. If all images "
+        f"show the front, as those of faces do, set data.camera_prior=front{plane}"
+    )

@@ -1,17 +1,10 @@
-"""Detects a collapse of the GAN from the numbers that training logs, with its steps and with its sample images; and early, by
-its objects' sides, cameras that are not those of the images."""
+"""Detects a collapse of the GAN from the numbers that training logs, with its steps and with its sample images."""
 
 import logging
 import math
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
-
-from graf.config import DataConfig
-from graf.data import Views
-from graf.data.advice.cameras import azimuth_span_deg
-from graf.metrics.sides import seen_all_around
-from graf.models.generator import Generator
 
 log = logging.getLogger("graf")
 
@@ -22,10 +15,6 @@ WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
 PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
 EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
 ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the real images
-LAST_SIDES_STEP = 500  # until which objects are looked at from all sides
-WALL = 0.5  # opacity at the edge of the frame; cats before rooms have 0.9 from step 125 on, toy cars nothing
-THIN = 0.15  # opacity of the narrowest view, as a share of the widest one's; a toy car has 0.7
-SAME_SIDES = 0.1  # difference of opposite views, as a share of that of views a quarter turn apart; toy cars have 0.3
 WATCHED = ("accuracy_d", "opacity", "sample_std", "real_std")
 
 
@@ -114,42 +103,3 @@ def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
             "checkpoint in backups/ with --resume"
         )
     return found
-
-
-class SideWatch:
-    """Looks at a run's objects from all sides with its first image grids, and warns once where they are all front.
-
-    Only where cameras are sampled over the whole circle. What it has seen is not part of a run's state.
-    """
-
-    def __init__(self, dataset: Views, data: DataConfig):
-        self._looks = not dataset.posed and azimuth_span_deg(dataset, data) >= 360
-
-    def look(self, generator: Generator, step: int, seed: int) -> None:
-        """Look at the objects of a seed, in the first steps of a run that has not been warned yet."""
-        if not self._looks or not FOG_STEPS <= step <= LAST_SIDES_STEP:
-            return
-        if message := one_sided_warning(seen_all_around(generator, seed), generator.config.data.background_model == "plane"):
-            log.warning("step %d: %s", step, message)
-            self._looks = False
-
-
-def one_sided_warning(numbers: dict[str, float], has_backgrounds: bool = False) -> str | None:
-    """A warning, with its evidence and the keys that mend it, from the numbers of `all_around`; None without one.
-
-    has_backgrounds: data.background_model is set already.
-    """
-    edge, thinness, likeness = (numbers[name] for name in ("edge_opacity", "thinness", "likeness"))
-    if edge > WALL:
-        found = f"their opacity at the edge of the frame is {edge:.2f}: walls fill it from all sides"
-    elif thinness < THIN:
-        found = f"they are boards, whose narrowest view has {thinness:.0%} of the widest one's opacity"
-    elif likeness < SAME_SIDES:
-        found = f"their opposite sides look alike: these differ by {likeness:.0%} of what a quarter turn changes"
-    else:
-        return None
-    plane = ", and data.background_model=plane where backgrounds are not cut off" if edge > WALL and not has_backgrounds else ""
-    return (
-        f"cameras are sampled all around, as the images have none, and of the objects that this gives, {found}. If all images "
-        f"show the front, as those of faces do, set data.camera_prior=front{plane}"
-    )

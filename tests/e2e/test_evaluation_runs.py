@@ -76,7 +76,7 @@ def test_metrics_are_those_of_torch_fidelity_on_the_dumped_samples(folder, out):
         (["--metrics", "haze", "--dump_samples", "other"], "--dump_samples: writes the samples that --metrics measures"),
         (
             ["--metrics", "is"],
-            "expected some of fid,kid,prc,kid_independent,variety,coverage,haze,mmd,pose with commas",
+            "expected some of fid,kid,prc,kid_independent,variety,coverage,haze,mmd,pose,memorised with commas",
         ),
         (["--truncation", "1.5"], "expected a number from 0 to 1, found '1.5'"),
         (["--invert", "nowhere.png"], "nowhere.png"),

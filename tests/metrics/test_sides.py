@@ -7,9 +7,8 @@ from graf.camera import middle_poses
 from graf.config import DataConfig, load_config
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
-from graf.metrics.sides import VIEWS, all_around, seen_all_around
+from graf.metrics.sides import VIEWS, SideWatch, all_around, one_sided_warning, seen_all_around
 from graf.models.generator import Generator
-from graf.training.collapse import SideWatch, one_sided_warning
 
 import pytest
 import torch

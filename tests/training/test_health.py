@@ -354,7 +354,7 @@ def test_an_anomaly_is_named_with_its_step_and_place(build, batch, monkeypatch, 
     state = build("training.reg_type=none")
     state.step = 6
     monkeypatch.setattr(steps, "generator_loss", lambda logits, *_: (logits * 0).sqrt().mean())
-    told = r"^step 7: the backward pass of MulBackward0, called in graf.training.step\.py, line \d+ \(generator_objective\), "
+    told = r"^step 7: the backward pass of MulBackward0, called in graf.training.step\.py, line \d+ \(_adversarial_loss\), "
     with pytest.raises(GrafError, match=told), anomalies_named(state):
         take_step(state, Noise(), *batch)
     assert not torch.is_anomaly_enabled()
