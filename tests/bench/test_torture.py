@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 from graf.commands.run import note_data
 from graf.config import load_config
+from graf.data import build_dataset
 from graf.errors import GrafError
 from graf.runtime.interruption import Interruption
 from graf.training import loop, session
@@ -159,8 +160,9 @@ def test_a_training_on_the_cpu_adds_up_in_one_order(smoke, tmp_path, monkeypatch
     monkeypatch.setattr(
         session.Guard, "should_end", lambda _: asked.append(torch.are_deterministic_algorithms_enabled()) or True
     )
-    config = smoke(f"training.outdir={tmp_path}", "training.monitoring=none", "memory.interval_s=0")
-    loop.train(TrainState(config, torch.device("cpu")), [], Interruption())
+    folders = f"training.outdir={tmp_path}", f"data.datadir={tmp_path}"
+    config = smoke(*folders, "training.monitoring=none", "memory.interval_s=0")
+    loop.train(TrainState(config, torch.device("cpu")), build_dataset(config), Interruption())
     assert asked == [True] and not torch.are_deterministic_algorithms_enabled()
 
 
