@@ -31,6 +31,7 @@ class BackgroundPlane(nn.Module):
         super().__init__()
         self.dim, side = config.z_dist.dim_background, config.data.imsize // config.rendered_scale
         n_convs = 1 + max(0, math.ceil(math.log2(side / START)))
+        self.codes_are_gaussian = config.z_dist.type == "gauss"
         self.start = nn.Parameter(torch.randn(1, WIDTH, START, START))
         self.convs = styled_convs(WIDTH, n_convs)
         self.mapping = mapping_network(self.dim - PLACE, 2 * WIDTH, n_convs * 2 * WIDTH, MAPPING_DEPTH, gain=1.0)
@@ -42,6 +43,8 @@ class BackgroundPlane(nn.Module):
         features = synthesise(self.start, self.convs, self.mapping(codes[:, PLACE:]))  # (B, WIDTH, K, K)
         plane = torch.tanh(self.to_colours(features).float())
         in_frame = (2 * grid.to(plane) + 1) / width - 1  # -1 and 1 are the frame's edges
-        place = torch.erf(codes[:, None, None, :PLACE].to(plane) / 2**0.5)  # uniform in [-1, 1], of a Gaussian
+        place = codes[:, None, None, :PLACE].to(plane)
+        if self.codes_are_gaussian:
+            place = torch.erf(place / 2**0.5)  # uniform in [-1, 1], as other codes are
         positions = (in_frame + place) / 2
         return F.grid_sample(plane, positions, mode="bilinear", padding_mode="border", align_corners=False)

@@ -73,6 +73,21 @@ def test_the_frame_sees_half_of_the_plane_where_two_numbers_say(smoke, latents):
     assert (middle - right).abs().mean() > 0.05
 
 
+@pytest.mark.parametrize("kind", ["gauss", "uniform"])
+@torch.no_grad()
+def test_windows_lie_everywhere_on_the_plane(smoke, kind):
+    """Their middles are uniform over half of the plane, of codes of either kind: colours that rise with x show where."""
+    generator = build(smoke(*PLANE, f"z_dist.type={kind}"))
+    ramp = torch.linspace(-0.9, 0.9, 16).expand(4096, 3, 16, 16)
+    generator.background_model.to_colours.forward = lambda _: ramp
+    latents = generator.sample_latents(4096, rng=torch.Generator().manual_seed(0))
+    middle = torch.full((1, 1, 1, 2), 7.5)  # of 16 pixels
+    places = plane_of(generator, latents, middle)[:, 0, 0, 0].atanh() / 0.9  # -0.5 to 0.5
+    torch.testing.assert_close(
+        places.quantile(torch.tensor([0.25, 0.5, 0.75])), torch.tensor([-0.25, 0, 0.25]), atol=0.04, rtol=0
+    )
+
+
 def test_objects_do_not_know_their_backgrounds_code(refine, labels, latents):
     generator, other = build(refine(*PLANE)), latents.clone()
     other[:, 8:] = 0
