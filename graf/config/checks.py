@@ -265,5 +265,7 @@ def _training_faults(config: Config) -> Iterator[str]:
         yield "training.model_average_beta: must be below 1"
     if training.anneal == "r3gan" and training.optimizer != "adam":
         yield "training.anneal: r3gan changes Adam's second beta; set it to none, or optimizer to adam"
+    if training.anneal == "r3gan" and training.lr_anneal_every not in ("auto", ()):
+        yield f"training.lr_anneal_every: anneal r3gan has no milestones, found {shown(milestones)}; set it to auto"
     if training.lr_g <= 0 or training.lr_d <= 0:
         yield "training: lr_g and lr_d must be above 0"

@@ -210,6 +210,12 @@ def test_what_cannot_be_taken_is_one_error_that_names_the_key(override, words):
     assert words in refusal(override)
 
 
+def test_annealing_has_no_milestones():
+    anneal = "training.anneal=r3gan"
+    assert "lr_anneal_every: anneal r3gan has no milestones, found [5]" in refusal(anneal, "training.lr_anneal_every=[5]")
+    load_config(None, (anneal,))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
