@@ -5,7 +5,7 @@ Legend: B images of a step, or of a part of one.
 
 import dataclasses
 
-from graf.camera import Labels, mirrored_poses
+from graf.camera import Labels
 from graf.pose.state import PoseState
 from graf.rays import mirrored_where
 from graf.training.inputs import in_one_copy
@@ -89,4 +89,4 @@ def recoloured(images: Tensor, order: Tensor, gain: Tensor) -> Tensor:
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
     """Images (B, 3, W, W) and pose_c2w (B, 3, 4), mirrored at the plane y = 0 where `flip` (B,) is true."""
-    return mirrored_where(flip, images), torch.where(flip[:, None, None], mirrored_poses(poses, 0), poses)
+    return mirrored_where(flip, images), Labels.of_poses(poses).mirrored(flip, 0).pose_c2w

@@ -209,7 +209,9 @@ def _gradient_penalty(
     with state.amp.autocast(enabled=False):
         if isinstance(discriminator, MixedDiscriminator):
             penalty = r1_penalty(discriminator.graf, real, labels)
-            return penalty + feature_penalty(discriminator.projected, real, labels) if discriminator.projects(real) else penalty
+            if not discriminator.graf.is_coarse(real):
+                penalty = penalty + feature_penalty(discriminator.projected, real, labels)
+            return penalty
         if isinstance(discriminator, ProjectedDiscriminator):
             return feature_penalty(discriminator, real, labels)
         if reg_type == "wgan_gp":

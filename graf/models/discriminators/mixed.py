@@ -24,13 +24,9 @@ class MixedDiscriminator(ConditionedDiscriminator):
         """The critic that the weights of another run's discriminator are for; this network itself for those of a mixed one."""
         return max((self, *self.children()), key=lambda network: len(network.state_dict().keys() & weights.keys()))
 
-    def projects(self, images: Tensor) -> bool:
-        """Whether the heads judge images (B, C, K, K): not those of discriminator.low_res_steps."""
-        return images.shape[-1] >= self.graf.patch_size
-
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others, which are alone for
         (B, C, K / 2, K / 2)."""
-        if not self.projects(images):
+        if self.graf.is_coarse(images):
             return self.graf(images, labels)
         return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)
