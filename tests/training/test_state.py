@@ -74,7 +74,7 @@ def test_by_default_learning_rates_fall_once_near_the_end(build):
 
 
 def test_annealing_follows_a_cosine_of_the_step_alone(build):
-    settings = "training.anneal=r3gan", "training.anneal_steps=8", "training.lr_anneal_every=[1]", "training.lr_g=0.01"
+    settings = "training.anneal=r3gan", "training.anneal_steps=8", "training.lr_g=0.01"
     state = build(*settings, "training.reg_param=2", "training.model_average_beta=0.25", "ccsr.learns_from=photographs")
     found = {}
     for step in (0, 4, 8, 100):
