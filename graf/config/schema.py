@@ -488,6 +488,13 @@ class PoseModelConfig:
     d_model: int = key(128, "channels of a token", 8, 4096)
     num_heads: int = key(4, "heads of the attention, which divide d_model", 1, 64)
     num_layers: int = key(4, "transformer layers", 1, 64)
+    azimuth_bins: int = key(
+        0,
+        "0: one camera per image; else a distribution over azimuths with so many components, for cameras that look at the "
+        "origin, upright, from one distance",
+        0,
+        360,
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint
 from graf.checkpoints.generator_loading import trained_checkpoint
 from graf.config import PoseConfig, config_from_dict
 from graf.errors import CheckpointError
+from graf.pose.mixture import build_estimator
 from graf.pose.network import PoseEstimator
 from graf.runtime.files import file_sha256
 
@@ -36,7 +37,7 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
     if content.get("format") != POSE_FORMAT:
         raise CheckpointError(f"{path}: not a pose estimator; name a run of train_pose.py, such as results/pose")
     config = config_from_dict(content["config"], str(path), PoseConfig)
-    network = PoseEstimator(config.model)
+    network = build_estimator(config.model)
     try:
         network.load_state_dict(content["state"]["estimator"])
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from graf.training.session import advised, due, running
 
 log = logging.getLogger("graf")
 
-SHOWN = ("loss", "loss_rotation")  # beside the progress bar
+SHOWN = ("loss",)  # beside the progress bar
 
 
 def train_pose(state: PoseState, splits: Splits, interruption: Interruption, memory_snapshot: bool = False) -> dict[str, float]:

@@ -39,18 +39,26 @@ class PoseEstimator(nn.Module):
                 for _ in range(config.num_layers)
             )
         )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, N_OUTPUTS))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, self.n_outputs))
         self.register_buffer("distance", torch.tensor(float(distance)))
+
+    @property
+    def n_outputs(self) -> int:
+        return N_OUTPUTS
 
     def forward(self, images: Tensor) -> Tensor:
         """pose_c2w (B, 3, 4) of images (B, 3, H, W) in [-1, 1]; float32, under autocast too."""
+        output = self.output(images)
+        return torch.cat([rotation_of_six(output[:, 3:]), self.distance * output[:, :3, None]], dim=-1)
+
+    def output(self, images: Tensor) -> Tensor:
+        """The head's numbers (B, n_outputs), float32, of images (B, 3, H, W)."""
         height, width = images.shape[-2:]
         padding = (0, -width % self.side, 0, -height % self.side)
         maps = self.tokens(F.pad(images, padding, mode="replicate") if any(padding) else images)  # (B, D, h, w)
         tokens = maps.flatten(2).mT  # (B, N, D)
         features = self.layers(tokens + position_embedding(*maps.shape[-2:], maps.shape[1], images.device))  # (B, N, D)
-        output = self.head(features.mean(dim=1)).float()  # (B, 9)
-        return torch.cat([rotation_of_six(output[:, 3:]), self.distance * output[:, :3, None]], dim=-1)
+        return self.head(features.mean(dim=1)).float()
 
     def motion(self, first: Tensor, second: Tensor) -> Tensor:
         """The second image's camera (B, 3, 4) as the first's sees it, composed from the poses of both."""

@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import POSE_FORMAT
-from graf.config import PoseConfig
+from graf.config import PoseConfig, PoseModelConfig
 from graf.errors import CheckpointError
 from graf.memory.sizes import StepSizes, smallest_of_all
-from graf.pose.network import PoseEstimator
+from graf.pose.mixture import build_estimator
 from graf.runtime.processes import ALONE, Processes
 from graf.training.state import Player, RunState
 
@@ -35,7 +35,7 @@ class PoseState(RunState):
         """distance: the unit of translations, the mean distance of the training cameras; estimator: a network to train in place
         of the config's."""
         super().__init__(config, device, processes)
-        self.estimator = (PoseEstimator(config.model, distance) if estimator is None else estimator).to(device)
+        self.estimator = (build_estimator(config.model, distance) if estimator is None else estimator).to(device)
         training, decay = config.training, config.training.weight_decay
         fused = device.type == "cuda" or None  # which skips a step without being waited for
         self.optimizer = torch.optim.AdamW(
@@ -65,9 +65,8 @@ class PoseState(RunState):
 
     def require_fit(self, content: dict, path: Path) -> None:
         """Raises CheckpointError where model.* is not the checkpoint's."""
-        saved, own = content["config"].get("model"), vars(self.config.model)
-        if saved is not None and saved != own:
-            differing = [f"model.{key} {saved.get(key)} (here {own[key]})" for key in own if saved.get(key) != own[key]]
+        saved, own = vars(PoseModelConfig()) | content["config"].get("model", {}), vars(self.config.model)
+        if differing := [f"model.{key} {saved[key]} (here {own[key]})" for key in own if saved[key] != own[key]]:
             raise CheckpointError(
                 f"{path}: of another network, {', '.join(differing)}; continue with its config, or set expname=NAME"
             )

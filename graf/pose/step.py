@@ -6,6 +6,7 @@ Legend: B images of a step, or of a part of one.
 import dataclasses
 
 from graf.camera import Labels
+from graf.pose.mixture import MixtureEstimator, mixture_losses
 from graf.pose.state import PoseState
 from graf.rays import mirrored_where
 from graf.training.inputs import in_one_copy
@@ -60,7 +61,13 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
 
 
 def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:
-    """The sum of the rotation and the translation loss on B images, and values for the log."""
+    """The sum of two losses on B images, and values for the log: of rotation and translation, or of azimuth and height where
+    the estimator answers with a mixture."""
+    if isinstance(state.estimator, MixtureEstimator):
+        with state.amp.autocast():
+            mixture = state.estimator.mixture(batch.images)
+        azimuth, height = mixture_losses(mixture, batch.pose_c2w)
+        return azimuth + height, {"loss": azimuth + height, "loss_azimuth": azimuth, "loss_height": height}
     with state.amp.autocast():
         predicted = state.estimator(batch.images)
     rotation, translation = pose_losses(predicted, batch.pose_c2w, state.estimator.distance)

@@ -1,0 +1,79 @@
+"""Azimuths found without labels beside the true ones: they agree up to one turn of the world and, where the object is the same
+on both sides, a mirror.
+
+Legend: N images.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NEAR_DEG = 15.0
+OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the object than to its sides
+
+
+class Alignment(NamedTuple):
+    """What takes found azimuths to the true ones: a mirror first where there is one, then a turn, degrees in [0, 360)."""
+
+    turn_deg: float
+    mirrored: bool
+
+    def applied(self, azimuth_deg: Tensor) -> Tensor:
+        """The azimuths in degrees, in [0, 360)."""
+        return (self.turn_deg + (-azimuth_deg if self.mirrored else azimuth_deg)) % 360
+
+
+class AzimuthErrors(NamedTuple):
+    """Errors of N aligned azimuths: the median in degrees, and the shares within 15 degrees and above 135 degrees, where front
+    and rear were confused."""
+
+    median_deg: float
+    within_15_deg: float
+    confused: float
+
+
+class Reliability(NamedTuple):
+    """Answers of about the same confidence: its mean, the share of right answers, and how many there are."""
+
+    confidence: float
+    right: float
+    n: int
+
+
+def circular_distance(azimuth_deg: Tensor, other_deg: Tensor) -> Tensor:
+    """The angle in degrees between azimuths, in [0, 180]."""
+    turn = (azimuth_deg - other_deg) % 360
+    return torch.minimum(turn, 360 - turn)
+
+
+def best_alignment(found_deg: Tensor, true_deg: Tensor, may_mirror: bool = True) -> Alignment:
+    """The alignment of azimuths (N,) with the least mean error, exactly, unmirrored where both are equal.
+
+    The mean of |d_i - t| around a circle is linear in t between the differences d_i, where it has its minima, and their
+    opposites, where it has its maxima: the best turn t is one of the differences.
+    """
+    best, least = Alignment(0.0, False), float("inf")
+    for mirrored in (False, True) if may_mirror else (False,):
+        differences = Alignment(0.0, mirrored).applied(found_deg.double())
+        differences = (true_deg.double() - differences) % 360
+        for turn in differences.unique():
+            error = float(circular_distance(differences, turn).mean())
+            if error < least - 1e-9:
+                best, least = Alignment(float(turn), mirrored), error
+    return best
+
+
+def azimuth_errors(aligned_deg: Tensor, true_deg: Tensor) -> AzimuthErrors:
+    """Errors of azimuths (N,) in degrees that `best_alignment` has aligned."""
+    errors = circular_distance(aligned_deg.double(), true_deg.double())
+    shares = ((errors < NEAR_DEG).double().mean(), (errors > OPPOSITE_DEG).double().mean())
+    return AzimuthErrors(float(errors.median()), *map(float, shares))
+
+
+def reliability(confidence: Tensor, right: Tensor, n_groups: int = 5) -> list[Reliability]:
+    """The calibration curve of N answers: groups of about the same number by rising confidence (N,), and how often each is
+    right (N,) bool."""
+    order = confidence.argsort(stable=True)
+    groups = [rows for rows in order.tensor_split(n_groups) if len(rows)]
+    return [Reliability(float(confidence[r].mean()), float(right[r].double().mean()), len(r)) for r in groups]
