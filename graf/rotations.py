@@ -73,6 +73,12 @@ def six_of_freedom(pose: Tensor) -> Tensor:
     return torch.cat([pose[..., 3], rotation_vector(pose[..., :3])], dim=-1)
 
 
+def circular_distance(azimuth_deg: Tensor, other_deg: Tensor) -> Tensor:
+    """The angle (...) in [0, 180] degrees between azimuths: 359 and 1 are 2 apart."""
+    turn = (azimuth_deg - other_deg).abs() % 360
+    return torch.minimum(turn, 360 - turn)
+
+
 class PoseErrors(NamedTuple):
     """Errors of N predicted cameras, each (N,) >= 0, degrees: azimuth and elevation of their places, and full rotation."""
 
@@ -84,10 +90,9 @@ class PoseErrors(NamedTuple):
 def pose_errors(predicted: Tensor, true: Tensor) -> PoseErrors:
     """Errors of pose_c2w (N, 3, 4). Azimuths of 359 and 1 degree are 2 degrees apart."""
     (azimuth, v), (true_azimuth, true_v) = azimuth_and_v(predicted.double()), azimuth_and_v(true.double())
-    turn = (azimuth - true_azimuth).abs()
     elevation, true_elevation = (torch.rad2deg(torch.asin((1 - 2 * each).clamp(-1, 1))) for each in (v, true_v))
     return PoseErrors(
-        torch.minimum(turn, 360 - turn).float(),
+        circular_distance(azimuth, true_azimuth).float(),
         (elevation - true_elevation).abs().float(),
         angle_between_deg(predicted[..., :3], true[..., :3]).float(),
     )

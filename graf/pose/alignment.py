@@ -6,10 +6,11 @@ Legend: N images.
 
 from typing import NamedTuple
 
-import torch
+from graf.pose.accuracy import NEAR_DEG
+from graf.rotations import circular_distance
+
 from torch import Tensor
 
-NEAR_DEG = 15.0
 OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the object than to its sides
 
 
@@ -39,12 +40,6 @@ class Reliability(NamedTuple):
     confidence: float
     right: float
     n: int
-
-
-def circular_distance(azimuth_deg: Tensor, other_deg: Tensor) -> Tensor:
-    """The angle in degrees between azimuths, in [0, 180]."""
-    turn = (azimuth_deg - other_deg) % 360
-    return torch.minimum(turn, 360 - turn)
 
 
 def best_alignment(found_deg: Tensor, true_deg: Tensor, may_mirror: bool = True) -> Alignment:

@@ -15,8 +15,6 @@ from graf.training.session import advised, due, running
 
 log = logging.getLogger("graf")
 
-SHOWN = ("loss",)  # beside the progress bar
-
 
 def train_pose(state: PoseState, splits: Splits, interruption: Interruption, memory_snapshot: bool = False) -> dict[str, float]:
     """Train until training.max_steps or an interruption, as graf.training.loop.train does.
@@ -24,7 +22,8 @@ def train_pose(state: PoseState, splits: Splits, interruption: Interruption, mem
     Returns the numbers of the last validation and of the test after the last step, {} for none.
     """
     training, measured = state.config.training, {}
-    with advised(with_cure), running(state, splits.training, interruption, memory_snapshot, SHOWN) as session:
+    shown = ("loss", "loss_azimuth" if state.config.model.azimuth_bins else "loss_rotation")  # beside the progress bar
+    with advised(with_cure), running(state, splits.training, interruption, memory_snapshot, shown) as session:
         while session.goes_on():
             # A step, or back to the last good checkpoint
             images, labels = session.next_batch()

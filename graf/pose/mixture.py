@@ -68,12 +68,8 @@ class MixtureEstimator(PoseEstimator):
     """Predicts a `CameraMixture` of images whose cameras look at the origin, upright, from one distance."""
 
     def __init__(self, config: PoseModelConfig, distance: float = 1.0):
+        super().__init__(config, distance, n_outputs=3 * config.azimuth_bins + 1)
         self.n_bins = config.azimuth_bins
-        super().__init__(config, distance)
-
-    @property
-    def n_outputs(self) -> int:
-        return 3 * self.n_bins + 1
 
     def forward(self, images: Tensor) -> Tensor:
         """pose_c2w (B, 3, 4) of the most likely cameras of images (B, 3, H, W) in [-1, 1]."""

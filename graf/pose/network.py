@@ -26,7 +26,7 @@ class PoseEstimator(nn.Module):
 
     distance: Tensor
 
-    def __init__(self, config: PoseModelConfig, distance: float = 1.0):
+    def __init__(self, config: PoseModelConfig, distance: float = 1.0, n_outputs: int = N_OUTPUTS):
         super().__init__()
         width = config.d_model
         self.side = config.patch_size
@@ -39,12 +39,8 @@ class PoseEstimator(nn.Module):
                 for _ in range(config.num_layers)
             )
         )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, self.n_outputs))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, n_outputs))
         self.register_buffer("distance", torch.tensor(float(distance)))
-
-    @property
-    def n_outputs(self) -> int:
-        return N_OUTPUTS
 
     def forward(self, images: Tensor) -> Tensor:
         """pose_c2w (B, 3, 4) of images (B, 3, H, W) in [-1, 1]; float32, under autocast too."""

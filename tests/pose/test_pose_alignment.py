@@ -1,6 +1,7 @@
 """Alignment of azimuths that agree up to a turn and a mirror; confusions; calibration."""
 
-from graf.pose.alignment import Alignment, AzimuthErrors, azimuth_errors, best_alignment, circular_distance, reliability
+from graf.pose.alignment import Alignment, AzimuthErrors, azimuth_errors, best_alignment, reliability
+from graf.rotations import circular_distance
 
 import pytest
 import torch
