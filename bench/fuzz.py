@@ -103,7 +103,7 @@ class TooLong(BaseException):
 
 def generator_configs() -> list[Path]:
     """The project's configs of train.py."""
-    return sorted(path for path in CONFIG_DIR.glob("*.yaml") if path.stem != "pose")
+    return sorted(path for path in CONFIG_DIR.glob("*.yaml") if not path.stem.startswith("pose"))
 
 
 def main() -> int:

@@ -8,18 +8,18 @@ world frame that the estimator was trained in, with its data.fov. docs/pose.md s
 
 import argparse
 import dataclasses
-import json
 import shlex
 from pathlib import Path
 
-from graf.camera import azimuth_and_v, elevation_of_v, focal_length
+from graf.camera import azimuth_and_v, elevation_of_v
 from graf.config import Config, DataConfig
 from graf.config.reading import as_yaml
-from graf.data.decoding import open_rgb, square_side
+from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.inversion.targets import read_target, target_files
 from graf.pose.accuracy import accuracy_warning, cameras_of
+from graf.pose.labelling import transforms_of
 from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
@@ -27,7 +27,6 @@ from graf.runtime.device import choose_device
 from graf.runtime.files import write_text
 
 import torch
-from torch import Tensor
 
 CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop")  # that training needs too
 SHOWN = 10  # photographs whose cameras are logged
@@ -46,7 +45,8 @@ def main() -> int:
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
     poses = cameras_of(estimator, torch.stack([read_target(path, data) for path in paths]))
-    write_text(file, labels(paths, poses, data))
+    sizes = [open_rgb(path, data.background).size for path in paths]
+    write_text(file, transforms_of([path.name for path in paths], sizes, poses, data))
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
         log.info("%s: azimuth %.0f, elevation %.0f degrees", path.name, azimuth, elevation_of_v(height))
@@ -75,25 +75,6 @@ def settings(data: DataConfig, n_images: int) -> list[str]:
     if n_images < default.training.batch_size:
         found.append(f"training.batch_size={n_images}")
     return found
-
-
-def labels(paths: list[Path], poses: Tensor, data: DataConfig) -> str:
-    """The text of the transforms.json: pose_c2w (N, 3, 4), and each file's own size and focal length in pixels."""
-    frames = []
-    for path, pose in zip(paths, poses.double(), strict=True):
-        width, height = open_rgb(path, data.background).size
-        focal = focal_length(data.fov, square_side(width, height, data.center_crop))  # the square crop keeps it
-        frames.append(
-            {
-                "file_path": path.name,
-                "transform_matrix": [*pose.tolist(), [0.0, 0.0, 0.0, 1.0]],
-                "fl_x": focal,
-                "fl_y": focal,
-                "w": width,
-                "h": height,
-            }
-        )
-    return json.dumps({"frames": frames}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

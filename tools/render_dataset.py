@@ -27,7 +27,7 @@ from graf.errors import GrafError
 from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
-from graf.runtime.files import whole_file, write_text
+from graf.runtime.files import claim_folder, whole_file, write_text
 from meshes.reading import SUFFIXES, read_mesh
 from meshes.views import MeshRenderer
 
@@ -36,7 +36,6 @@ import yaml
 from PIL import Image
 from torch import Tensor
 
-SETTINGS = "settings.json"
 LICENCE_NAME = re.compile(r"licen[cs]e|copying|copyright|credit|attribution|author|notice|readme", re.IGNORECASE)
 TEXT_SUFFIXES = ("", ".txt", ".md", ".rst")
 LARGEST_LICENCE = 200_000  # bytes
@@ -172,24 +171,6 @@ def patch_settings(resolution: int) -> dict[str, Any]:
     if patch < resolution:
         rays |= {"min_scale": patch / resolution, "random_scale": True, "random_shift": True}
     return rays
-
-
-def claim_folder(out: Path, settings: dict[str, Any]) -> None:
-    """Create the folder, or continue a set of the same settings in it. Raises GrafError where it contains anything else."""
-    file = out / SETTINGS
-    if file.exists():
-        try:
-            kept = dict(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise GrafError(f"{file}: cannot be read; choose another --out") from None
-        differing = [name for name in settings if settings[name] != kept.get(name)]
-        if differing:
-            raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
-        log.info("%s: continuing the set in it", out)
-        return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
-    write_text(file, json.dumps(settings, indent=1))
 
 
 def views_of(name: str, index: int, arguments: argparse.Namespace, config: Config) -> list[View]:

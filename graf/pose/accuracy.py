@@ -21,7 +21,6 @@ GUESSES = 64  # guesses per camera, at most
 NEAR_DEG = 15.0  # azimuth errors that count as right
 
 
-@torch.no_grad()
 def read_cameras(
     network: nn.Module,
     images_of: Callable[[range], Tensor],
@@ -30,19 +29,32 @@ def read_cameras(
     autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
 ) -> Tensor:
     """pose_c2w (n, 3, 4) on the CPU of n images; `images_of(indices)` returns a batch of them (B, 3, H, W) in [-1, 1]."""
+    return read(network, network, images_of, n, device, autocast)
 
-    def read(size: int) -> Tensor:
+
+@torch.no_grad()
+def read(
+    network: nn.Module,
+    answer: Callable[[Tensor], Tensor],
+    images_of: Callable[[range], Tensor],
+    n: int,
+    device: torch.device | str,
+    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> Tensor:
+    """A network's answers (n, ...) on the CPU to n images, as `read_cameras` takes them, by a method of it."""
+
+    def read_all(size: int) -> Tensor:
         found = []
         for start in range(0, n, size):
             images = images_of(range(start, min(start + size, n))).to(device)
             with autocast():
-                found.append(network(images).float().cpu())
+                found.append(answer(images).float().cpu())
         return torch.cat(found)
 
     was_training = network.training
     network.eval()
     try:
-        return retry_halved(read, READ_AT_ONCE, "reading cameras off images")
+        return retry_halved(read_all, READ_AT_ONCE, "reading cameras off images")
     finally:
         network.train(was_training)
 

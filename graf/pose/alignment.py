@@ -66,6 +66,15 @@ def azimuth_errors(aligned_deg: Tensor, true_deg: Tensor) -> AzimuthErrors:
     return AzimuthErrors(float(errors.median()), *map(float, shares))
 
 
+def agreement(first_deg: Tensor, second_deg: Tensor) -> float:
+    """How far two lists of azimuths (N,) of the same images agree to 15 degrees beyond chance (Cohen 1960): 1 where all
+    do, 0 where an image's two answers are no nearer than those of two different images, as where one answer is given to all.
+    """
+    together = float((circular_distance(first_deg, second_deg) < NEAR_DEG).double().mean())
+    by_chance = float((circular_distance(first_deg[:, None], second_deg) < NEAR_DEG).double().mean())
+    return (together - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+
+
 def reliability(confidence: Tensor, right: Tensor, n_groups: int = 5) -> list[Reliability]:
     """The calibration curve of N answers: groups of about the same number by rising confidence (N,), and how often each is
     right (N,) bool."""

@@ -78,7 +78,10 @@ class MixtureEstimator(PoseEstimator):
 
     def mixture(self, images: Tensor) -> CameraMixture:
         """The cameras that images (B, 3, H, W) in [-1, 1] may have; float32, under autocast too."""
-        output = self.output(images)
+        return self.mixture_of(self.output(images))
+
+    def mixture_of(self, output: Tensor) -> CameraMixture:
+        """The mixture that the network's output (B, 3 K + 1) says."""
         logits, offset, sharpness = output[:, :-1].unflatten(1, (3, self.n_bins)).unbind(1)
         width = 360 / self.n_bins
         centres = width * (torch.arange(self.n_bins, device=output.device) + 0.5)

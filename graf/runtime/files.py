@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from graf.errors import GrafError
+
 import psutil
 
 log = logging.getLogger("graf")
 
+SETTINGS = "settings.json"  # of a folder that a tool claimed
 ABANDONED_S = 3600  # a temporary file without a write for so long is abandoned
 _lost: set[str] = set()  # kinds of files whose loss was logged
 
@@ -88,6 +91,24 @@ def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
     with optional_file("what is kept for the next time"):
         write_text(path, json.dumps(content))
     return content
+
+
+def claim_folder(out: Path, settings: dict[str, Any]) -> None:
+    """Create the folder, or continue a set of the same settings in it. Raises GrafError where it contains anything else."""
+    file = out / SETTINGS
+    if file.exists():
+        try:
+            kept = dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise GrafError(f"{file}: cannot be read; choose another --out") from None
+        differing = [name for name in settings if settings[name] != kept.get(name)]
+        if differing:
+            raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
+        log.info("%s: continuing the set in it", out)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
+    write_text(file, json.dumps(settings, indent=1))
 
 
 def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 LIGHT = ("nerf.netwidth=8", "nerf.samples_per_ray=4", "discriminator.ndf=4")  # which change no count but of CCSR's
 NARROW = ("ccsr.light.width=8", "ccsr.light.width_upsampled=8", "ccsr.rrdb.nf=4", "ccsr.rrdb.gc=4", "training.batch_size=4")
-CONFIGS = sorted(path.stem for path in Path(CONFIG_DIR).glob("*.yaml") if path.stem != "pose")
+CONFIGS = sorted(path.stem for path in Path(CONFIG_DIR).glob("*.yaml") if not path.stem.startswith("pose"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Alignment of azimuths that agree up to a turn and a mirror; confusions; calibration."""
 
-from graf.pose.alignment import Alignment, AzimuthErrors, azimuth_errors, best_alignment, reliability
+from graf.pose.alignment import Alignment, AzimuthErrors, agreement, azimuth_errors, best_alignment, reliability
 from graf.rotations import circular_distance
 
 import pytest
@@ -52,3 +52,12 @@ def test_the_calibration_curve_groups_by_confidence():
     low, high = reliability(confidence, torch.tensor([True, False, True, True]), n_groups=2)
     assert low == pytest.approx((0.15, 0.5, 2))
     assert high == pytest.approx((0.85, 1.0, 2))
+
+
+def test_agreement_is_beyond_chance():
+    first = torch.tensor([0.0, 90.0, 180.0, 270.0])
+    assert agreement(first, first + torch.tensor([5.0, -14.0, 0.0, 10.0])) == 1
+    assert agreement(torch.full((4,), 30.0), torch.full((4,), 30.0)) == 0
+    half = agreement(first, torch.tensor([0.0, 90.0, 0.0, 90.0]))  # two of four agree, a quarter of all pairs does
+    assert half == pytest.approx((1 / 2 - 1 / 4) / (1 - 1 / 4))
+    assert agreement(first, first + 90) == pytest.approx(-1 / 3)

@@ -1,0 +1,100 @@
+"""The cameras that tools/find_cameras.py found, beside the true ones, which it did not see.
+
+    python tools/find_cameras.py --out results/cameras --use_amp
+    python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
+
+Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
+baselines are cameras drawn at random and the same camera for all photographs, aligned alike. KID x 1000 and what else
+bench/speedrun.py measures is told of toy cars, of generators that see as many new cars.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from graf.camera import azimuth_and_v
+from graf.checkpoints.generator_loading import load_generator
+from graf.config import config_from_dict, override
+from graf.data import build_dataset
+from graf.errors import GrafError
+from graf.pose.accuracy import NEAR_DEG
+from graf.pose.alignment import azimuth_errors, best_alignment, reliability
+from graf.pose.loading import load_estimator
+from graf.pose.rounds import Round, find_cameras
+from graf.rotations import circular_distance
+from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
+from graf.runtime.console import run_script
+from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
+from speedrun import learned
+
+import torch
+from torch import Tensor
+
+
+def main() -> None:
+    args = arguments()
+    if args.json:
+        check_writable(args.json)
+    settings = read_object(args.out / SETTINGS)
+    if "rounds" not in settings:
+        raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
+    config = config_from_dict(settings["config"], str(args.out / SETTINGS))
+    config = override(config, [*args.set, *folder_overrides(args.data_dir)])
+    photographs = build_dataset(config)
+    if not photographs.posed:
+        raise GrafError("the true cameras are not known; name them with --set data.labels=..., or --data_dir")
+    true, v = azimuth_and_v(photographs.labels.pose_c2w)
+    rng = torch.Generator().manual_seed(0)
+    rows = {"cameras at random": row(360 * torch.rand(len(true), generator=rng), true, args.may_mirror)}
+    rows["one camera for all"] = row(torch.zeros(len(true)), true, args.may_mirror)
+    for number in range(1, settings["rounds"] + 1):
+        this = Round(args.out, number)
+        if not this.estimator.is_dir():
+            break
+        found = find_cameras(load_estimator(this.estimator), photographs)
+        rows[f"round {number}"] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
+        rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
+        if args.kid and this.generator.is_dir():
+            rows[f"round {number}"] |= learned(load_generator(this.generator), photographs, config.training.seed)
+    print_table(rows)
+    if args.json:
+        write_text(args.json, json.dumps(rows, indent=1))
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(__doc__)
+    parser.add_argument("out", type=Path, help="the --out of tools/find_cameras.py")
+    add_data_flag(parser)
+    add_set_flag(parser, "data.labels=filename")
+    parser.add_argument("--may_mirror", action="store_true", help="for objects that are the same on both sides")
+    parser.add_argument("--kid", action="store_true", help="toy cars: also KID and what else bench/speedrun.py measures")
+    parser.add_argument("--json", type=Path, help="write the rows into this file too")
+    return parser.parse_args()
+
+
+def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None = None) -> dict:
+    """Errors of azimuths (N,) in degrees after the best alignment, and the calibration of their confidence (N,)."""
+    alignment = best_alignment(found, true, may_mirror)
+    aligned = alignment.applied(found.double())
+    told = azimuth_errors(aligned, true)._asdict() | alignment._asdict()
+    if confidence is not None:
+        right = circular_distance(aligned, true.double()) < NEAR_DEG
+        told["calibration"] = [group._asdict() for group in reliability(confidence, right)]
+    return told
+
+
+def print_table(rows: dict[str, dict]) -> None:
+    """A row of the table for each of them, then a line for each calibration curve."""
+    print("| cameras | median azimuth error | within 15 degrees | front for rear | KID x 1000 |")
+    print("| --- | --- | --- | --- | --- |")
+    for name, told in rows.items():
+        kid = f"{1000 * told['kid']:.0f}" if told.get("kid") is not None else ""
+        print(f"| {name} | {told['median_deg']:.1f} | {told['within_15_deg']:.2f} | {told['confused']:.2f} | {kid} |")
+    for name, told in rows.items():
+        if "calibration" in told:
+            curve = ", ".join(f"{group['confidence']:.2f}: {group['right']:.2f}" for group in told["calibration"])
+            print(f"{name}, share of right answers by confidence: {curve}")
+
+
+if __name__ == "__main__":
+    run_script(main)

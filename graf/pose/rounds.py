@@ -1,0 +1,269 @@
+"""Rounds that find cameras nobody wrote down: a generator shows views from known cameras, an estimator learns from them and
+reads the photographs' cameras, and the generator goes on with these.
+
+Round 0 trains a generator without cameras. Each round after it makes views, an estimator, labelled photographs and a generator,
+each in a folder of its own. Legend: N photographs.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.camera import Labels, azimuth_and_v, poses_at
+from graf.config import Config, DataConfig, PoseConfig
+from graf.data import Views, sample_labels
+from graf.data.decoding import open_rgb
+from graf.data.folders import TRANSFORMS
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from graf.pictures.outputs import as_uint8, write_image
+from graf.pictures.sampling import LabelSampler, fresh_renderings, labels_in_range
+from graf.pose.accuracy import NEAR_DEG, images_of, read
+from graf.pose.alignment import azimuth_errors, reliability
+from graf.pose.labelling import transforms_of
+from graf.pose.loading import TrainedEstimator
+from graf.pose.mixture import CameraMixture, MixtureEstimator
+from graf.rotations import circular_distance
+from graf.runtime.console import progress
+from graf.runtime.files import read_object, write_text
+
+import torch
+from torch import Tensor
+
+READING_KEYS = (  # how files are read; a round's photographs are written as they were read
+    *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
+    *("v", "center_crop", "hflip"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round's number and where its parts are; start: which of several that round 0 chooses from."""
+
+    out: Path
+    number: int
+    start: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        folder = self.out / f"round_{self.number}"
+        return folder if self.start is None else folder / f"start_{self.start}"
+
+    @property
+    def views(self) -> Path:
+        """The generated views that its estimator learns from."""
+        return self.folder / "views"
+
+    @property
+    def estimator(self) -> Path:
+        """The run of train_pose.py."""
+        return self.folder / "estimator"
+
+    @property
+    def photographs(self) -> Path:
+        """The photographs with the cameras that the estimator reads, a folder per class."""
+        return self.folder / "photographs"
+
+    @property
+    def generator(self) -> Path:
+        """The run of train.py; of several starts that of the chosen one, once there is one."""
+        chosen = read_object(self.record).get("start") if self.number == 0 and self.start is None else None
+        return self.folder / "generator" if chosen is None else Round(self.out, 0, chosen).generator
+
+    @property
+    def sheet(self) -> Path:
+        """Photographs by their azimuths, and generated objects seen from there."""
+        return self.folder / "sheet.png"
+
+    @property
+    def record(self) -> Path:
+        """What is told of the round; it is done where there is one."""
+        return self.folder / "round.json"
+
+    @property
+    def before(self) -> "Round":
+        return Round(self.out, self.number - 1)
+
+
+class FoundCameras(NamedTuple):
+    """Cameras read off N photographs: azimuth_deg (N,) in [0, 360), v (N,) in [0, 1], and the probability (N,) that the azimuth
+    is right to 15 degrees."""
+
+    azimuth_deg: Tensor
+    v: Tensor
+    confidence: Tensor
+
+
+# What each part of a round is trained with
+
+
+def unposed(config: Config, first: Round, n_rounds: int) -> Config:
+    """The config of round 0, of the same photographs without their cameras, if they have any."""
+    steps = config.training.max_steps // (n_rounds + 1)
+    data = dataclasses.replace(config.data, labels="none", mirror="none")
+    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, lr_anneal_every=())
+    discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
+    return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
+
+
+def posed(config: Config, this: Round, n_rounds: int) -> Config:
+    """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
+
+    Rounds 1, 2, ... are one training run with one schedule, which each of them takes further.
+    """
+    in_all = config.training.max_steps
+    unposed_steps = in_all // (n_rounds + 1)
+    steps = (in_all - unposed_steps) * this.number // n_rounds
+    training = config.training
+    milestones = tuple(max(1, step - unposed_steps) for step in training.milestones)
+    low_res_steps = max(0, config.discriminator.low_res_steps - unposed_steps)
+    return dataclasses.replace(
+        config,
+        expname=this.generator.name,
+        data=written(config.data, class_folders(this)),
+        discriminator=dataclasses.replace(config.discriminator, low_res_steps=low_res_steps),
+        training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, lr_anneal_every=milestones),
+    )
+
+
+def of_estimator(pose: PoseConfig, config: Config, this: Round, seed: int, name: str = "estimator") -> PoseConfig:
+    """The config of a round's estimator; `config`: the resolved one of round 0; name: that of its run's folder."""
+    data = dataclasses.replace(written(config.data, [this.views]), alpha="ignore", background_model="none", mirror="none")
+    training = dataclasses.replace(pose.training, outdir=str(this.folder), seed=seed, use_amp=config.training.use_amp)
+    return dataclasses.replace(pose, expname=name, data=data, training=training)
+
+
+def written(data: DataConfig, folders: list[Path]) -> DataConfig:
+    """The data config of images that a round wrote with their cameras, as they are to be seen."""
+    default = DataConfig()
+    as_they_are = {name: getattr(default, name) for name in READING_KEYS}
+    return dataclasses.replace(data, type="images", labels="transforms", datadir=tuple(map(str, folders)), **as_they_are)
+
+
+# What each part of a round writes
+
+
+def view_sampler(dataset: Views, data: DataConfig) -> LabelSampler:
+    """A sampler of the cameras of a round's views: half from the config's range, half as the round before found them."""
+    in_range = labels_in_range(dataset, data)
+    if not dataset.posed:
+        return in_range
+
+    def sample(n: int, rng: torch.Generator) -> Labels:
+        asked, found = in_range(n, rng), sample_labels(dataset, n, data, rng)
+        poses = torch.where((torch.rand(n, generator=rng) < 0.5)[:, None, None], asked.pose_c2w, found.pose_c2w)
+        return dataclasses.replace(found, pose_c2w=poses)
+
+    return sample
+
+
+def write_views(folder: Path, generator: Generator, sampler: LabelSampler, n: int, seed: int) -> None:
+    """Write n views of as many objects, and their cameras in a transforms.json, which comes last."""
+    asked: list[Tensor] = []
+
+    def recorded(count: int, rng: torch.Generator) -> Labels:
+        labels = sampler(count, rng)
+        asked.append(labels.pose_c2w)
+        return labels
+
+    config, names = generator.config, [f"{number:05d}.png" for number in range(n)]
+    renderings = fresh_renderings(generator, recorded, n, config.metrics.batch_size, seed)
+    images = (image for rendering in renderings for image in as_uint8(rendering.images))
+    for name, image in zip(names, progress(images, total=n, desc="views", unit="view"), strict=True):
+        write_image(folder / name, image)
+    side = config.data.imsize
+    poses = torch.cat(asked).cpu()
+    write_text(folder / TRANSFORMS, transforms_of(names, [(side, side)] * n, poses, config.data, objects=names))
+
+
+def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: float, data: DataConfig) -> None:
+    """Write the photographs as the data set reads them, with their cameras: of each class the share `keep` of which the
+    estimator is surest."""
+    objects = dataset.objects
+    poses, data = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), dataclasses.replace(data, center_crop=0)
+    for number, folder in enumerate(class_folders(this, dataset)):
+        rows = (dataset.class_index == number).nonzero()[:, 0]
+        surest = found.confidence[rows].argsort(descending=True, stable=True)
+        rows = rows[surest[: max(1, round(keep * len(rows)))]].sort().values
+        names = [f"{row:05d}.png" for row in rows.tolist()]
+        for name, row in zip(names, rows.tolist(), strict=True):
+            write_image(folder / name, straight_alpha(dataset.read(row), data.background))
+        sizes, shown = [(data.imsize, data.imsize)] * len(rows), [objects[row] for row in rows.tolist()]
+        write_text(folder / TRANSFORMS, transforms_of(names, sizes, poses[rows], data, shown, found.confidence[rows]))
+
+
+def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
+    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class, which
+    belongs into the folder that all its files are in. Returns the files. data: with which the photographs were read."""
+    poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
+    for number, name in enumerate(class_names(dataset)):
+        rows = (dataset.class_index == number).nonzero()[:, 0].tolist()
+        files = [Path(dataset.files[row]) for row in rows]
+        home = Path(os.path.commonpath([file.parent for file in files]))
+        names = [file.relative_to(home).as_posix() for file in files]
+        sizes = [open_rgb(file, data.background).size for file in files]
+        objects = [dataset.objects[row] for row in rows]
+        written_files.append(out / name / TRANSFORMS)
+        write_text(written_files[-1], transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
+    return written_files
+
+
+def class_folders(this: Round, dataset: Views | None = None) -> list[Path]:
+    """The folders of a round's photographs, one per class, in the classes' order: those of a data set, or those that there
+    are."""
+    if dataset is None:
+        return sorted(path for path in this.photographs.iterdir() if path.is_dir())
+    return [this.photographs / name for name in class_names(dataset)]
+
+
+def class_names(dataset: Views) -> list[str]:
+    """A name for a folder of each class, in their order."""
+    names = [re.sub(r"[^\w.-]+", "_", name).lstrip(".") for name in dataset.class_names]
+    return [f"{number:03d}_{name}" for number, name in enumerate(names)]
+
+
+def straight_alpha(image: Tensor, background: tuple[float, float, float]) -> Tensor:
+    """An image (3 or 4, H, W) of uint8 over its background, as a file has it: colours that are not mixed with the background
+    where there is an opacity."""
+    if len(image) == 3:
+        return image
+    colours, opacity = image[:3].float(), image[3:].float() / 255
+    behind = 255 * torch.tensor(background)[:, None, None]
+    own = (colours - (1 - opacity) * behind) / opacity.clamp_min(1 / 255)
+    return torch.cat([own.round().clamp(0, 255).to(torch.uint8), image[3:]])
+
+
+# What a round's estimator reads
+
+
+def mixtures(estimator: TrainedEstimator, views: Views) -> Iterator[CameraMixture]:
+    """The cameras that a data set's images may have, in their order, a hundred images at a time. Raises GrafError for an
+    estimator without a distribution."""
+    network = estimator.network
+    if not isinstance(network, MixtureEstimator):
+        raise GrafError(f"{estimator.checkpoint}: gives one camera per image; train it with model.azimuth_bins=24")
+    output = read(network, network.output, images_of(views), len(views), network.distance.device)
+    yield from map(network.mixture_of, output.split(100))
+
+
+def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator | None = None) -> FoundCameras:
+    """The most likely cameras of a data set's images, or with `rng` cameras drawn at random by their probability."""
+    parts = []
+    for mixture in mixtures(estimator, views):
+        azimuth_deg = mixture.most_likely() if rng is None else mixture.sample(rng)
+        parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
+    return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def held_out_errors(found: FoundCameras, true: Tensor) -> dict:
+    """Errors of cameras found for views of which pose_c2w (N, 3, 4) is true, and the calibration curve, ready for JSON."""
+    azimuth_deg, v = azimuth_and_v(true)
+    right = circular_distance(found.azimuth_deg, azimuth_deg) < NEAR_DEG
+    groups = reliability(found.confidence, right)
+    return azimuth_errors(found.azimuth_deg, azimuth_deg)._asdict() | {
+        "height": float((found.v - v).abs().median()),
+        "calibration": [group._asdict() for group in groups],
+    }

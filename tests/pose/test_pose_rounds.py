@@ -1,0 +1,141 @@
+"""Rounds that find cameras: schedules, written images, and what an estimator reads."""
+
+import dataclasses
+import json
+
+from graf.camera import Labels, azimuth_and_v, poses_at
+from graf.config import PoseConfig, load_config
+from graf.data import build_dataset, resolve
+from graf.data.views import Views
+from graf.pictures.outputs import write_image
+from graf.pose import rounds
+from graf.pose.round_sheet import surest
+from graf.pose.rounds import FoundCameras, Round
+
+import pytest
+import torch
+
+
+class Shots(Views):
+    """Photographs of one colour each, of two classes and without cameras."""
+
+    def __init__(self, n: int, channels: int = 3, posed: bool = False):
+        classes = torch.arange(n) % 2
+        labels = Labels.of_poses(poses_at(torch.full((n,), 90.0), torch.full((n,), 0.3), 3.6)) if posed else None
+        super().__init__([f"car{i}/a.png" for i in range(n)], ["bus", "mini car"], classes, labels, "")
+        self.channels = channels
+
+    def read(self, index: int) -> torch.Tensor:
+        return torch.full((self.channels, 8, 8), 10 * index + 5, dtype=torch.uint8)
+
+
+def found_of(confidence: list[float]) -> FoundCameras:
+    n = len(confidence)
+    return FoundCameras(10.0 * torch.arange(n), torch.full((n,), 0.3), torch.tensor(confidence))
+
+
+def test_rounds_share_the_steps_and_are_one_schedule(tmp_path):
+    config = load_config(None, ["training.max_steps=4500", "discriminator.low_res_steps=1500"])
+    first = rounds.unposed(config, Round(tmp_path, 0), 3)
+    assert (first.training.max_steps, first.discriminator.low_res_steps) == (1125, 1125)
+    assert first.data.labels == "none" and first.training.milestones == ()
+    later = []
+    for number in (1, 2, 3):
+        Round(tmp_path, number).photographs.mkdir(parents=True)
+        later.append(rounds.posed(config, Round(tmp_path, number), 3))
+    assert [one.training.max_steps for one in later] == [1125, 2250, 3375]
+    assert {one.discriminator.low_res_steps for one in later} == {375}
+    assert {one.training.milestones for one in later} == {(3500 - 1125,)}
+    assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
+
+
+def test_the_estimator_learns_from_the_rounds_views(tmp_path):
+    settings = ["data.type=images", "data.center_crop=40", "data.roll_deg=90", "data.alpha=rgba", "training.use_amp=true"]
+    config = load_config(None, settings)
+    of_estimator = rounds.of_estimator(PoseConfig(), config, Round(tmp_path, 2), seed=7)
+    data = of_estimator.data
+    assert data.datadir == (str(tmp_path / "round_2" / "views"),)
+    assert (data.type, data.labels, data.alpha, data.center_crop, data.roll_deg) == ("images", "transforms", "ignore", 0, 0)
+    assert of_estimator.run_dir == tmp_path / "round_2" / "estimator"
+    assert of_estimator.training.seed == 7 and of_estimator.training.use_amp
+
+
+def test_the_surest_of_each_class_are_written_with_their_cameras(tmp_path):
+    this, data = Round(tmp_path, 1), load_config(None, ["data.imsize=8"]).data
+    rounds.write_photographs(this, Shots(6), found_of([0.9, 0.1, 0.2, 0.8, 0.7, 0.6]), keep=2 / 3, data=data)
+    bus, mini = rounds.class_folders(this)
+    assert [folder.name for folder in (bus, mini)] == ["000_bus", "001_mini_car"]
+    frames = json.loads((bus / "transforms.json").read_text())["frames"]
+    assert [frame["file_path"] for frame in frames] == ["00000.png", "00004.png"]
+    assert [frame["confidence"] for frame in frames] == [0.9, 0.7]
+    assert [frame["object"] for frame in frames] == ["car0/a", "car4/a"]
+    config = dataclasses.replace(load_config(None), data=rounds.written(data, [bus, mini]))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, batch_size=2))
+    read = build_dataset(config)
+    azimuth_deg, v = azimuth_and_v(read.labels.pose_c2w)
+    torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 40.0, 30.0, 50.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(v, torch.full((4,), 0.3))
+    assert [int(read.read(index).float().mean()) for index in range(4)] == [5, 45, 35, 55]
+
+
+def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
+    shots = Shots(4)
+    for number, name in enumerate(("bus/a/0.png", "mini/0.png", "bus/b/1.png", "mini/1.png")):
+        shots.files[number] = str(tmp_path / "photos" / name)
+        write_image(tmp_path / "photos" / name, torch.zeros(3, 10, 20, dtype=torch.uint8))
+    data = load_config(None, ["data.fov=90"]).data
+    bus, mini = rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1, 0.2, 0.8]), data)
+    frames = json.loads(bus.read_text())["frames"]
+    assert [frame["file_path"] for frame in frames] == ["a/0.png", "b/1.png"]
+    assert [(frame["w"], frame["h"], round(frame["fl_x"], 3)) for frame in frames] == [(20, 10, 5.0)] * 2  # of the square crop
+    assert [frame["confidence"] for frame in frames] == [0.9, 0.2]
+    assert [frame["file_path"] for frame in json.loads(mini.read_text())["frames"]] == ["0.png", "1.png"]
+    azimuth_deg, _ = azimuth_and_v(torch.tensor([frame["transform_matrix"] for frame in frames])[:, :3])
+    torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 20.0]), atol=1e-3, rtol=0)
+
+
+def test_colours_before_a_background_are_written_without_it():
+    opacity = torch.tensor([255, 128, 0], dtype=torch.uint8).view(1, 1, 3)
+    own = torch.tensor([40, 120, 255], dtype=torch.uint8).view(3, 1, 1).expand(3, 1, 3)
+    share = opacity.float() / 255
+    over_white = (share * own + (1 - share) * 255).round().to(torch.uint8)
+    straight = rounds.straight_alpha(torch.cat([over_white, opacity]), (1.0, 1.0, 1.0))
+    assert (straight[:3, :, :2].int() - own[:, :, :2].int()).abs().max() <= 1
+    assert torch.equal(straight[3:], opacity)
+    assert torch.equal(rounds.straight_alpha(over_white, (1.0, 1.0, 1.0)), over_white)
+
+
+def test_half_of_the_views_are_seen_as_the_round_before_found_them():
+    data = load_config(None, ["data.vmin=0.4", "data.vmax=0.4"]).data
+    rng = torch.Generator().manual_seed(0)
+    assert rounds.view_sampler(Shots(6), data)(8, rng).pose_c2w.shape == (8, 3, 4)
+    azimuth_deg, v = azimuth_and_v(rounds.view_sampler(Shots(6, posed=True), data)(2000, rng).pose_c2w)
+    as_found = (v - 0.3).abs() < 1e-4
+    assert 0.45 < float(as_found.float().mean()) < 0.55
+    torch.testing.assert_close(azimuth_deg[as_found], torch.full((int(as_found.sum()),), 90.0))
+    in_range = azimuth_deg[~as_found]
+    assert float((in_range < 180).float().mean()) == pytest.approx(0.5, abs=0.06)
+
+
+def test_errors_of_held_out_views():
+    found = FoundCameras(torch.tensor([355.0, 20.0, 200.0, 90.0]), torch.tensor([0.3, 0.3, 0.3, 0.4]), torch.ones(4))
+    true = poses_at(torch.tensor([5.0, 40.0, 20.0, 90.0]), torch.full((4,), 0.3), 3.6)
+    errors = rounds.held_out_errors(found, true)
+    assert errors["within_15_deg"] == 0.5 and errors["confused"] == 0.25
+    assert errors["height"] == pytest.approx(0, abs=1e-5)
+    assert sum(group["n"] for group in errors["calibration"]) == 4
+
+
+def test_a_sheets_column_has_the_surest_photographs_of_its_azimuths():
+    found = FoundCameras(torch.tensor([1.0, 29.0, 31.0, 5.0, 9.0]), torch.zeros(5), torch.tensor([0.1, 0.9, 1.0, 0.5, 0.3]))
+    assert surest(found, 0, 30.0) == [1, 3, 4]
+    assert surest(found, 1, 30.0) == [2]
+    assert surest(found, 5, 30.0) == []
+
+
+def test_the_box_that_round_0_resolved_stays(tmp_path):
+    config = load_config(None, ["data.n_images=8", f"data.datadir=[{tmp_path}]"])
+    first = rounds.unposed(config, Round(tmp_path, 0), 1)
+    resolved = resolve(first, build_dataset(first))
+    Round(tmp_path, 1).photographs.mkdir(parents=True)
+    assert rounds.posed(resolved, Round(tmp_path, 1), 1).data.box == resolved.data.box != "auto"

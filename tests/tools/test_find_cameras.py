@@ -1,0 +1,96 @@
+"""tools/find_cameras.py as a user types it: rounds to their end, and again after an interruption."""
+
+import json
+from pathlib import Path
+
+from graf.checkpoints.checkpoint import read_checkpoint
+from graf.pose.rounds import Round
+from tools import find_cameras
+
+import pytest
+import torch
+from command_line import ROOT, call
+
+ESTIMATOR = """
+model: {azimuth_bins: 12, d_model: 8, num_heads: 2, num_layers: 1}
+training: {max_steps: 2, batch_size: 4, nworkers: 0, monitoring: none}
+"""
+PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.json")
+
+
+@pytest.fixture
+def find(tmp_path, monkeypatch):
+    """Runs the tool on sixteen cars; train.py and train_pose.py run in this process. `ends_after`: a number of runs."""
+    (tmp_path / "estimator.yaml").write_text(ESTIMATOR)
+
+    def find(out: str, *flags: str, ends_after: int | None = None, status: int = 0) -> str:
+        runs: list[str] = []
+
+        def run(command: list[str]) -> int:
+            if len(runs) == ends_after:
+                return 130
+            runs.append(call(Path(command[0]).name, *command[1:], cwd=tmp_path))
+            return 0
+
+        monkeypatch.setattr(find_cameras, "run", run)
+        small = [*flags, "--config", str(ROOT / "configs" / "smoke.yaml"), "--estimator", "estimator.yaml", "--device", "cpu"]
+        small += ["--views", "16", "--rounds", "1", "--set", "data.n_images=16", "training.max_steps=4"]
+        small.append("discriminator.ndf=64")  # so that most of it fits, once it knows cameras
+        return call("tools/find_cameras.py", "--out", out, *small, cwd=tmp_path, status=status)
+
+    return find
+
+
+def content_of(folder: Path) -> dict[str, bytes | list[torch.Tensor]]:
+    """What is to be the same bit for bit: the weights of runs, and all files that are not of a run."""
+    found: dict = {name: (folder / name).read_bytes() for name in ("sheet.png", "round.json")}
+    for part in ("views", "photographs"):
+        found |= {str(file.relative_to(folder)): file.read_bytes() for file in (folder / part).rglob("*.*")}
+    for run, network in (("estimator", "estimator"), ("generator", "generator_ema")):
+        state = read_checkpoint(folder / run / "model.pt")["state"][network]
+        found[run] = [value for _, value in sorted(state.items())]
+    return found
+
+
+def test_a_round_goes_on_bit_for_bit(find, tmp_path):
+    said = find("whole")
+    for part in PARTS:
+        assert (tmp_path / "whole" / "round_1" / part).exists(), said
+    whole = content_of(tmp_path / "whole" / "round_1")
+    for ends_after in (0, 1, 1):
+        find("resumed", ends_after=ends_after, status=130)
+    find("resumed")
+    resumed = content_of(tmp_path / "resumed" / "round_1")
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        same = value == resumed[name] if isinstance(value, bytes) else all(map(torch.equal, value, resumed[name]))
+        assert same, name
+    record = json.loads(whole["round.json"])
+    assert 0 < record["confidence"] <= 1 and record["held_out_views"]["calibration"]
+    assert "is done" in find("whole", ends_after=0)
+    assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
+
+
+def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, monkeypatch):
+    answers = iter((0.2, 0.7))
+    monkeypatch.setattr(find_cameras, "agreement", lambda first, second: next(answers))
+    find("chosen", "--starts", "2", ends_after=6, status=130)
+    first = Round(tmp_path / "chosen", 0)
+    record = json.loads(first.record.read_text())
+    assert (record["start"], record["agreements"]) == (1, [0.2, 0.7])
+    assert first.generator == tmp_path / "chosen" / "round_0" / "start_1" / "generator"
+    seeds = [
+        read_checkpoint(first.folder / f"start_{n}" / "generator" / "model.pt")["config"]["training"]["seed"] for n in (0, 1)
+    ]
+    assert seeds == [0, 1]
+    assert (tmp_path / "chosen" / "round_1" / "views" / "transforms.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, told",
+    [(["--keep", "0"], "--keep 0: expected a share"), (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24")],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, flags, told):
+    said = call("tools/find_cameras.py", *flags, cwd=tmp_path, status=2)
+    assert told in said
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,227 @@
+"""Find the cameras of photographs that have none, in rounds, and train a generator with them.
+
+    python tools/find_cameras.py --config configs/default.yaml --data_dir photos --use_amp
+
+Round 0 trains a generator without cameras. In each later round an estimator learns from generated views, whose cameras are
+known, and reads the photographs' cameras, with which the generator goes on. After an interruption the same command goes on. The
+cameras are right up to one turn of the world, which no photograph tells. docs/find_cameras.md says how far to trust them.
+"""
+
+import argparse
+import dataclasses
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from graf.checkpoints.generator_loading import load_generator, trained_checkpoint
+from graf.checkpoints.run_folder import newest_checkpoint
+from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dict, load_config
+from graf.data import Views, build_dataset, resolve
+from graf.data.folders import TRANSFORMS
+from graf.errors import GrafError
+from graf.pose import rounds
+from graf.pose.accuracy import NEAR_DEG
+from graf.pose.alignment import agreement
+from graf.pose.loading import load_estimator
+from graf.pose.round_sheet import write_sheet
+from graf.pose.rounds import FoundCameras, Round
+from graf.pose.splits import posed_splits
+from graf.reporting.cameras_page import write_cameras_page
+from graf.rng import seeded_rng
+from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides, positive
+from graf.runtime.console import log, run_script
+from graf.runtime.device import choose_device
+from graf.runtime.files import claim_folder, read_object, write_text
+
+import torch
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+
+
+def main() -> int:
+    args = parser().parse_args()
+    config = load_config(args.config, overrides(args))
+    pose = load_config(args.estimator, schema=PoseConfig)
+    if not pose.model.azimuth_bins:
+        raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")
+    if not 0 < args.keep <= 1:
+        raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
+    settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
+    claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})
+    for number in range(args.rounds + 1):
+        if status := take_round(Round(args.out, number), args, config, pose):
+            return status
+        page = write_cameras_page(args.out, number) if number else None
+    last = Round(args.out, args.rounds)
+    check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
+    log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    p = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--config", type=Path, help="YAML file of the generator's run; training.max_steps is that of all rounds")
+    add_set_flag(p)
+    add_data_flag(p)
+    p.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
+    p.add_argument("--out", type=Path, default=Path("results/cameras"), help="folder of the rounds (default results/cameras)")
+    p.add_argument("--rounds", type=positive, default=3, help="after the one without cameras (default 3)")
+    p.add_argument(
+        "--starts",
+        type=positive,
+        default=1,
+        help="generators without cameras to choose from, with seeds of their own (default 1); for objects that do not turn, or "
+        "have their front on both sides",
+    )
+    p.add_argument("--views", type=positive, default=2000, help="generated views that an estimator learns from (default 2000)")
+    p.add_argument("--keep", type=float, default=0.9, help="share of the photographs that a round trains with, the surest ones")
+    p.add_argument(
+        "--estimator",
+        type=Path,
+        default=CONFIG_DIR / "pose_mixture.yaml",
+        help="YAML file of the estimators' runs (default configs/pose_mixture.yaml)",
+    )
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
+    return p
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    """The config's overrides by the flags."""
+    return [*args.set, *folder_overrides(args.data_dir), *(["training.use_amp=true"] if args.use_amp else [])]
+
+
+def take_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+    """Take a round, or what is left of it. Returns the exit status of a run that did not end, else 0."""
+    if this.record.exists():
+        log.info("round %d of %d is done: %s", this.number, args.rounds, this.folder)
+        return 0
+    log.info("round %d of %d: %s", this.number, args.rounds, this.folder)
+    return posed_round(this, args, config, pose) if this.number else first_round(this, args, config, pose)
+
+
+def first_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+    """A generator without cameras: of several the one about whose photographs two estimators agree best. Returns an exit status
+    as `take_round`."""
+    if args.starts == 1:
+        if not (status := train("train.py", this.generator, rounds.unposed(config, this, args.rounds), device=args.device)):
+            write_record(this, {})
+        return status
+    agreements = []
+    for number in range(args.starts):
+        start = dataclasses.replace(this, start=number)
+        seeded = dataclasses.replace(config.training, seed=config.training.seed + number)
+        if not start.record.exists() and (status := judge(start, args, dataclasses.replace(config, training=seeded), pose)):
+            return status
+        agreements.append(read_object(start.record)["agreement"])
+        log.info("start %d of %d: two estimators agree by %.2f", number + 1, args.starts, agreements[-1])
+    write_record(this, {"start": agreements.index(max(agreements)), "agreements": agreements})
+    return 0
+
+
+def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+    """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
+    the photographs where it does. Returns an exit status as `take_round`."""
+    unposed, device = rounds.unposed(config, start, args.rounds), choose_device(args.device)
+    if status := train("train.py", start.generator, unposed, device=args.device):
+        return status
+    make_views(start.views, start.generator, args.views, device)
+    photographs, found = build_dataset(unposed), []
+    for seed, name in enumerate(("estimator", "estimator_again")):
+        estimator = rounds.of_estimator(pose, resolve(unposed, photographs), start, seed, name)
+        if status := train("train_pose.py", start.folder / name, estimator, device=args.device):
+            return status
+        found.append(rounds.find_cameras(load_estimator(start.folder / name, device), photographs).azimuth_deg)
+    write_record(start, {"agreement": agreement(*found)})
+    return 0
+
+
+def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+    """Views, an estimator that learns from them, the photographs' cameras, and a generator that learns from those. Returns an
+    exit status as `take_round`."""
+    unposed, device = rounds.unposed(config, Round(args.out, 0), args.rounds), choose_device(args.device)
+    photographs = build_dataset(unposed)
+    config = dataclasses.replace(config, data=resolve(unposed, photographs).data)
+    make_views(this.views, this.before.generator, args.views, device)
+    estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
+    if status := train("train_pose.py", this.estimator, estimator, device=args.device):
+        return status
+    found, told = label(this, args, photographs, config, device)
+    start = [] if newest_checkpoint(this.generator) else ["--resume", str(trained_checkpoint(this.before.generator))]
+    if start and this.number == 1:  # the discriminator did not know cameras
+        start.append("--partial")
+    if status := train("train.py", this.generator, rounds.posed(config, this, args.rounds), *start, device=args.device):
+        return status
+    generator = load_generator(this.generator, device=device)
+    write_sheet(this.sheet, photographs, found, generator, f"round {this.number}")
+    if this.number == args.rounds and config.data.type == "images":
+        for file in rounds.write_cameras(args.out / "cameras", photographs, found, config.data):
+            log.info("%s: the cameras by the names of your files; copy it into the folder that holds them", file)
+    write_record(this, told)
+    return 0
+
+
+def write_record(this: Round, told: dict) -> None:
+    """Write what is told of a round, which is done with it."""
+    write_text(this.record, json.dumps({"round": this.number} | told, indent=1))
+
+
+def make_views(folder: Path, run_dir: Path, n: int, device: torch.device) -> None:
+    """Write views of a run's generator, unless they are there."""
+    if not (folder / TRANSFORMS).exists():
+        generator = load_generator(run_dir, device=device)
+        config = generator.config
+        sampler = rounds.view_sampler(build_dataset(config), config.data)
+        rounds.write_views(folder, generator, sampler, n, config.training.seed + config.training.max_steps)
+
+
+def label(
+    this: Round, args: argparse.Namespace, photographs: Views, config: Config, device: torch.device
+) -> tuple[FoundCameras, dict]:
+    """Write the photographs with the cameras that the round's estimator reads: drawn by their probability, in the last round
+    the most likely. Returns these cameras, and what the round's record says of them."""
+    estimator = load_estimator(this.estimator, device)
+    rng = None if this.number == args.rounds else seeded_rng(config.training.seed, this.number)
+    found = rounds.find_cameras(estimator, photographs, rng)
+    if not all((folder / TRANSFORMS).exists() for folder in rounds.class_folders(this, photographs)):
+        rounds.write_photographs(this, photographs, found, args.keep, config.data)
+    held_out = posed_splits(estimator.config).test
+    errors = rounds.held_out_errors(rounds.find_cameras(estimator, held_out), held_out.labels.pose_c2w)
+    confidence = float(found.confidence.mean())
+    log.info(
+        "round %d: of views that it was not trained on, the estimator reads %.0f %% to %g degrees, with a median error of %.1f "
+        "degrees; it believes the same of %.0f %% of the photographs",
+        *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], 100 * confidence),
+    )
+    return found, {"held_out_views": errors, "confidence": confidence}
+
+
+def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: str) -> int:
+    """Train a run to its end, or go on with it, in a process of its own. Returns its exit status."""
+    file = config_file(run_dir)
+    write_text(file, yaml.safe_dump(config_to_dict(config), sort_keys=False))
+    return run([str(ROOT / script), "--config", str(file), "--device", device, *flags])
+
+
+def run(command: list[str]) -> int:
+    """Run a Python program, which gets the signals that would end this one. Returns its exit status."""
+    with subprocess.Popen([sys.executable, *command]) as process:
+        before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in FORWARDED}
+        try:
+            return process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def config_file(run_dir: Path) -> Path:
+    """The config of a round's run."""
+    return run_dir.with_name(f"{run_dir.name}.yaml")
+
+
+if __name__ == "__main__":
+    run_script(main)
