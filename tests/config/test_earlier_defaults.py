@@ -1,4 +1,4 @@
-"""Runs of earlier defaults continue as CHANGELOG.md says: its settings make today's default what the default was then."""
+"""Runs of earlier defaults continue as a lab note says: its settings make today's default what the default was then."""
 
 import re
 import shlex
@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-CHANGES = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+NOTE = (ROOT / "docs" / "lab" / "2026-11-25-earlier-defaults.md").read_text(encoding="utf-8")
 DEFAULTS = yaml.safe_load((Path(__file__).parent / "earlier_defaults.yaml").read_text(encoding="utf-8"))
 MAY_CHANGE = {"training.max_steps", "training.fid_every", "data.v"}  # in a run; toy cars have four elevations by any v of four
 PLANES = "nerf.conditioning=triplane"
-RECIPES = [  # of the changes, the newest first, and what set their defaults apart from that with a film
+RECIPES = [  # of the note, the newest first, and what set their defaults apart from that with a film
     (),
     (PLANES,),
     (PLANES, "discriminator.low_res_steps=0"),
@@ -32,13 +32,13 @@ def differences(config: Config, other: Config) -> set[str]:
 
 
 @pytest.mark.parametrize("index", range(len(RECIPES)))
-def test_settings_of_the_changes_continue_runs_of_earlier_defaults(index):
-    found = re.findall(r"`(--set\s[^`]*nerf\.multires=4[^`]*)`", CHANGES)
+def test_settings_of_the_note_continue_runs_of_earlier_defaults(index):
+    found = re.findall(r"`(--set\s[^`]*nerf\.multires=4[^`]*)`", NOTE)
     assert len(found) == len(RECIPES)
     config = load_config(None, shlex.split(found[index])[1:])
     assert differences(config, earlier("film", *RECIPES[index])) <= MAY_CHANGE
 
 
 def test_film_64_continues_runs_of_the_first_default():
-    assert "`python train.py --config film_64 --set expname=default`" in CHANGES
+    assert "`python train.py --config film_64 --set expname=default`" in NOTE
     assert differences(load_config("film_64", ["expname=default"]), earlier("first")) <= MAY_CHANGE

@@ -318,7 +318,7 @@ def test_pictures_are_rendered_in_float32_whatever_training_takes(smoke, product
 
 
 def test_on_a_card_float32_is_what_pytorch_makes_of_it():
-    """Convolutions multiply in TF32, matrix products do not, as docs/mixed_precision.md says."""
+    """Convolutions multiply in TF32, matrix products do not, as docs/running.md says."""
     with precision.repeatable(CPU):
         assert torch.backends.cudnn.allow_tf32
         assert torch.get_float32_matmul_precision() == "highest"
