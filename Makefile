@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 define WITHOUT_CARD
-No NVIDIA card is seen here, and the usual PyTorch for Linux brings CUDA along, some 6 GB that will not be used.
+No NVIDIA GPU is found here, and the usual PyTorch for Linux brings CUDA along, some 6 GB that will not be used.
 The CPU wheels are far smaller. To take them, stop with Ctrl-C and type `make $(or $(MAKECMDGOALS),train) TORCH_INDEX=URL`, with the
 address that the selector on pytorch.org shows behind --index-url for Linux, Pip, CPU.
 endef

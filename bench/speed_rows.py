@@ -1,4 +1,4 @@
-"""What bench/benchmark.py speed, render and growth measure: a machine's rates, a step's operations, and the cost of its parts.
+"""The measurements of bench/benchmark.py speed, render and growth: rates, operations, the cost of parts.
 
 A part is measured by itself: one step is taken with each call of the part noted, then these calls are made again with the same
 tensors, forward and backward. Bytes are those of all tensors that operations read and write, wherever these lie.
@@ -40,10 +40,10 @@ SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}  # side of the matrices, a
 
 
 def instructions(device: torch.device) -> str:
-    """What the machine multiplies with: the GPU's name, or the widest vectors of the CPU that PyTorch uses."""
+    """The GPU's name, or the widest vector instructions of the CPU that PyTorch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    bfloat16 = " with bfloat16 products" if has_bfloat16(device) else ""
+    bfloat16 = " with hardware bfloat16" if has_bfloat16(device) else ""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{bfloat16}"
 
 

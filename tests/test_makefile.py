@@ -83,7 +83,7 @@ def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
     lines = make(".venv/ready", f"TORCH_INDEX={INDEX}")
     run = [line for line in lines if line.startswith("pip ")]
     assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --editable ."]
-    assert not any("No NVIDIA card" in line for line in lines)
+    assert not any("No NVIDIA GPU" in line for line in lines)
 
 
 def test_the_tests_begin_with_what_they_run_on():

@@ -120,7 +120,7 @@ def driver_version() -> str:
 
 
 def card(index: int) -> str:
-    """Name and memory of a card."""
+    """Name and memory of a GPU."""
     try:
         free, total = torch.cuda.mem_get_info(index)
     except RuntimeError as error:  # such as of a GPU that another process has for itself
@@ -145,7 +145,7 @@ def storage(config: Config) -> list[tuple[str, str]]:
 
 
 def programs(metrics: MetricsConfig) -> list[tuple[str, str]]:
-    """What videos and metrics need."""
+    """Memory that videos and metrics need."""
     try:
         ffmpeg = imageio_ffmpeg.get_ffmpeg_version()
     except RuntimeError as error:

@@ -130,9 +130,11 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
             f"{named_in}{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}"
         ) from None
     except IsADirectoryError:
-        raise ConfigError(f"{one_line(str(path))}: is a folder, and a config a YAML file; --data_dir takes a folder") from None
+        raise ConfigError(
+            f"{one_line(str(path))}: is a folder; --config needs a YAML file, --data_dir takes a folder"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{one_line(str(path))}: is no text, and a config is a YAML file ({error})") from None
+        raise ConfigError(f"{one_line(str(path))}: is not text; --config needs a YAML file ({error})") from None
     except OSError as error:
         raise ConfigError(f"{one_line(str(path))}: cannot be read ({error.strerror or error})") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -20,12 +20,12 @@ PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and gene
 
 
 def _azimuth(degrees: float) -> str:
-    """The meaning of data.umin, for a user who typed degrees."""
+    """Explains data.umin to a user who typed degrees."""
     return f"azimuth / 360 degrees; {degrees:g} degrees are {degrees / 360:.4g}"
 
 
 def _polar(degrees: float) -> str:
-    """The meaning of data.v, for a user who typed degrees of the polar angle or above the horizon."""
+    """Explains data.v to a user who typed degrees of the polar angle or above the horizon."""
     polar_deg = {"from straight above": degrees, "above the horizon": 90 - degrees}
     v = {where: (1 - math.cos(math.radians(polar))) / 2 for where, polar in polar_deg.items() if 0 <= polar <= 180}
     return "(1 - cos polar) / 2" + "".join(f"; {degrees:g} degrees {where} are {value:.4g}" for where, value in v.items())
@@ -44,11 +44,14 @@ class DataConfig:
     )
     name_pattern: str = key(
         NAMED_BY_RANK,
-        "what file names tell: any of `<class>`, `<object>`, `<azimuth_deg>`, `<elevation_deg>`, `<polar_deg>`, `<index>`, "
+        "what file names contain: any of `<class>`, `<object>`, `<azimuth_deg>`, `<elevation_deg>`, `<polar_deg>`, `<index>`, "
         "`<elevation>` (a rank, see `v`), with the text between them",
     )
     turntable_step_deg: float = key(
-        0.0, "names with `<index>`: degrees from one picture to the next, negative for clockwise; 0: it is no angle", -360, 360
+        0.0,
+        "names with `<index>`: degrees from one image to the next, negative for clockwise; 0: the index is no angle",
+        -360,
+        360,
     )
     align_cameras: Literal["auto", "always", "never"] = key(
         "auto",
@@ -109,19 +112,21 @@ class DataConfig:
     azimuth_std_deg: float = key(
         17.2, "camera_prior front: standard deviation of azimuths, degrees (0.3 radians, as pi-GAN has it for faces)", 0, 60
     )
-    elevation_std_deg: float = key(8.9, "camera_prior front: ... of elevations (0.155 radians)", 0, 40)
+    elevation_std_deg: float = key(8.9, "camera_prior front: standard deviation of elevations, degrees (0.155 radians)", 0, 40)
     umin: float = key(
         0.0,
-        "azimuth / 360 degrees of sampled cameras, from; below 0 for a range across azimuth 0, as -0.1 to 0.1",
+        "smallest azimuth / 360 degrees of sampled cameras; below 0 for a range across azimuth 0, such as -0.1 to 0.1",
         -1,
         2,
         explained=_azimuth,
     )
-    umax: float = key(1.0, "... to", -1, 2, explained=_azimuth)
+    umax: float = key(1.0, "largest azimuth / 360 degrees of sampled cameras", -1, 2, explained=_azimuth)
     vmin: float = key(  # 54 degrees
-        0.21, "polar position of sampled cameras, (1 - cos polar) / 2, from", 0, 1, explained=_polar
+        0.21, "smallest polar position v of sampled cameras, (1 - cos polar) / 2: the highest camera", 0, 1, explained=_polar
     )
-    vmax: float = key(0.47, "... to", 0, 1, explained=_polar)  # 87 degrees
+    vmax: float = key(
+        0.47, "largest polar position v of sampled cameras: the lowest camera", 0, 1, explained=_polar
+    )  # 87 degrees
     v: Literal["auto"] | tuple[float, ...] = key(
         "auto",
         "one v per `<elevation>` of the file names, smallest first; toy_cars: vmin..vmax is cut into as many bins, or four",
@@ -165,14 +170,14 @@ class DataConfig:
 
     @property
     def u_range(self) -> tuple[float, float]:
-        """From and to which azimuth / 360 degrees cameras are sampled; two standard deviations of a Gaussian."""
+        """Range of azimuth / 360 degrees of sampled cameras; of a Gaussian, two standard deviations."""
         if self.camera_prior == "circle":
             return self.umin, self.umax
         return -2 * self.azimuth_std_deg / 360, 2 * self.azimuth_std_deg / 360
 
     @property
     def v_range(self) -> tuple[float, float]:
-        """From and to which polar position cameras are sampled; two standard deviations of a Gaussian."""
+        """Range of the polar position of sampled cameras; of a Gaussian, two standard deviations."""
         if self.camera_prior == "circle":
             return self.vmin, self.vmax
         sine = math.sin(math.radians(2 * self.elevation_std_deg))
@@ -203,7 +208,7 @@ class NerfConfig:
     use_viewdirs: bool = key(False, "colour depends on the view direction")
     samples_per_ray: int = key(12, "stratified samples per ray", 2, 4096)
     render_samples_per_ray: int = key(
-        32, "the same for samples, videos and metrics, which are not jittered; 0 for samples_per_ray", 0, 4096
+        32, "samples per ray of sample images, videos and metrics, without jitter; 0: as samples_per_ray", 0, 4096
     )
     importance_samples_per_ray: int = key(
         0, "further samples per ray, importance-sampled for a fine network; 0 for none", 0, 4096
@@ -270,7 +275,7 @@ class CcsrConfig:
         0,
     )
     alpha_init: float = key(1.0, "consistency: weight of the loss between rendered and restored images at step 0", 0)
-    alpha_decay: float = key(0.0001, "consistency: its rate of decay per step, alpha_init * exp(-alpha_decay * step)", 0)
+    alpha_decay: float = key(0.0001, "consistency: decay of that weight per step, alpha_init * exp(-alpha_decay * step)", 0)
     perceptual_weight: float = key(
         0.0, "consistency: weight, within that loss, of the distance of EfficientNet-Lite0's features; 0 for pixels alone", 0
     )
@@ -329,7 +334,7 @@ class DiscriminatorConfig:
     blur_sigma: float = key(
         2.0, "blur of its inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
-    blur_steps: int = key(0, "steps in which that blur fades away; 0 for no blur", 0)
+    blur_steps: int = key(0, "steps over which the blur fades away; 0 for no blur", 0)
     low_res_steps: int = key(
         1500,
         "initial steps at half the resolution: faster, and bodies vary more; 0 for none",
@@ -345,7 +350,7 @@ class DiscriminatorConfig:
     label_loss: Literal["none", "MCE"] = key(
         "none", "graf: auxiliary label head, cross-entropy of class and of elevation bin, where the data has several of either"
     )
-    label_weight: float = key(1.0, "weight of that loss", 0)
+    label_weight: float = key(1.0, "weight of label_loss", 0)
 
     @property
     def has_heads(self) -> bool:
@@ -385,7 +390,7 @@ class RunTrainingConfig:
     grad_clip: float = key(0.0, "largest gradient norm of a network; 0 for no limit", 0)
     use_amp: bool = key(False, "mixed precision (`--use_amp`)")
     amp_dtype: Literal["auto", "bfloat16", "float16"] = key(
-        "auto", "auto: bfloat16 where the CPU multiplies it, else float16 on GPUs with tensor cores, else float32"
+        "auto", "auto: bfloat16 where the hardware has it, else float16 on GPUs with tensor cores, else float32"
     )
     max_hours: float = key(0.0, "end the run, to be continued, after so many hours; 0 for no limit", 0)
     max_bad_steps: int = key(
@@ -437,8 +442,8 @@ class TrainingConfig(RunTrainingConfig):
         "gradient penalty of the discriminator: r1 at real images (projected: at their features), r1_r2 at real images and "
         "fakes, wgan_gp between them",
     )
-    reg_param: float = key(0.5, "its weight, per image", 0)
-    reg_every: int = key(1, "apply it every so many steps, scaled up by as much", 1)
+    reg_param: float = key(0.5, "weight of the gradient penalty, per image", 0)
+    reg_every: int = key(1, "steps between gradient penalties, each of which is scaled up by this number", 1)
     model_average_beta: float = key(0.998, "decay of the generator's EMA, which samples and evaluation use", 0, 1)
     compile: bool = key(
         False,
@@ -467,16 +472,16 @@ class PoseTrainingConfig(RunTrainingConfig):
     batch_size: int = key(32, "images per step", 1)
     grad_clip: float = key(1.0, "largest gradient norm of the network; 0 for no limit", 0)
     save_every: Cadence = key(200, "steps between checkpoints of the run (model.pt)", 0)
-    lr: float = key(0.001, "highest learning rate, of AdamW with betas (0.9, 0.99), from which it falls along a cosine to 0", 0)
+    lr: float = key(0.001, "highest learning rate of AdamW, betas (0.9, 0.99); it falls along a cosine to 0", 0)
     warm_up_steps: int = key(100, "first steps, over which the learning rate rises to lr", 0)
-    weight_decay: float = key(0.05, "of AdamW", 0)
+    weight_decay: float = key(0.05, "weight decay of AdamW", 0)
     recolour: bool = key(True, "recolour real images at random each time: the pose has to come from shapes")
-    mirror: bool = key(False, "mirror them half of the time: for objects that are the same on both sides of the plane y = 0")
+    mirror: bool = key(False, "mirror half of the real images: for objects that are the same on both sides of the plane y = 0")
     validate_every: Cadence = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
     validation_share: float = key(
         0.1, "share of the objects, or of the images of a single one, held out to validate on", 0.001, 0.9
     )
-    test_share: float = key(0.1, "share of them that is held out for the test after the last step", 0.001, 0.9)
+    test_share: float = key(0.1, "share of the objects that is held out for the test after the last step", 0.001, 0.9)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class LeakReport:
 
     @property
     def advice(self) -> str:
-        """What to look for and what to set."""
+        """Advice: where to look and what to set."""
         if self.source == "workers":
             return (
                 "the loader's workers grow: training.persistent_workers=false restarts them, training.nworkers=1 makes them "

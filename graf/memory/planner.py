@@ -163,7 +163,7 @@ class _Step:
         return [dataclasses.replace(self, discriminator=critic) for critic in self.discriminator.children()]
 
     def persistent(self) -> dict[str, int]:
-        """What is held from step to step. Gradients are among it: they live until the next step's take their place."""
+        """Memory held from step to step. It includes gradients, which live until the next step's replace them."""
         weights = _weights(self.generator) + _weights(self.discriminator)
         learning = _weights(self.generator, learning=True) + _weights(self.discriminator, learning=True)
         return {
@@ -192,7 +192,7 @@ class _Step:
         return FLOAT * rays * (samples[-1] * nerf.perturb + sum(samples) * (nerf.raw_noise_std > 0))
 
     def field(self) -> tuple[int, int]:
-        """What rendering holds for the backward pass, and the most while that pass is in the field.
+        """Memory that rendering holds for the backward pass, and the peak while that pass is in the field.
 
         It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
         Where density is a ReLU's, samples without it keep nothing; as their number is not known, all are taken to have some.
@@ -244,7 +244,7 @@ class _Step:
         return self.renderings * self.batch * (MAPS_OF_SYNTHESIS * nerf.synthesis_width * pixels * self.size + planes)
 
     def background(self) -> int:
-        """What the network of the backgrounds keeps."""
+        """Memory that the background network keeps."""
         network = self.generator.background_model
         if network is None:
             return 0

@@ -73,7 +73,7 @@ class Subject:
 
 
 class Surfaces(NamedTuple):
-    """What rays see from B cameras: opaque (B, h, h) bool, and the world points (B, h, h, 3) of the surface where opaque."""
+    """Surfaces seen from B cameras: opaque (B, h, h) bool, and the world points (B, h, h, 3) of the surface where opaque."""
 
     opaque: Tensor
     points: Tensor

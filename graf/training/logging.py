@@ -1,4 +1,4 @@
-"""What a run tells while it trains: status.json and metrics.jsonl always, TensorBoard or wandb as configured."""
+"""Writes what a run logs: status.json and metrics.jsonl always, TensorBoard or wandb as configured."""
 
 import contextlib
 import importlib.util
@@ -87,7 +87,7 @@ class RunLog:
         self._plot({"speed/seconds_per_step": seconds, "speed/steps_per_second": 1 / seconds}, step)
 
     def picture(self, name: str, path: Path, step: int) -> None:
-        """Show a picture that lies in a file, where it does."""
+        """Add an image file to TensorBoard, if the file exists."""
         if self.tensorboard is not None and path.is_file():
             with optional_file("TensorBoard's events"):
                 self.tensorboard.add_image(name, imageio.imread(path), step, dataformats="HWC")

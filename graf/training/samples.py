@@ -1,4 +1,4 @@
-"""Sample sheets and videos of fixed objects, written during training."""
+"""Image grids and videos of fixed objects, written during training."""
 
 import logging
 from pathlib import Path
@@ -30,7 +30,7 @@ def write_samples(state: TrainState, quality: str = "") -> dict[str, float]:
     objects = sample_objects(state.generator_ema, SHEET_OBJECTS, state.config.training.seed)
     rendering = render_views(state.generator_ema, objects, poses)
     footer = ", ".join(filter(None, (state.config.expname, f"step {state.step:,}", quality)))
-    with optional_file("sample sheets"):
+    with optional_file("sample image grids"):
         for kind in KINDS:
             captions = sheet_captions(poses, SHEET_OBJECTS, n_views, kind, data, footer)
             write_grid(sheet_path(state, kind), picture(rendering, kind, data.near, data.far), n_views, captions)
@@ -72,5 +72,5 @@ def write_progress(run_dir: Path, step: int) -> Path | None:
         with optional_file("progress.gif"):
             return write_gif(path, shown)
     except (ValueError, SyntaxError) as error:  # of a sheet that is damaged
-        log.warning("%s is not written: a sheet of %s cannot be read (%s)", path.name, path.parent, error)
+        log.warning("%s is not written: an image grid of %s cannot be read (%s)", path.name, path.parent, error)
     return None

@@ -1,4 +1,4 @@
-"""What surrounds the steps of a run, whatever it trains: batches, guard, log, memory monitor and progress line."""
+"""The work around a run's steps, whatever it trains: batches, guard, log, memory monitor and progress line."""
 
 import contextlib
 import logging
@@ -156,7 +156,7 @@ class Session:
             return self.guard.optional(phase, work, otherwise)
 
     def optional_together(self, phase: str, work: Callable[[], T], otherwise: T) -> T:
-        """Work of all processes, all of which go on with `otherwise` where memory runs out twice in one."""
+        """Run work in all processes; if memory runs out twice in one, all go on with `otherwise`."""
         with self.monitor.phase(phase):
             return self.guard.optional_together(phase, work, otherwise)
 

@@ -298,7 +298,7 @@ class TrainState(RunState):
 
     @property
     def penalises(self) -> bool:
-        """Whether the step has a gradient penalty: those that are multiples, as those of which metrics.jsonl has rows."""
+        """True every reg_every steps, counted as the rows of metrics.jsonl are: the step has a gradient penalty."""
         training = self.config.training
         return training.reg_type != "none" and (self.step + 1) % training.reg_every == 0
 

@@ -186,7 +186,7 @@ def _restored_if_judged(state: TrainState, images: Tensor, inputs: Inputs) -> Te
 
 
 def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low: Tensor | None = None) -> Tensor:
-    """What the discriminator sees of images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1]."""
+    """The discriminator's input from images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1]."""
     config, projection = state.config, state.generator.projection
     alpha = alpha if config.data.alpha == "rgba" else None
     mirrored = inputs.mirrored if config.discriminator.hflip else None

@@ -423,8 +423,8 @@ def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
 def test_what_cannot_be_decoded_or_opened_is_a_config_error(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes("expname: caf\xe9".encode("latin-1"))
-    assert "latin.yaml: is no text, and a config is a YAML file" in refusal(path=path)
-    assert refusal(path=tmp_path) == f"{tmp_path}: is a folder, and a config a YAML file; --data_dir takes a folder"
+    assert "latin.yaml: is not text; --config needs a YAML file" in refusal(path=path)
+    assert refusal(path=tmp_path) == f"{tmp_path}: is a folder; --config needs a YAML file, --data_dir takes a folder"
 
 
 def test_an_override_at_fault_is_not_blamed_on_the_file(tmp_path):

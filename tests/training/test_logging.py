@@ -101,4 +101,4 @@ def test_a_damaged_sheet_ends_no_run(tmp_path, caplog, damage):
         write_image(sheets / f"{step:08d}_rgb.png", torch.zeros(3, 8, 8, dtype=torch.uint8))
     (sheets / "00000010_rgb.png").write_bytes(damage)
     assert write_progress(tmp_path, 20) is None
-    assert "progress.gif is not written: a sheet of" in caplog.text and not (sheets / "progress.gif").exists()
+    assert "progress.gif is not written: an image grid of" in caplog.text and not (sheets / "progress.gif").exists()
