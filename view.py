@@ -32,9 +32,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="another name of this machine, or of a proxy, under which browsers open the page; may be repeated",
     )
-    p.add_argument("--port", type=port, default=8080, help="the next free one is taken where it is in use; 0 for any")
+    p.add_argument("--port", type=port, default=8080, help="port of the page; the next free one if it is in use, 0 for any")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
-    p.add_argument("--out", type=Path, help="folder of what is saved; by default viewer in the run's folder")
+    p.add_argument("--out", type=Path, help="folder for saved files; by default viewer in the run's folder")
     return p
 
 

@@ -92,12 +92,20 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
-    p.add_argument("--steps", type=positive, help="that are timed; by default 10, busy 20, loader 30, memory 3, or a minute's")
+    p.add_argument(
+        "--steps", type=positive, help="steps that are timed; by default 10, busy 20, loader 30, memory 3, or a minute's"
+    )
     p.add_argument("--rounds", type=positive, default=2, help="turns of each variant (default: 2)")
     p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="speed: training.amp_dtype (default: auto)")
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays per image")
-    p.add_argument("--variants", nargs="+", choices=list(memory.VARIANTS), default=list(memory.VARIANTS), help="memory: which")
+    p.add_argument(
+        "--variants",
+        nargs="+",
+        choices=list(memory.VARIANTS),
+        default=list(memory.VARIANTS),
+        help="memory: variants to measure",
+    )
     p.add_argument("--most_gb", type=float, default=12, help="memory: leave out what is expected to take more (default: 12)")
     p.add_argument("--count", action="store_true", help="memory: count what tensors hold, by their shapes, without computing")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.n_images=500")
     parser.add_argument("--n", type=positive, default=32, help="samples and held-out images in each draw")
-    parser.add_argument("--draws", type=positive, default=40, help="of new cars")
+    parser.add_argument("--draws", type=positive, default=40, help="draws of new cars")
     args = parser.parse_args()
     keep_freed_memory()
     config = load_config(args.config, args.set)

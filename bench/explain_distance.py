@@ -36,7 +36,7 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
     parser.add_argument("--n", type=positive, default=500, help="images of each kind, at most")
-    parser.add_argument("--seed", type=whole_number, default=0, help="of the generated images")
+    parser.add_argument("--seed", type=whole_number, default=0, help="seed of the generated images")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     args = parser.parse_args()
     keep_freed_memory()

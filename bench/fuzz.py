@@ -108,7 +108,7 @@ def generator_configs() -> list[Path]:
 
 def main() -> int:
     parser = Parser(__doc__)
-    parser.add_argument("--mutations", type=positive, default=500, help="of each config, and of data sets")
+    parser.add_argument("--mutations", type=positive, default=500, help="mutations of each config, and of data sets")
     parser.add_argument("--seed", type=whole_number, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and faults there too")
     args = parser.parse_args()

@@ -27,8 +27,8 @@ LARGE = ("nerf.netwidth=128", "nerf.netdepth=6", "training.batch_size=16", "trai
 
 def main() -> int:
     parser = Parser(__doc__)
-    parser.add_argument("--steps", type=positive, default=20, help="of training, on noise instead of photographs")
-    parser.add_argument("--share", type=float, default=0.6, help="of the unlimited run's peak that the other one gets")
+    parser.add_argument("--steps", type=positive, default=20, help="steps of training, on noise instead of images")
+    parser.add_argument("--share", type=float, default=0.6, help="share of the unlimited run's peak that the other run gets")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="largest relative difference of the last losses")
     parser.add_argument("--set", nargs="+", default=list(LARGE), metavar="KEY=VALUE", help="what differs from the default")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")

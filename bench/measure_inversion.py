@@ -39,7 +39,7 @@ def main() -> int:
     parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
     parser.add_argument("--n_cars", type=whole_number, default=10, help="cars to look for")
-    parser.add_argument("--seed", type=whole_number, default=1, help="of the cars, another than the training's data.seed")
+    parser.add_argument("--seed", type=whole_number, default=1, help="seed of the cars, another than the training's data.seed")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     args = parser.parse_args()

@@ -97,7 +97,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = Parser(__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("what", choices=["progress", "ccsr", "recipe"])
-    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="of training, at which to measure")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[10.0], help="minutes of training at which to measure")
     parser.add_argument("--steps", type=positive, default=400, help="recipe: of each variant's training")
     parser.add_argument("--seeds", type=whole_number, nargs="+", default=[0], help="recipe: each variant is trained with each")
     parser.add_argument("--only", nargs="+", choices=[DEFAULT, *PARTS], metavar="NAME", help="recipe: of these variants alone")

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("checkpoint", type=Path, help="a checkpoint file, or a run's folder")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="a folder per object, with 2 photographs of it or more")
     parser.add_argument("--tune", type=positive, nargs="+", default=[100], help="steps, each measured by itself")
-    parser.add_argument("--keep_weight", type=float, default=TuningSettings.keep_weight, help="of views from elsewhere")
+    parser.add_argument("--keep_weight", type=float, default=TuningSettings.keep_weight, help="weight of views from elsewhere")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     args = parser.parse_args()
     keep_freed_memory()

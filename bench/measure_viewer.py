@@ -29,7 +29,7 @@ ORBIT_S, STEP_S, DEGREES = 8.0, 1 / 60, 1.0
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--checkpoint", type=Path, default=ROOT / "weights" / "toy_cars.safetensors")
-    p.add_argument("--size", default="1280x800", help="of the window in pixels, such as 390x844 for a telephone")
+    p.add_argument("--size", default="1280x800", help="size of the window in pixels, such as 390x844 for a telephone")
     p.add_argument("--screenshot", type=Path, help="a JPEG of the window")
     return p
 

@@ -99,10 +99,10 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--minutes", type=float, default=10.0, help="on two free cores; so many faults and steps are chosen")
     p.add_argument("--faults", type=whole_number, help="instead of those that fit into --minutes, at least 30")
-    p.add_argument("--script", choices=SCHEMAS, default="train.py", help="what trains")
+    p.add_argument("--script", choices=SCHEMAS, default="train.py", help="training program")
     p.add_argument("--config", type=Path, help="YAML file; by default the script's own defaults")
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as training.nworkers=1")
-    p.add_argument("--seed", type=whole_number, default=0, help="of the instants and of what is damaged")
+    p.add_argument("--seed", type=whole_number, default=0, help="seed of the moments and of what is damaged")
     p.add_argument("--json", type=Path, help="write faults, survived, steps_lost_max and bit_identical into this file")
     p.add_argument("--work", type=Path, help="an empty or new folder for the runs, which stay; by default one that is removed")
     return p

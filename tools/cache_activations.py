@@ -82,14 +82,21 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, help="new folder of the activations")
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
     p.add_argument(
-        "--max_failures", type=count, default=10, help="batches that may fail and are left out; one more ends it; default 10"
+        "--max_failures", type=count, default=10, help="failed batches to leave out; one more ends the program; default 10"
     )
-    p.add_argument("--resolution", type=positive, help="pixels a side of generated images; default data.imsize")
+    p.add_argument("--resolution", type=positive, help="pixels per side of generated images; default data.imsize")
     p.add_argument(
         "--seed", type=whole_number, default=0, help="seed of the chosen photographs, latents and cameras; default 0"
     )
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
-    p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="such as data.datadir=photos")
+    p.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override config keys, e.g. data.datadir=photos",
+    )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps; default auto")
     return p
 

@@ -65,7 +65,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="percent of a GPU's memory to warn at")
     parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="times the usual seconds per step to warn at")
     parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a GPU to warn at, degrees Celsius")
-    parser.add_argument("--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="likewise of the CPU")
+    parser.add_argument(
+        "--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="temperature of the CPU to warn at, degrees Celsius"
+    )
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")

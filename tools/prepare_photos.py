@@ -1,4 +1,4 @@
-"""Prepare your photographs for training: leave out the unfit and the doubled, cut out the object, crop it, write a config.
+"""Prepare your photographs for training: leave out unfit ones and duplicates, cut out the object, crop it, write a config.
 
     python tools/prepare_photos.py photos data/mugs
     python train.py --config data/mugs/config.yaml --use_amp
@@ -49,8 +49,10 @@ def parser() -> argparse.ArgumentParser:
         "that is there is kept",
     )
     p.add_argument("--masks", type=Path, metavar="DIR", help="the same as --cut masks DIR")
-    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="of a video, one frame in so many (default 0.5)")
-    p.add_argument("--margin", type=float, default=0.1, help="around the object, in units of its longer side (default 0.1)")
+    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="seconds of a video per frame (default 0.5)")
+    p.add_argument(
+        "--margin", type=float, default=0.1, help="margin around the object, in units of its longer side (default 0.1)"
+    )
     p.add_argument("--size", type=positive, default=512, help="largest side of what is written, pixels (default 512)")
     p.add_argument("--smallest", type=positive, default=64, help="smallest side that is used, pixels (default 64)")
     p.add_argument("--keep_duplicates", action="store_true", help="keep photographs that show the same as another")
@@ -64,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "--name_pattern",
         default=NAMED_BY_RANK,
         metavar="PATTERN",
-        help='what names tell of cameras, as data.name_pattern: "<object>_<elevation_deg>_<azimuth_deg>" (default: ranks)',
+        help='cameras in the file names, as data.name_pattern: "<object>_<elevation_deg>_<azimuth_deg>" (default: ranks)',
     )
     return p
 

@@ -218,7 +218,7 @@ class Experiment:
 def main() -> int:
     parser = Parser(__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder that tools/cache_activations.py wrote")
-    parser.add_argument("--layer", help="by default the only one")
+    parser.add_argument("--layer", help="layer to probe; by default the only one")
     parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to predict from the activations")
     for field in dataclasses.fields(Settings):
         parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=f"default {field.default}")

@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         "images named <elevation>_<azimuth>.png, evenly around it",
     )
     p.add_argument("--views", type=whole_number, default=24, help="images per object; filename: per elevation (default 24)")
-    p.add_argument("--resolution", type=whole_number, default=64, help="pixels a side (default 64)")
+    p.add_argument("--resolution", type=whole_number, default=64, help="pixels per side (default 64)")
     p.add_argument("--fov", type=float, default=32.0, help="field of view, degrees (default 32)")
     p.add_argument("--radius", type=float, default=3.6, help="distance of the camera; objects are 2 across (default 3.6)")
     p.add_argument(
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=[5.0, 20.0, 35.0],
         metavar="DEGREES",
-        help="above the horizon: one ring of cameras at each (filename), or random ones between the lowest and the "
+        help="degrees above the horizon: one ring of cameras at each (filename), or random ones between the lowest and the "
         "highest (transforms) (default 5 20 35)",
     )
     p.add_argument("--up", choices=("y", "z"), default="y", help="axis of the models that points up (default y)")

@@ -42,7 +42,7 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, allow_abbrev=False)
-    p.add_argument("--script", choices=SCRIPTS, default="train.py", help="what trains")
+    p.add_argument("--script", choices=SCRIPTS, default="train.py", help="training program")
     p.add_argument(
         "--config", type=Path, help="YAML file of the run; by default configs/safe_training.yaml, of train_pose.py pose.yaml"
     )

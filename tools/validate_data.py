@@ -44,7 +44,9 @@ LONGEST_TITLE = 24
 def main() -> None:
     parser = Parser(__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, help="YAML file of the run (default configs/default.yaml)")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="e.g. data.fov=32")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="override config keys, e.g. data.fov=32"
+    )
     add_data_flag(parser)
     parser.add_argument("--out", type=Path, help=f"folder of the contact sheet (default {FOLDER}/EXPNAME/DATA)")
     arguments = parser.parse_args()

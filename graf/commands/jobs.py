@@ -104,7 +104,7 @@ TRUNCATION = Flag("truncation", "scale of the latents; smaller values give more 
 RESOLUTION = Flag("resolution", "pixels per side of pictures; by default data.imsize", positive, general=True)
 LATENTS = Flag(
     "latents",
-    "instead of sampled objects those in these files: latents.json of --invert, or what view.py saves",
+    "objects of these files, instead of sampled ones: latents.json of --invert, or what view.py saves",
     expanded,
     metavar="FILE",
     nargs="+",
@@ -114,8 +114,10 @@ TUNE = Flag("tune", "with --invert: fine-tune a copy of the weights in so many s
 OBJECTS = Flag(
     "n_objects", "objects of --sweep, --sheets, --directions, --mesh and --splats, one per row of an image grid", positive, 4
 )
-AZIMUTHS = Flag("azimuths", "degrees, such as 0,45,90; by default 8 over the config's range", degrees)
-ELEVATIONS = Flag("elevations", "degrees above the horizon, such as 10,30; by default mid height", heights)
+AZIMUTHS = Flag("azimuths", "azimuths of the sweep, degrees, such as 0,45,90; by default 8 over the config's range", degrees)
+ELEVATIONS = Flag(
+    "elevations", "elevations of the sweep, degrees above the horizon, such as 10,30; by default mid height", heights
+)
 PLAIN = Flag("plain", "image grids without captions, in the pixels as rendered", default=False)
 STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES), general=True)
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)

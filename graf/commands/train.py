@@ -135,7 +135,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
     if coarse:
-        log.info("low_res_steps: the first %d, of patches of half the side; what is told here is of the others", coarse)
+        log.info("low_res_steps: the first %d steps take patches of half the side; figures here are of the others", coarse)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, (f"{every} steps" if isinstance(every, int) else every) if every else "never")

@@ -113,7 +113,7 @@ def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
     largest, outside = max(1.0, *scales), sum(scale > 1 for scale in scales)
     if outside:
         log.info(
-            "data.box: %d of %d silhouettes (%.1f %%) leave the visual hull, that of %s the furthest; the box is %.2f times as "
+            "data.box: %d of %d silhouettes (%.1f %%) leave the visual hull, %s the furthest; the box is %.2f times as "
             "large as the hull and holds them all",
             *(outside, n, 100 * outside / n, dataset.files[scales.index(largest)], largest),
         )

@@ -163,7 +163,7 @@ def _empty_images(data: DataConfig) -> Tensor:
             return torch.empty(shape, dtype=torch.uint8)
     raise DataError(
         f"data.n_images: {data.n_images:,} toy cars of {data.imsize} x {data.imsize} pixels take {size / GB:.1f} GB of memory, "
-        "which is not there; make fewer, or smaller ones with data.imsize"
+        "more than there is; make fewer, or smaller ones with data.imsize"
     )
 
 

@@ -51,4 +51,4 @@ def _in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: int
 @functools.cache
 def warn_of_one_thread(why: str) -> None:
     """Log, once per process, that one thread does the work of several."""
-    log.warning("the system starts no more threads (%s); one does their work, which takes longer", why)
+    log.warning("the system cannot start more threads (%s); one thread does their work, more slowly", why)

@@ -136,7 +136,7 @@ class RunState(abc.ABC):
         self.images_seen += self.config.training.batch_size
         self.set_learning_rates()
         if self.sizes.step_done():
-            log.info("step %d: memory sufficed for long enough to try %s again", self.step, self.sizes)
+            log.info("step %d: memory has sufficed for a while; trying %s again", self.step, self.sizes)
 
     def spare_bytes(self) -> int:
         """What the plan of a step leaves free on a GPU; 0 where there is no plan."""

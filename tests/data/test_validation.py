@@ -41,7 +41,7 @@ def test_where_no_thread_can_be_started_one_checks_all_images(no_new_threads, tm
         put(tmp_path / f"0_{angle:04d}.png")
     monkeypatch.setattr("graf.data.validation.available_cores", lambda: 2)
     assert len(build_dataset(config(tmp_path))) == 3
-    assert "the system starts no more threads" in caplog.text
+    assert "the system cannot start more threads" in caplog.text
 
 
 def test_all_faults_of_named_images_come_in_one_pass(tmp_path):

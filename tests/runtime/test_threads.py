@@ -64,7 +64,7 @@ def test_where_no_thread_can_be_started_one_does_the_work_to_the_same_bits(two_t
         assert list(map_in_threads(work, [3, 1, 2], 3)) == [(item, threading.current_thread(), 1) for item in (3, 1, 2)]
         assert torch.get_num_threads() == 2
     assert caplog.messages == [
-        "the system starts no more threads (can't start new thread); one does their work, which takes longer"
+        "the system cannot start more threads (can't start new thread); one thread does their work, more slowly"
     ]
 
 
