@@ -4,8 +4,8 @@
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
-baselines are cameras drawn at random and the same camera for all photographs, aligned alike. KID x 1000 and what else
-bench/speedrun.py measures is told of toy cars, of generators that see as many new cars.
+baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --posed the last
+round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against cars that neither was trained on.
 """
 
 import argparse
@@ -29,6 +29,8 @@ from speedrun import learned
 
 import torch
 from torch import Tensor
+
+COLUMNS = (("median_deg", "{:.1f}", 1), ("within_15_deg", "{:.2f}", 1), ("confused", "{:.2f}", 1), ("kid", "{:.0f}", 1000))
 
 
 def main() -> None:
@@ -54,8 +56,11 @@ def main() -> None:
         found = find_cameras(load_estimator(this.estimator), photographs)
         rows[f"round {number}"] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
         rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
-        if args.kid and this.generator.is_dir():
-            rows[f"round {number}"] |= learned(load_generator(this.generator), photographs, config.training.seed)
+    if args.posed:
+        runs = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator, "true cameras": args.posed}
+        for name, run_dir in runs.items():
+            found = learned(load_generator(run_dir), photographs, config.training.seed)
+            rows[name] = rows.get(name, {}) | found
     print_table(rows)
     if args.json:
         write_text(args.json, json.dumps(rows, indent=1))
@@ -67,7 +72,7 @@ def arguments() -> argparse.Namespace:
     add_data_flag(parser)
     add_set_flag(parser, "data.labels=filename")
     parser.add_argument("--may_mirror", action="store_true", help="for objects that are the same on both sides")
-    parser.add_argument("--kid", action="store_true", help="toy cars: also KID and what else bench/speedrun.py measures")
+    parser.add_argument("--posed", type=Path, metavar="RUN", help="toy cars: also KID, beside that of this run")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     return parser.parse_args()
 
@@ -88,8 +93,8 @@ def print_table(rows: dict[str, dict]) -> None:
     print("| cameras | median azimuth error | within 15 degrees | front for rear | KID x 1000 |")
     print("| --- | --- | --- | --- | --- |")
     for name, told in rows.items():
-        kid = f"{1000 * told['kid']:.0f}" if told.get("kid") is not None else ""
-        print(f"| {name} | {told['median_deg']:.1f} | {told['within_15_deg']:.2f} | {told['confused']:.2f} | {kid} |")
+        cells = [form.format(scale * told[key]) if key in told else "" for key, form, scale in COLUMNS]
+        print(f"| {' | '.join([name, *cells])} |")
     for name, told in rows.items():
         if "calibration" in told:
             curve = ", ".join(f"{group['confidence']:.2f}: {group['right']:.2f}" for group in told["calibration"])

@@ -1,0 +1,26 @@
+"""The cameras that were found, beside the true ones."""
+
+import measure_cameras
+
+import pytest
+import torch
+
+
+def test_a_row_is_of_azimuths_as_they_are_aligned_best():
+    true = torch.tensor([0.0, 90.0, 180.0, 270.0, 300.0])
+    told = measure_cameras.row(true + 40, true, may_mirror=False)
+    assert told["median_deg"] == pytest.approx(0, abs=1e-3) and told["confused"] == 0
+    assert (told["turn_deg"], told["mirrored"]) == (pytest.approx(320), False)
+    mirrored = measure_cameras.row(-true + 40, true, may_mirror=True)
+    assert mirrored["median_deg"] == pytest.approx(0, abs=1e-3) and mirrored["mirrored"]
+    found = torch.tensor([0.0, 90.0, 180.0, 270.0, 120.0])  # the last one from its other end
+    told = measure_cameras.row(found, true, False, confidence=torch.tensor([0.9, 0.8, 0.7, 0.6, 0.1]))
+    assert told["confused"] == pytest.approx(0.2) and told["within_15_deg"] == pytest.approx(0.8)
+    assert [group["right"] for group in told["calibration"]] == [0, 1, 1, 1, 1]
+
+
+def test_the_table_has_a_row_for_each_and_leaves_blank_what_was_not_measured(capsys):
+    measure_cameras.print_table(
+        {"round 1": {"median_deg": 3.64, "within_15_deg": 0.83, "confused": 0.16}, "posed": {"kid": 0.08}}
+    )
+    assert capsys.readouterr().out.splitlines()[2:] == ["| round 1 | 3.6 | 0.83 | 0.16 |  |", "| posed |  |  |  | 80 |"]
