@@ -4,8 +4,8 @@
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
-baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --posed the last
-round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against cars that neither was trained on.
+baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --posed the
+last round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against cars new to both.
 """
 
 import argparse

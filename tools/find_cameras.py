@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add_data_flag(p)
     p.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
     p.add_argument("--out", type=Path, default=Path("results/cameras"), help="folder of the rounds (default results/cameras)")
-    p.add_argument("--rounds", type=positive, default=3, help="after the one without cameras (default 3)")
+    p.add_argument("--rounds", type=positive, default=2, help="after the one without cameras (default 2)")
     p.add_argument(
         "--starts",
         type=positive,

@@ -476,6 +476,9 @@ class PoseTrainingConfig(RunTrainingConfig):
     warm_up_steps: int = key(100, "first steps, over which the learning rate rises to lr", 0)
     weight_decay: float = key(0.05, "weight decay of AdamW", 0)
     recolour: bool = key(True, "recolour real images at random each time: the pose has to come from shapes")
+    blur: float = key(
+        0.0, "blur real images at random, by a Gaussian of at most so many pixels: for reading sharper images than these", 0, 16
+    )
     mirror: bool = key(False, "mirror half of the real images: for objects that are the same on both sides of the plane y = 0")
     validate_every: Cadence = key(100, "steps between validations, with another after the last step; 0 for that one alone", 0)
     validation_share: float = key(

@@ -4,6 +4,7 @@ Legend: B images of a step, or of a part of one.
 """
 
 import dataclasses
+import math
 
 from graf.camera import Labels
 from graf.pose.mixture import MixtureEstimator, mixture_losses
@@ -14,8 +15,10 @@ from graf.training.learn import Stats, learn, retried, whole_step
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
+NO_BLUR = 0.1  # pixels; a smaller Gaussian changes nothing
 LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
@@ -53,6 +56,9 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
         poses, orders, own_gains, flips = in_one_copy(inputs, state.device)
         if training.recolour:
             shown = recoloured(shown, orders, own_gains)
+        if training.blur:
+            sigmas = training.blur * torch.rand(n, generator=state.rng)[mine]
+            shown = blurred(shown, sigmas.to(state.device), training.blur)
         if training.mirror:
             shown, poses = mirrored(shown, poses, flips)
         return PoseBatch(shown, poses)
@@ -92,6 +98,17 @@ def recoloured(images: Tensor, order: Tensor, gain: Tensor) -> Tensor:
     """
     swapped = images.gather(1, order[:, :, None, None].expand_as(images))
     return 1 - (1 - swapped) * torch.exp(LARGEST_GAIN * (2 * gain - 1))[:, :, None, None]
+
+
+def blurred(images: Tensor, sigma: Tensor, largest: float) -> Tensor:
+    """Images (B, 3, W, W), each blurred by a Gaussian of its own standard deviation (B,), in pixels, `largest` at most."""
+    reach = math.ceil(2 * largest)
+    offsets = torch.arange(-reach, reach + 1, device=images.device)
+    kernels = torch.exp(-((offsets / sigma[:, None].clamp_min(NO_BLUR)) ** 2) / 2).repeat_interleave(3, dim=0)  # (3 B, K)
+    kernels = (kernels / kernels.sum(1, keepdim=True)).to(images.dtype)
+    planes = F.pad(images, (reach,) * 4, mode="replicate").flatten(0, 1)[None]  # (1, 3 B, W + 2 reach, W + 2 reach)
+    planes = F.conv2d(planes, kernels[:, None, :, None], groups=planes.shape[1])
+    return F.conv2d(planes, kernels[:, None, None, :], groups=planes.shape[1])[0].unflatten(0, (-1, 3))
 
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from graf.pose import loop, step
 from graf.pose.loop import train_pose, validate
 from graf.pose.splits import split_by_object
 from graf.pose.state import PoseState
-from graf.pose.step import mirrored, pose_losses, pose_step, recoloured
+from graf.pose.step import blurred, mirrored, pose_losses, pose_step, recoloured
 from graf.pose.validation import Validation, predict
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed
@@ -239,3 +239,15 @@ def test_checkpoints_of_one_program_are_refused_by_the_other(build, smoke, tmp_p
     torch.save({"step": 3, "generator": {}}, generator)
     with pytest.raises(CheckpointError, match="not a checkpoint of train_pose.py"):
         load_checkpoint(generator, state)
+
+
+def test_each_image_is_blurred_by_its_own_gaussian():
+    dots = torch.zeros(2, 3, 17, 17)
+    dots[:, :, 8, 8] = 1
+    still, wide = blurred(dots, torch.tensor([0.0, 1.5]), largest=2.0)
+    torch.testing.assert_close(still, dots[0])
+    assert float(wide[0].sum()) == pytest.approx(1, abs=1e-5)
+    assert float(wide[0, 8, 9] / wide[0, 8, 8]) == pytest.approx(math.exp(-1 / (2 * 1.5**2)))
+    assert float(wide[1, 6, 8] / wide[1, 8, 8]) == pytest.approx(math.exp(-4 / (2 * 1.5**2)))
+    white = torch.ones(1, 3, 9, 9)
+    torch.testing.assert_close(blurred(white, torch.tensor([2.0]), 2.0), white)
