@@ -149,6 +149,14 @@ def test_whoever_takes_cameras_of_a_bad_estimator_is_told(run_dir, tmp_path, smo
     assert "median error of" in caplog.text
 
 
+def test_an_estimator_from_before_a_key_was_added_is_read(run_dir, tmp_path):
+    content = torch.load(run_dir / "model.pt", weights_only=True)
+    del content["config"]["model"]["azimuth_bins"], content["config"]["training"]["blur"]
+    torch.save(content, tmp_path / "older.pt")
+    read = load_estimator(tmp_path / "older.pt").config
+    assert (read.model.azimuth_bins, read.training.blur, read.model.d_model) == (0, 0.0, 16)
+
+
 def test_label_poses_names_the_settings_of_the_check(run_dir):
     """It names the settings by which the estimator's cameras differ from the default, and the batch for fewer images."""
     data = dataclasses.replace(load_config(None).data, fov=38.0, radius=(2.0, 3.0), near=1.0, background=(0.0, 0.0, 0.0))
