@@ -30,8 +30,8 @@ def collapse_warning(stats: dict[str, float | None]) -> str | None:
     opacity = f"mean opacity {stats['mean_opacity']:.3f}"
     if stats["empty_share"] >= MANY:
         return (
-            f"{stats['empty_share']:.0%} of the sample images are empty ({opacity}): the field has collapsed to nothing. Look "
-            "whether data.near and data.far enclose the object; lower training.lr_d or raise training.reg_param"
+            f"{stats['empty_share']:.0%} of the sample images are empty ({opacity}): the field has collapsed to nothing. Check "
+            "that data.near and data.far enclose the object; lower training.lr_d or raise training.reg_param"
         )
     if stats["depth_spread"] < FLAT * stats["depth_range"]:
         return (
@@ -41,8 +41,8 @@ def collapse_warning(stats: dict[str, float | None]) -> str | None:
         )
     if stats["full_share"] >= MANY:
         return (
-            f"{stats['full_share']:.0%} of the sample images are opaque everywhere ({opacity}): unless the real images are "
-            "filled by their object, its background is a wall. Check that data.background is that of the images"
+            f"{stats['full_share']:.0%} of the sample images are opaque everywhere ({opacity}): a wall fills the whole "
+            "frame. Check that data.background is that of the images; ignore this if their objects fill them"
         )
     return None
 
@@ -93,8 +93,8 @@ def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
         )
     if opacity >= OPAQUE:
         found["opaque"] = (
-            f"opacity was {opacity:.4f} on average {last}: unless the real images are filled by their object, its background "
-            "is a wall. Check that data.background is that of the images"
+            f"opacity was {opacity:.4f} on average {last}: a wall fills the whole frame. Check that data.background is "
+            "that of the images; ignore this if their objects fill them"
         )
     if sample_std < ALIKE * real_std:
         found["alike"] = (
