@@ -125,6 +125,15 @@ def test_every_page_is_reached_from_the_readme_in_two_clicks():
     assert {page for page in (*PAGES, *NOTES) if page.parent != ROOT} - first - second == set()
 
 
+@pytest.mark.parametrize("note", [note for note in NOTES if note.name != "README.md"], ids=lambda note: note.name)
+def test_a_lab_note_promises_nothing_and_names_commits(note):
+    """Its file name has the date."""
+    title, _, first, *_ = note.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ") and "nothing in it is promised to hold" in first
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-[a-z-]+\.md", note.name)
+    assert re.search(r"\b[0-9a-f]{7}\b", note.read_text(encoding="utf-8"))
+
+
 def test_pages_are_short():
     """But for the configuration, most of which is written from the code, and the changes."""
     lines = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
