@@ -51,6 +51,10 @@ def main() -> int:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")
     if not 0 < args.keep <= 1:
         raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
+    if config.training.max_steps <= args.rounds:
+        raise GrafError(
+            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first"
+        )
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
     claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})
     for number in range(args.rounds + 1):

@@ -104,7 +104,8 @@ def unposed(config: Config, first: Round, n_rounds: int) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any."""
     steps = config.training.max_steps // (n_rounds + 1)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
-    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, lr_anneal_every=())
+    constant = {"lr_anneal_every": (), "anneal": "none"}
+    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
     return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
 
@@ -118,14 +119,17 @@ def posed(config: Config, this: Round, n_rounds: int) -> Config:
     unposed_steps = in_all // (n_rounds + 1)
     steps = (in_all - unposed_steps) * this.number // n_rounds
     training = config.training
-    milestones = tuple(max(1, step - unposed_steps) for step in training.milestones)
+    if training.anneal == "none":
+        schedule = {"lr_anneal_every": tuple(max(1, step - unposed_steps) for step in training.milestones)}
+    else:
+        schedule = {"anneal_steps": max(1, training.burn_in - unposed_steps)}
     low_res_steps = max(0, config.discriminator.low_res_steps - unposed_steps)
     return dataclasses.replace(
         config,
         expname=this.generator.name,
         data=written(config.data, class_folders(this)),
         discriminator=dataclasses.replace(config.discriminator, low_res_steps=low_res_steps),
-        training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, lr_anneal_every=milestones),
+        training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )
 
 

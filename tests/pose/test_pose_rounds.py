@@ -49,6 +49,14 @@ def test_rounds_share_the_steps_and_are_one_schedule(tmp_path):
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
 
 
+def test_annealing_ends_with_the_last_round(tmp_path):
+    config = load_config(None, ["training.max_steps=300", "training.anneal=r3gan"])
+    assert rounds.unposed(config, Round(tmp_path, 0), 2).training.anneal == "none"
+    Round(tmp_path, 1).photographs.mkdir(parents=True)
+    first = rounds.posed(config, Round(tmp_path, 1), 2).training
+    assert (first.max_steps, first.burn_in, first.anneal) == (100, 200, "r3gan")
+
+
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):
     settings = ["data.type=images", "data.center_crop=40", "data.roll_deg=90", "data.alpha=rgba", "training.use_amp=true"]
     config = load_config(None, settings)

@@ -88,7 +88,11 @@ def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, mon
 
 @pytest.mark.parametrize(
     "flags, told",
-    [(["--keep", "0"], "--keep 0: expected a share"), (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24")],
+    [
+        (["--keep", "0"], "--keep 0: expected a share"),
+        (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24"),
+        (["--set", "training.max_steps=2"], "training.max_steps: 2 steps are too few for 2 rounds and the first"),
+    ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, flags, told):
     said = call("tools/find_cameras.py", *flags, cwd=tmp_path, status=2)
