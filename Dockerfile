@@ -1,12 +1,12 @@
 # An image with everything installed. Data sets and runs stay outside: mount their folders, as below.
 #
-#     docker build --tag graf_ccsr .                                 # for NVIDIA cards, and for CPUs too
+#     docker build --tag graf_ccsr .                                 # for NVIDIA GPUs, and for CPUs too
 #     docker build --tag graf_ccsr --build-arg TORCH_INDEX=URL .     # for CPUs alone: URL and sizes are in README.md
 #     docker run --rm --interactive --tty --user "$(id -u):$(id -g)" --shm-size 2g --gpus all \
 #         --volume "$PWD/data:/graf/data" --volume "$PWD/results:/graf/results" graf_ccsr train.py --use_amp
 #     docker run --rm --publish 127.0.0.1:8080:8080 graf_ccsr view.py --host 0.0.0.0
 #
-# Leave out --gpus on a machine without a card. Make data/ and results/ first, or Docker makes them as root's.
+# Leave out --gpus on a machine without a GPU. Make data/ and results/ first, or Docker makes them as root's.
 FROM python:3.12-slim
 
 # what tools/render_dataset.py draws meshes with, and the C and C++ compilers of training.compile (Triton's and PyTorch's)

@@ -31,7 +31,7 @@ ROW = "| %9s | %7s | %8s | %8s | %9s | %15s |"
 
 @dataclasses.dataclass(frozen=True)
 class TimedProcesses(Processes):
-    """Processes that note the seconds of each exchange, for which they wait for the card."""
+    """Processes that note the seconds of each exchange, for which they wait for the GPU."""
 
     spent: list[float] = dataclasses.field(default_factory=list)
 
