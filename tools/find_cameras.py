@@ -4,7 +4,7 @@
 
 Round 0 trains a generator without cameras. In each later round an estimator learns from generated views, whose cameras are
 known, and reads the photographs' cameras, with which the generator goes on. After an interruption the same command goes on. The
-cameras are right up to one turn of the world, which no photograph tells. docs/find_cameras.md says how far to trust them.
+cameras are right up to one turn of the world, which no photograph tells. docs/cameras.md says how far to trust them.
 """
 
 import argparse
