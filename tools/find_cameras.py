@@ -79,8 +79,8 @@ def parser() -> argparse.ArgumentParser:
         "--starts",
         type=positive,
         default=1,
-        help="generators without cameras to choose from, with seeds of their own (default 1); for objects that do not turn, or "
-        "have their front on both sides",
+        help="generators without cameras to choose from, with seeds of their own (default 1), every second one with cameras "
+        "guessed from silhouettes; for objects that do not turn, or have their front on both sides",
     )
     p.add_argument("--views", type=positive, default=2000, help="generated views that an estimator learns from (default 2000)")
     p.add_argument("--keep", type=float, default=0.9, help="share of the photographs that a round trains with, the surest ones")
@@ -131,10 +131,11 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
     the photographs where it does. Returns an exit status as `take_round`."""
     unposed, device = rounds.unposed(config, start, args.rounds), choose_device(args.device)
-    if status := train("train.py", start.generator, unposed, device=args.device):
+    photographs, found = build_dataset(unposed), []
+    guessed = rounds.from_silhouettes(unposed, photographs, start) if start.start % 2 else None
+    if status := train("train.py", start.generator, guessed or unposed, device=args.device):
         return status
     make_views(start.views, start.generator, args.views, device)
-    photographs, found = build_dataset(unposed), []
     for seed, name in enumerate(("estimator", "estimator_again")):
         estimator = rounds.of_estimator(pose, resolve(unposed, photographs), start, seed, name)
         if status := train("train_pose.py", start.folder / name, estimator, device=args.device):

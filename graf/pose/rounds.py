@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from graf.camera import Labels, azimuth_and_v, poses_at
+from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
 from graf.config import Config, DataConfig, PoseConfig
-from graf.data import Views, sample_labels
+from graf.data import Views, resolve, sample_labels
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
@@ -26,6 +26,7 @@ from graf.pose.alignment import azimuth_errors, reliability
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import TrainedEstimator
 from graf.pose.mixture import CameraMixture, MixtureEstimator
+from graf.pose.silhouettes import azimuths_by_width, elongations_of
 from graf.rotations import circular_distance
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
@@ -108,6 +109,21 @@ def unposed(config: Config, first: Round, n_rounds: int) -> Config:
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
     return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
+
+
+def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
+    """The config of a start whose photographs have the cameras that silhouettes suggest, at heights drawn at random; it writes
+    these photographs. None where there are no silhouettes. unposed: the config without cameras."""
+    elongations = elongations_of(photographs, unposed.data)
+    if elongations is None:
+        return None
+    rng = torch.Generator().manual_seed(unposed.training.seed)
+    azimuth_deg = azimuths_by_width(elongations, rng)
+    _, v = azimuth_and_v(sample_poses(len(photographs), unposed.data, rng))
+    guessed = FoundCameras(azimuth_deg, v, torch.zeros(len(photographs)))
+    data = resolve(unposed, photographs).data
+    write_photographs(start, photographs, guessed, 1.0, data)
+    return dataclasses.replace(unposed, data=written(data, class_folders(start)))
 
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
