@@ -9,7 +9,7 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
-.PHONY: help train weights test test-versions test-gpu lint
+.PHONY: help train weights docs test test-versions test-gpu lint
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ weights: train  ## the same, and write its generator and its measurements to wei
 	$(BIN)/python eval.py --checkpoint weights/toy_cars.safetensors --out weights --consistency \
 	    --metrics fid,kid,kid_independent,variety,coverage,haze --export weights/toy_cars.safetensors
 
+docs: .venv/docs  ## the documentation as a site: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 test: lint  ## install into .venv, look at the code's style, run the tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
@@ -33,6 +36,10 @@ test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in enviro
 
 test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
+
+.venv/docs: .venv/ready
+	$(BIN)/pip install --editable '.[docs]'
+	touch $@
 
 lint: .venv/ready  ## the style alone
 	$(BIN)/ruff check .
