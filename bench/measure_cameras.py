@@ -10,13 +10,17 @@ last round's generator is compared with a run of train.py that knew the cameras,
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 from graf.camera import azimuth_and_v
 from graf.checkpoints.generator_loading import load_generator
-from graf.config import config_from_dict, override
+from graf.config import Config, config_from_dict, override
 from graf.data import build_dataset
+from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
+from graf.metrics.measure import MeasureSettings, measure_generator
+from graf.models.generator import Generator
 from graf.pose.accuracy import NEAR_DEG
 from graf.pose.alignment import azimuth_errors, best_alignment, reliability
 from graf.pose.loading import load_estimator
@@ -25,7 +29,6 @@ from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
-from speedrun import learned
 
 import torch
 from torch import Tensor
@@ -59,8 +62,7 @@ def main() -> None:
     if args.posed:
         runs = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator, "true cameras": args.posed}
         for name, run_dir in runs.items():
-            found = learned(load_generator(run_dir), photographs, config.training.seed)
-            rows[name] = rows.get(name, {}) | found
+            rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config)}
     print_table(rows)
     if args.json:
         write_text(args.json, json.dumps(rows, indent=1))
@@ -86,6 +88,15 @@ def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None
         right = circular_distance(aligned, true.double()) < NEAR_DEG
         told["calibration"] = [group._asdict() for group in reliability(confidence, right)]
     return told
+
+
+def kid(generator: Generator, config: Config) -> float:
+    """KID of a generator of toy cars against cars that it was not trained on, by as many images as the config says."""
+    options, seed = config.metrics, config.training.seed
+    reference = unseen_toy_cars(config.data, options.n_real, seed)
+    with tempfile.TemporaryDirectory() as cache:
+        result = measure_generator(generator, reference, MeasureSettings(["kid"], seed, options=options), Path(cache))
+    return result["values"][f"kid_{result['extractor']}"]
 
 
 def print_table(rows: dict[str, dict]) -> None:
