@@ -21,11 +21,9 @@ from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.models.generator import Generator
-from graf.pose.accuracy import NEAR_DEG
-from graf.pose.alignment import azimuth_errors, best_alignment, reliability
+from graf.pose.alignment import azimuth_numbers, best_alignment
 from graf.pose.loading import load_estimator
 from graf.pose.rounds import Round, find_cameras
-from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
@@ -83,11 +81,7 @@ def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None
     """Errors of azimuths (N,) in degrees after the best alignment, and the calibration of their confidence (N,)."""
     alignment = best_alignment(found, true, may_mirror)
     aligned = alignment.applied(found.double())
-    told = azimuth_errors(aligned, true)._asdict() | alignment._asdict()
-    if confidence is not None:
-        right = circular_distance(aligned, true.double()) < NEAR_DEG
-        told["calibration"] = [group._asdict() for group in reliability(confidence, right)]
-    return told
+    return azimuth_numbers(aligned, true, confidence) | alignment._asdict()
 
 
 def kid(generator: Generator, config: Config) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+NEAR_DEG = 15.0  # azimuth errors that count as right
 SMALL_ANGLE = 1e-3  # radians: below it angle / sin(angle) is 1 to float32's precision
 
 

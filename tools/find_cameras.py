@@ -11,8 +11,6 @@ import argparse
 import dataclasses
 import json
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,8 +20,8 @@ from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dic
 from graf.data import Views, build_dataset, resolve
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
+from graf.memory.watch import exit_status, forwarded_signals
 from graf.pose import rounds
-from graf.pose.accuracy import NEAR_DEG
 from graf.pose.alignment import agreement
 from graf.pose.loading import load_estimator
 from graf.pose.round_sheet import write_sheet
@@ -31,16 +29,17 @@ from graf.pose.rounds import FoundCameras, Round
 from graf.pose.splits import posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
+from graf.rotations import NEAR_DEG
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
 
+import psutil
 import torch
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 
 
 def main() -> int:
@@ -132,12 +131,13 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     the photographs where it does. Returns an exit status as `take_round`."""
     unposed, device = rounds.unposed(config, start, args.rounds), choose_device(args.device)
     photographs, found = build_dataset(unposed), []
-    guessed = rounds.from_silhouettes(unposed, photographs, start) if start.start % 2 else None
+    resolved = dataclasses.replace(unposed, data=resolve(unposed, photographs).data)
+    guessed = rounds.from_silhouettes(resolved, photographs, start) if start.start % 2 else None
     if status := train("train.py", start.generator, guessed or unposed, device=args.device):
         return status
     make_views(start.views, start.generator, args.views, device)
     for seed, name in enumerate(("estimator", "estimator_again")):
-        estimator = rounds.of_estimator(pose, resolve(unposed, photographs), start, seed, name)
+        estimator = rounds.of_estimator(pose, resolved, start, seed, name)
         if status := train("train_pose.py", start.folder / name, estimator, device=args.device):
             return status
         found.append(rounds.find_cameras(load_estimator(start.folder / name, device), photographs).azimuth_deg)
@@ -214,13 +214,9 @@ def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: st
 
 def run(command: list[str]) -> int:
     """Run a Python program, which gets the signals that would end this one. Returns its exit status."""
-    with subprocess.Popen([sys.executable, *command]) as process:
-        before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in FORWARDED}
-        try:
-            return process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
+    with forwarded_signals(process):
+        return exit_status(process.wait())
 
 
 def config_file(run_dir: Path) -> Path:

@@ -200,7 +200,7 @@ def watch_command(command: list[str], settings: WatchSettings) -> int:
     if not watch.judged_samples:
         log.warning("memory: too short to tell a leak, or no rows in %s", watch.log.path if watch.log else "the first minute")
     write_report(watch, settings.out, command=shlex.join(command), exit_status=status)
-    return status if status >= 0 else 128 - status
+    return exit_status(status)
 
 
 def watch_pid(pid: int, settings: WatchSettings) -> None:
@@ -244,6 +244,11 @@ def force_clean_up(process: psutil.Process, watch: ProcessWatch) -> None:
     log.info("clean-up: process %d gave back %.0f MB", asked, (before - watch.tree.read()["host_bytes"]) / MB)
 
 
+def exit_status(status: int) -> int:
+    """A process's status as shells tell it: 128 + the signal's number where one ended it."""
+    return status if status >= 0 else 128 - status
+
+
 @contextlib.contextmanager
 def forwarded_signals(process: psutil.Process) -> Iterator[None]:
     """Forward signals that would end this program to the process, which may have something to save."""
@@ -252,7 +257,7 @@ def forwarded_signals(process: psutil.Process) -> Iterator[None]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
 
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield

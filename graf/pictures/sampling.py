@@ -92,6 +92,17 @@ def labels_of(dataset: Views, data: DataConfig) -> LabelSampler:
     return lambda n, rng: sample_labels(dataset, n, data, rng)
 
 
+def recorded(sampler: LabelSampler) -> tuple[LabelSampler, list[Labels]]:
+    """The sampler, and a list to which it adds the labels that it samples, one entry per call."""
+    sampled: list[Labels] = []
+
+    def sample(n: int, rng: torch.Generator) -> Labels:
+        sampled.append(sampler(n, rng))
+        return sampled[-1]
+
+    return sample, sampled
+
+
 def labels_in_range(dataset: Views, data: DataConfig) -> LabelSampler:
     """A sampler of labels with the data's classes and, independently, cameras of the config's range."""
     return lambda n, rng: dataclasses.replace(sample_labels(dataset, n, data, rng), pose_c2w=sample_poses(n, data, rng))

@@ -3,13 +3,12 @@
 import contextlib
 from collections.abc import Callable
 
-from graf.camera import Labels
 from graf.data import Views
 from graf.metrics.shapes import Subject
-from graf.pictures.sampling import fresh_renderings, labels_of
+from graf.pictures.sampling import fresh_renderings, labels_of, recorded
 from graf.pose.loading import TrainedEstimator
 from graf.pose.splits import posed_splits
-from graf.rotations import pose_errors
+from graf.rotations import NEAR_DEG, pose_errors
 from graf.runtime.retry import retry_halved
 
 import torch
@@ -18,7 +17,6 @@ from torch.nn import functional as F
 
 READ_AT_ONCE = 64  # images
 GUESSES = 64  # guesses per camera, at most
-NEAR_DEG = 15.0  # azimuth errors that count as right
 
 
 def read_cameras(
@@ -112,19 +110,14 @@ def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:
     The floor_* values are the estimator's own errors on real images that it has not seen; they hide smaller ones of the
     generator.
     """
-    config, sample_labels, asked = subject.config, labels_of(subject.dataset, subject.config.data), []
-
-    def recorded(n: int, rng: torch.Generator) -> Labels:
-        labels = sample_labels(n, rng)
-        asked.append(labels.pose_c2w)
-        return labels
-
+    config = subject.config
+    sampler, asked = recorded(labels_of(subject.dataset, config.data))
     renderings = fresh_renderings(
-        subject.generator, recorded, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
+        subject.generator, sampler, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
     )
     read = torch.cat([cameras_of(estimator, rendering.images) for rendering in renderings])
     held_out, network = posed_splits(estimator.config).test, estimator.network
     floor_read = read_cameras(network, images_of(held_out), len(held_out), network.distance.device)
     floor = {f"floor_{name}": value for name, value in accuracy(floor_read, held_out.labels.pose_c2w).items()}
-    found = accuracy(read, torch.cat(asked).cpu()) | floor
+    found = accuracy(read, torch.cat([labels.pose_c2w for labels in asked]).cpu()) | floor
     return found | {"floor_images": len(held_out), "estimator_sha256": estimator.sha256, **subject.terms}

@@ -6,8 +6,7 @@ Legend: N images.
 
 from typing import NamedTuple
 
-from graf.pose.accuracy import NEAR_DEG
-from graf.rotations import circular_distance
+from graf.rotations import NEAR_DEG, circular_distance
 
 from torch import Tensor
 
@@ -81,3 +80,13 @@ def reliability(confidence: Tensor, right: Tensor, n_groups: int = 5) -> list[Re
     order = confidence.argsort(stable=True)
     groups = [rows for rows in order.tensor_split(n_groups) if len(rows)]
     return [Reliability(float(confidence[r].mean()), float(right[r].double().mean()), len(r)) for r in groups]
+
+
+def azimuth_numbers(aligned_deg: Tensor, true_deg: Tensor, confidence: Tensor | None = None) -> dict:
+    """`azimuth_errors` of azimuths (N,) in degrees, ready for JSON; with a known confidence (N,) also its `reliability`
+    as `calibration`."""
+    numbers = azimuth_errors(aligned_deg, true_deg)._asdict()
+    if confidence is not None:
+        right = circular_distance(aligned_deg.double(), true_deg.double()) < NEAR_DEG
+        numbers["calibration"] = [group._asdict() for group in reliability(confidence, right)]
+    return numbers

@@ -4,11 +4,13 @@ Legend: B images, K components of the mixture, one per bin of the circle, A = 36
 """
 
 import dataclasses
+import functools
 import math
 
 from graf.camera import azimuth_and_v, poses_at
 from graf.config.schema import PoseModelConfig
 from graf.pose.network import PoseEstimator
+from graf.rotations import NEAR_DEG
 
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ from torch.distributions import Categorical, MixtureSameFamily, VonMises
 from torch.nn import functional as F
 
 ARCS = 360
-NEAR_ARCS = 15  # to either side of an answer; what is within them counts as the same answer
+NEAR_ARCS = int(NEAR_DEG)  # to either side of an answer; what is within them counts as the same answer
 SHARPEST = 1000.0  # concentration of a component, 1.8 degrees of standard deviation: an arc is no wider
 
 
@@ -39,6 +41,7 @@ class CameraMixture:
         mixture = MixtureSameFamily(Categorical(logits=self.logits), components, validate_args=False)
         return mixture.log_prob(_wrapped(torch.deg2rad(azimuth_deg)))
 
+    @functools.cached_property
     def shares(self) -> Tensor:
         """Probability (B, A) of each arc from a whole degree to the next; a row's sum is 1."""
         middles = torch.arange(ARCS, device=self.v.device) + 0.5
@@ -46,12 +49,12 @@ class CameraMixture:
 
     def sample(self, rng: torch.Generator) -> Tensor:
         """An azimuth (B,) in [0, 360) of each image, at random by its probability; on the CPU, where `rng` is."""
-        arcs = torch.multinomial(self.shares().cpu(), 1, generator=rng)[:, 0]
+        arcs = torch.multinomial(self.shares.cpu(), 1, generator=rng)[:, 0]
         return arcs + torch.rand(len(arcs), generator=rng)
 
     def most_likely(self) -> Tensor:
         """The azimuth (B,) in [0, 360) of each image: the mean over the 30 degrees that are most probable together."""
-        shares = self.shares()
+        shares = self.shares
         best = _near(shares).argmax(dim=1)
         offsets = torch.arange(-NEAR_ARCS, NEAR_ARCS, device=shares.device)
         weights = shares.gather(1, (best[:, None] + offsets) % ARCS)
@@ -59,7 +62,7 @@ class CameraMixture:
 
     def confidence(self, azimuth_deg: Tensor) -> Tensor:
         """Probability (B,) that the true azimuth is within 15 degrees, to a degree, of azimuth_deg (B,)."""
-        shares = self.shares()
+        shares = self.shares
         place = (azimuth_deg.to(shares.device).round().long() % ARCS)[:, None]
         return _near(shares).gather(1, place)[:, 0]
 

@@ -14,20 +14,19 @@ from typing import NamedTuple
 
 from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
 from graf.config import Config, DataConfig, PoseConfig
-from graf.data import Views, resolve, sample_labels
+from graf.data import Views, sample_labels
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, write_image
-from graf.pictures.sampling import LabelSampler, fresh_renderings, labels_in_range
-from graf.pose.accuracy import NEAR_DEG, images_of, read
-from graf.pose.alignment import azimuth_errors, reliability
+from graf.pictures.sampling import LabelSampler, fresh_renderings, labels_in_range, recorded
+from graf.pose.accuracy import images_of, read
+from graf.pose.alignment import azimuth_numbers
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import TrainedEstimator
 from graf.pose.mixture import CameraMixture, MixtureEstimator
 from graf.pose.silhouettes import azimuths_by_width, elongations_of
-from graf.rotations import circular_distance
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
 
@@ -113,7 +112,7 @@ def unposed(config: Config, first: Round, n_rounds: int) -> Config:
 
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
     """The config of a start whose photographs have the cameras that silhouettes suggest, at heights drawn at random; it writes
-    these photographs. None where there are no silhouettes. unposed: the config without cameras."""
+    these photographs. None where there are no silhouettes. unposed: the config without cameras, resolved for them."""
     elongations = elongations_of(photographs, unposed.data)
     if elongations is None:
         return None
@@ -121,9 +120,8 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
     azimuth_deg = azimuths_by_width(elongations, rng)
     _, v = azimuth_and_v(sample_poses(len(photographs), unposed.data, rng))
     guessed = FoundCameras(azimuth_deg, v, torch.zeros(len(photographs)))
-    data = resolve(unposed, photographs).data
-    write_photographs(start, photographs, guessed, 1.0, data)
-    return dataclasses.replace(unposed, data=written(data, class_folders(start)))
+    write_photographs(start, photographs, guessed, 1.0, unposed.data)
+    return dataclasses.replace(unposed, data=written(unposed.data, class_folders(start)))
 
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
@@ -182,20 +180,14 @@ def view_sampler(dataset: Views, data: DataConfig) -> LabelSampler:
 
 def write_views(folder: Path, generator: Generator, sampler: LabelSampler, n: int, seed: int) -> None:
     """Write n views of as many objects, and their cameras in a transforms.json, which comes last."""
-    asked: list[Tensor] = []
-
-    def recorded(count: int, rng: torch.Generator) -> Labels:
-        labels = sampler(count, rng)
-        asked.append(labels.pose_c2w)
-        return labels
-
+    sampler, asked = recorded(sampler)
     config, names = generator.config, [f"{number:05d}.png" for number in range(n)]
-    renderings = fresh_renderings(generator, recorded, n, config.metrics.batch_size, seed)
+    renderings = fresh_renderings(generator, sampler, n, config.metrics.batch_size, seed)
     images = (image for rendering in renderings for image in as_uint8(rendering.images))
     for name, image in zip(names, progress(images, total=n, desc="views", unit="view"), strict=True):
         write_image(folder / name, image)
     side = config.data.imsize
-    poses = torch.cat(asked).cpu()
+    poses = torch.cat([labels.pose_c2w for labels in asked]).cpu()
     write_text(folder / TRANSFORMS, transforms_of(names, [(side, side)] * n, poses, config.data, objects=names))
 
 
@@ -281,9 +273,5 @@ def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator
 def held_out_errors(found: FoundCameras, true: Tensor) -> dict:
     """Errors of cameras found for views of which pose_c2w (N, 3, 4) is true, and the calibration curve, ready for JSON."""
     azimuth_deg, v = azimuth_and_v(true)
-    right = circular_distance(found.azimuth_deg, azimuth_deg) < NEAR_DEG
-    groups = reliability(found.confidence, right)
-    return azimuth_errors(found.azimuth_deg, azimuth_deg)._asdict() | {
-        "height": float((found.v - v).abs().median()),
-        "calibration": [group._asdict() for group in groups],
-    }
+    errors = azimuth_numbers(found.azimuth_deg, azimuth_deg, found.confidence)
+    return errors | {"height": float((found.v - v).abs().median())}

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from graf.pose.accuracy import NEAR_DEG
 from graf.pose.rounds import Round
 from graf.reporting.curves import save_figure
 from graf.reporting.pages import TEMPLATES, Embedder, content_policy
+from graf.rotations import NEAR_DEG
 from graf.runtime.files import write_text
 
 from matplotlib.figure import Figure

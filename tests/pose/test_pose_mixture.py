@@ -32,7 +32,7 @@ def test_the_likelihood_is_scipys(azimuth):
 
 
 def test_the_shares_of_all_arcs_are_one_and_lie_where_the_components_do():
-    shares = mixture(*TWO).shares()
+    shares = mixture(*TWO).shares
     assert shares.shape == (1, ARCS)
     assert float(shares.sum()) == pytest.approx(1)
     assert float(shares[0, 260:].sum() + shares[0, :80].sum()) == pytest.approx(0.7, abs=1e-3)
@@ -71,7 +71,7 @@ def test_an_untrained_estimator_gives_cameras_on_its_sphere(estimator):
     torch.testing.assert_close(azimuth, found.most_likely(), atol=1e-2, rtol=0)
     torch.testing.assert_close(v, found.v, atol=1e-4, rtol=0)
     assert bool(((found.concentration >= 1) & (found.concentration <= 1000)).all())
-    assert torch.allclose(found.shares(), torch.full((3, ARCS), 1 / ARCS), atol=0.02)  # it knows nothing yet
+    assert torch.allclose(found.shares, torch.full((3, ARCS), 1 / ARCS), atol=0.02)  # it knows nothing yet
 
 
 def test_losses_are_of_azimuth_and_height():
@@ -95,6 +95,6 @@ def test_a_mixture_learns_that_two_ends_look_alike():
         loss.backward()
         optimizer.step()
     assert {"loss", "loss_azimuth", "loss_height"} == set(stats)
-    shares = state.estimator.mixture(images[:1]).shares()[0].roll(45)  # -45..45 first
+    shares = state.estimator.mixture(images[:1]).shares[0].roll(45)  # -45..45 first
     quarters = shares.unflatten(0, (4, 90)).sum(1)
     torch.testing.assert_close(quarters, torch.tensor([0.5, 0.0, 0.5, 0.0]), atol=0.1, rtol=0)

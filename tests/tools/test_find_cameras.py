@@ -98,3 +98,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, 
     said = call("tools/find_cameras.py", *flags, cwd=tmp_path, status=2)
     assert told in said
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "status"), [("", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", 143)]
+)
+def test_the_status_of_a_run_is_that_of_its_program(program, status):
+    assert find_cameras.run(["-c", program]) == status
