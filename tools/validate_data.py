@@ -14,8 +14,8 @@ import warnings
 from pathlib import Path
 
 from graf.camera import azimuth_and_v, sample_poses
-from graf.config import Config, DataConfig, load_config
-from graf.config.checks import advice
+from graf.config import Config, DataConfig, config_of_ours, load_config
+from graf.config.advice import advice
 from graf.config.strict import one_line
 from graf.data import Views, build_dataset, resolve
 from graf.data.advice.summary import log_summary
@@ -53,7 +53,7 @@ def main() -> None:
     config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
     sheet.unlink(missing_ok=True)  # of an earlier check
-    for message in advice(config):
+    for message in advice(config, config_of_ours(arguments.config)):
         log.warning("%s", message)
     dataset = build_dataset(config)
     draw_sheet(dataset, config.data, sheet)

@@ -11,8 +11,8 @@ from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import stored_config
 from graf.commands.run import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
-from graf.config import Config, graf_config
-from graf.config.checks import advice
+from graf.config import Config, config_of_ours, graf_config
+from graf.config.advice import advice
 from graf.data import Views, build_dataset, build_loader, resolve
 from graf.data.advice.summary import log_warnings
 from graf.errors import CheckpointError
@@ -51,7 +51,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> in
 def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views]:
     """The state of a generator's run, restored from the checkpoint if there is one, and the real images that it learns from."""
     config, checkpoint, device, processes, _ = setup
-    for message in advice(config):
+    for message in advice(config, config_of_ours(args.config)):
         log.warning("%s", message)
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"

@@ -6,6 +6,7 @@ config = load_config("carla_64", ["training.batch_size=4"])
 from graf.config.reading import (
     CONFIG_DIR,
     config_from_dict,
+    config_of_ours,
     config_rows,
     config_to_dict,
     find_config,

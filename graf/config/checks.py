@@ -25,46 +25,6 @@ def check_config(config: RunConfig, where: str) -> None:
         raise faults_as_error(where, faults)
 
 
-def advice(config: Config) -> list[str]:
-    """Warnings about a config that can be trained, but probably not as its user intends."""
-    found = [warning] if (warning := _patch_advice(config)) else []
-    if config.ccsr.mode == "consistency" and config.ccsr.detach == "ccsr" and not config.judges_restored:
-        found.append(
-            "ccsr.detach: ccsr leaves CCSR nothing to learn from, since the discriminator sees renderings; "
-            "set ccsr.judge=restored, or ccsr.detach=none"
-        )
-    if config.ccsr.mode == "refine" and config.ccsr.learns_from == "discriminator" and config.ccsr.lr_multiplier > 1:
-        found.append(
-            f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from real images; one that learns "
-            "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
-        )
-    low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
-    if 0 < max_steps <= low_res_steps:
-        found.append(
-            f"discriminator.low_res_steps: {low_res_steps} leaves none of training.max_steps {max_steps} to images with all "
-            f"their pixels; set discriminator.low_res_steps={max_steps // 3}"
-        )
-    return found
-
-
-def _patch_advice(config: Config) -> str | None:
-    """A warning if the discriminator always sees the whole image but at another resolution."""
-    rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
-    if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
-        return None
-    cures = [f"data.imsize={patch}"]
-    n_rays = (imsize // config.rendered_scale) ** 2
-    if imsize in PATCH_SIZES and n_rays >= FEWEST_RAYS:
-        cures.insert(0, f"ray_sampler.rays_per_patch={n_rays}")
-    if patch < imsize:
-        scale = f"{patch / imsize:.4g}"
-        cures.append(f"ray_sampler.min_scale={scale} ray_sampler.random_scale=true ray_sampler.random_shift=true")
-    return (
-        f"the discriminator sees {patch} x {patch} pixels over the whole of images of {imsize} x {imsize}, "
-        f"which {'leaves details out' if patch < imsize else 'have no more'}; set {', or '.join(cures)}"
-    )
-
-
 def _patch_faults(config: Config) -> Iterator[str]:
     rays, patch = config.ray_sampler, config.patch_size
     side = math.isqrt(rays.rays_per_patch)

@@ -48,6 +48,15 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
     return override(config, overrides)
 
 
+def config_of_ours(path: str | Path | None) -> Config:
+    """The config in configs/ that a YAML file is, or else inherits from. Raises ConfigError."""
+    layers = [] if path is None else _layers(find_config(path), Config)
+    ours = [where for _, where in layers if where == "graf" or Path(where).resolve().parent == CONFIG_DIR]
+    if not ours:
+        return Config()
+    return graf_config() if ours[-1] == "graf" else load_config(ours[-1])
+
+
 def graf_config() -> Config:
     """The official GRAF's recipe: what its configs and weights are read as where they say nothing else."""
     return config_from_dict(merge(config_to_dict(Config()), GRAF_RECIPE, "graf"), "graf")

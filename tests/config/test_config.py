@@ -22,7 +22,6 @@ from graf.config import (
     parse_override,
     read_yaml,
 )
-from graf.config.checks import advice
 from graf.config.reading import FlagOverride
 from graf.errors import ConfigError
 from graf.foreign.configs import OTHER_SUITES
@@ -583,27 +582,6 @@ def test_configs_cannot_be_changed_after_they_were_checked():
     config = load_config()
     with pytest.raises(AttributeError):
         config.training.batch_size = 0
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["data.imsize=32", "ray_sampler.rays_per_patch=256"], None),
-        (["data.imsize=64", "ray_sampler.rays_per_patch=256"], "details out; set ray_sampler.rays_per_patch=1024, or "),
-        (["data.imsize=16", "ray_sampler.rays_per_patch=256"], "set ray_sampler.rays_per_patch=64, or data.imsize=32"),
-        (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "data.imsize=64, or ray_sampler.min_scale=0.25 "),
-        (["data.imsize=64", "ray_sampler.rays_per_patch=256", "ray_sampler.min_scale=0.5"], None),
-        (["discriminator.low_res_steps=300", "training.max_steps=0"], None),
-        (["discriminator.low_res_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
-        (["discriminator.low_res_steps=300", "training.max_steps=301"], None),
-        (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
-        (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
-    ],
-)
-def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, said):
-    found = advice(load_config(None, overrides))
-    assert len(found) == (said is not None)
-    assert said is None or said in found[0]
 
 
 @pytest.mark.parametrize("value", ["!!map foo", "!!map [1]"])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from graf.config.advice import advice
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.training import learn, losses
 from graf.training import step as steps
@@ -648,3 +649,38 @@ def test_a_state_is_continued_across_the_last_coarse_step(refine, cut_outs, labe
     whole, halves = taken(4), taken(3, taken(1))
     for part in ("generator", "generator_ema", "discriminator"):
         assert all(torch.equal(value, halves[part][key]) for key, value in whole[part].items())
+
+
+@pytest.mark.parametrize(
+    ("off", "keys"),
+    [
+        ("nerf.conditioning=triplane", ["nerf.netdepth=5", "nerf.multires=3"]),
+        ("nerf.conditioning=concat", ["nerf.mapping_depth=5", "nerf.plane_size=16"]),
+        ("nerf.conditioning=film", ["nerf.plane_channels=8", "nerf.synthesis_width=32", "nerf.multires_views=4"]),
+        ("nerf.importance_samples_per_ray=0", ["nerf.netdepth_fine=5", "nerf.netwidth_fine=16"]),
+        ("nerf.raw_noise_std=0", ["nerf.decrease_noise=false"]),
+        ("data.background_model=none", ["z_dist.dim_background=16"]),
+        ("ccsr.mode=consistency", ["ccsr.drift_weight=9", "ccsr.rrdb.nf=8"]),
+        ("ccsr.mode=refine", ["ccsr.alpha_init=9", "ccsr.alpha_decay=1", "ccsr.judge=restored"]),
+        ("ray_sampler.random_scale=false", ["ray_sampler.min_scale=0.5"]),
+        ("discriminator.architecture=graf", ["discriminator.projected_weight=9", "discriminator.feature_size=128"]),
+        ("discriminator.blur_steps=0", ["discriminator.blur_sigma=9"]),
+        ("discriminator.label_loss=none", ["discriminator.label_weight=9"]),
+        ("training.anneal=none", ["training.anneal_lr=0.5", "training.anneal_reg=0.5", "training.anneal_steps=3"]),
+        ("training.anneal=r3gan", ["training.lr_anneal=0.1"]),
+        ("training.reg_type=none", ["training.reg_param=9", "training.reg_every=3"]),
+        ("training.use_amp=false", ["training.amp_dtype=bfloat16"]),
+    ],
+)
+def test_a_step_reads_no_key_of_which_advice_says_so(refine, photographs, labels, off, keys):
+    patch = ["ray_sampler.rays_per_patch=256"] if "consistency" in off else []
+    plain, changed = refine(*patch, off), refine(*patch, off, *keys)
+    told = "".join(advice(changed, plain))
+    assert all(key.partition("=")[0] in told for key in keys), told
+    weights = []
+    for config in (plain, changed):
+        state = TrainState(config, torch.device("cpu"), n_classes=2, n_elevations=3)
+        discriminator_step(state, photographs, labels, labels)
+        generator_step(state, labels, photographs, labels)
+        weights.append((bytes_of(state.generator), bytes_of(state.discriminator)))
+    assert weights[0] == weights[1]

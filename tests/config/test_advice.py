@@ -1,0 +1,78 @@
+"""Warnings about configs that can be trained, but hardly do what is meant."""
+
+from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
+from graf.config.advice import PARTS, advice
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.imsize=32", "ray_sampler.rays_per_patch=256"], None),
+        (["data.imsize=64", "ray_sampler.rays_per_patch=256"], "details out; set ray_sampler.rays_per_patch=1024, or "),
+        (["data.imsize=16", "ray_sampler.rays_per_patch=256"], "set ray_sampler.rays_per_patch=64, or data.imsize=32"),
+        (["data.imsize=256", "ray_sampler.rays_per_patch=1024"], "data.imsize=64, or ray_sampler.min_scale=0.25 "),
+        (
+            ["data.imsize=64", "ray_sampler.rays_per_patch=256", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true"],
+            None,
+        ),
+        (["discriminator.low_res_steps=300", "training.max_steps=0"], None),
+        (["discriminator.low_res_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
+        (["discriminator.low_res_steps=300", "training.max_steps=301"], None),
+        (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
+        (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
+    ],
+)
+def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, said):
+    found = advice(load_config(None, overrides), Config())
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["ccsr.rrdb.nf=32"], "ccsr.rrdb.nf=32: nothing reads this while ccsr.backbone is 'light'"),
+        (["ccsr.rrdb.nf=32", "ccsr.backbone=rrdb"], None),
+        (
+            ["ccsr.rrdb.nf=32", "ccsr.num_views=8", "ccsr.mode=none", "ray_sampler.rays_per_patch=4096"],
+            "ccsr.num_views=8, ccsr.rrdb.nf=32: nothing reads this while",
+        ),
+        (["nerf.netwidth_fine=32"], "while nerf.importance_samples_per_ray is 0"),
+        (["nerf.netwidth_fine=32", "nerf.importance_samples_per_ray=4"], None),
+        (["discriminator.label_weight=2"], "while discriminator.label_loss is 'none'"),
+        (["training.anneal_lr=0.1"], "while training.anneal is 'none'"),
+        (["data.n_images=99", "data.type=images"], "while data.type is 'images'"),
+        (["data.masks=none"], "while data.type is 'toy_cars'"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_told_with_the_key_that_turns_its_part_on(overrides, said):
+    found = advice(load_config(None, overrides), Config())
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+def test_what_a_config_of_ours_sets_is_not_told(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("inherit_from: graf.yaml\nnerf: {multires: 8}\n")
+    assert config_of_ours(own) == load_config("graf")
+    assert not advice(load_config(own), config_of_ours(own))
+    own.write_text("inherit_from: graf.yaml\nnerf: {netdepth_fine: 3}\n")
+    (told,) = advice(load_config(own), config_of_ours(own))
+    assert told.startswith("nerf.netdepth_fine=3: ")
+    assert config_of_ours(None) == Config()
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG_DIR.glob("*.yaml")), ids=lambda file: file.stem)
+def test_our_configs_need_no_advice(file):
+    if not file.stem.startswith("pose"):
+        assert not advice(load_config(file), config_of_ours(file))
+
+
+def test_all_parts_name_keys_that_there_are():
+    keys = [key for key, _, _ in config_rows()]
+    for part in PARTS:
+        assert part.switch in keys
+        for named in part.keys:
+            assert any(key == named or key.startswith(f"{named}.") for key in keys), named
