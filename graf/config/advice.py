@@ -26,11 +26,7 @@ PARTS = (
     Part(
         "data.type",
         _is("images"),
-        tuple(
-            f"data.{key}"
-            for key in ("labels", "name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg")
-            + ("camera_axes", "center_crop", "on_bad_file")
-        ),
+        tuple(f"data.{key}" for key in ("name_pattern", "turntable_step_deg", "align_cameras", "masks", "center_crop")),
     ),
     Part("data.background_model", _is("plane"), ("z_dist.dim_background",)),
     Part("nerf.conditioning", _is("concat", "film"), ("nerf.netdepth", "nerf.multires")),

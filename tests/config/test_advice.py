@@ -2,8 +2,10 @@
 
 from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
 from graf.config.advice import PARTS, advice
+from graf.data import build_dataset
 
 import pytest
+import torch
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,20 @@ def test_all_parts_name_keys_that_there_are():
         assert part.switch in keys
         for named in part.keys:
             assert any(key == named or key.startswith(f"{named}.") for key in keys), named
+
+
+def test_toy_cars_read_no_key_of_which_advice_says_so(tmp_path):
+    small = (
+        "data.imsize=16",
+        "ray_sampler.rays_per_patch=64",
+        "data.n_images=2",
+        f"data.datadir={tmp_path}",
+        "training.batch_size=2",
+    )
+    keys = ("name_pattern=<index>", "turntable_step_deg=5", "align_cameras=always", "masks=none", "center_crop=8")
+    plain, changed = load_config(None, small), load_config(None, (*small, *(f"data.{key}" for key in keys)))
+    (told,) = advice(changed, plain)
+    assert told.count("data.") == len(keys) + 1
+    first, second = build_dataset(plain), build_dataset(changed)
+    assert first.fingerprint == second.fingerprint
+    assert torch.equal(first.labels.pose_c2w, second.labels.pose_c2w) and torch.equal(first.read(1), second.read(1))
