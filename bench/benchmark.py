@@ -122,7 +122,7 @@ def in_own_process(row: dict) -> dict | list[dict]:
 
 
 def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
-    """What the process of one row does."""
+    """The work of one row's process."""
     device = choose_device(args.device)
     if args.what == "memory" and args.count:
         return memory.count_memory(row["name"], row["rays"])

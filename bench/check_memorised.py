@@ -72,7 +72,7 @@ def part(seen: Seen, rows: slice) -> Seen:
 
 
 def copies(dataset: Views, n: int, draw: int, network: nn.Module, config: Config) -> Seen:
-    """What is seen in n training images with noise."""
+    """Features of n training images with noise."""
     rng = seeded_rng(draw)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
     images = torch.stack([dataset[i]["image"] for i in index])
@@ -81,7 +81,7 @@ def copies(dataset: Views, n: int, draw: int, network: nn.Module, config: Config
 
 
 def mistaken(found: dict[str, list[float]]) -> list[str]:
-    """What is found wrongly, and what is not found."""
+    """The false alarms, and the copies that are not found."""
     shares = {name: sum(p < ALARM for p in values) / len(values) for name, values in found.items()}
     wrong = [f"{COPIED}: not found in {1 - shares[COPIED]:.0%} of the draws"] if shares[COPIED] < 1 else []
     if shares[NEW] >= MOST_ALARMS:

@@ -65,7 +65,7 @@ def damages(images: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def misranked(values: dict[str, dict[str, float]]) -> list[str]:
-    """What is not in the order that it should be."""
+    """The metrics that are not in the order that they should be."""
     wrong = []
     for metric in ("fid", "kid"):
         for chain in ORDER:

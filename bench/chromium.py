@@ -106,7 +106,7 @@ class Page:
 
 
 def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-    """What the condition returns once it holds."""
+    """The condition's value once it holds."""
     end = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < end, f"not within {patience_s:g} s"

@@ -1,4 +1,4 @@
-"""What coverage and MMD owe to bodies, and what to how surfaces are read.
+"""Splits coverage and MMD into the share of bodies and that of how surfaces are read.
 
     python bench/explain_coverage.py weights/toy_cars.safetensors
 

@@ -91,7 +91,7 @@ DATA_SETS = ("filename", "transforms", "none")
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a mutation (`ran`, `refused`, or what must not be: `traceback`, `status 1`, `hang`, ...), and why."""
+    """The outcome of a mutation (`ran`, `refused`, or what must not be: `traceback`, `status 1`, `hang`, ...), and why."""
 
     kind: str
     said: str
@@ -196,7 +196,7 @@ def smaller(config: Config, folder: Path) -> list[str]:
 
 
 def dry_run(arguments: list[str]) -> Outcome:
-    """What `train.py --dry_run` does with the arguments, in this process and the working directory."""
+    """The outcome of `train.py --dry_run` with the arguments, in this process and the working directory."""
     out, err, status = io.StringIO(), io.StringIO(), None
     before, limits = files_here(), resource.getrlimit(resource.RLIMIT_DATA)
     argv, sys.argv = sys.argv, ["train.py", *arguments, "--dry_run", "--device", "cpu"]

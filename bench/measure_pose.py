@@ -109,7 +109,7 @@ def step_seconds(state: PoseState, splits: Splits) -> float:
 
 
 def trained(config: PoseConfig, device: torch.device, splits: Splits, distance: float, steps: int) -> dict[str, float]:
-    """What the small network reaches after so many steps, on the test set."""
+    """The small network's errors after so many steps, on the test set."""
     with tempfile.TemporaryDirectory() as folder:
         training = dataclasses.replace(config.training, outdir=folder, max_steps=steps, validate_every=0, monitoring="none")
         config = dataclasses.replace(config, training=training)

@@ -204,7 +204,7 @@ def timed_step(state: TrainState, dataset: Views, batches: Iterator) -> float:
 
 
 def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
-    """What the moving average is worth now."""
+    """The quality of the EMA now."""
     generator, config = state.generator_ema, state.config
     result = measure_generator(generator, dataset, MeasureSettings(("fid", "kid"), config.training.seed), cache)
     warp = multi_view_consistency(generator, WARPED_OBJECTS, config.training.seed)

@@ -1,4 +1,4 @@
-"""What bench/benchmark.py measures in a process of its own: seconds and memory of steps, and rules, kept and broken.
+"""Rows that bench/benchmark.py measures in a process of its own: seconds and memory of steps, and rules, kept and broken.
 
 Memory is what the process holds, or what tensors hold, counted operation by operation: the same on any machine, and without
 the allocator's share.
@@ -83,7 +83,7 @@ def network(rays: int, overrides: tuple[str, ...] = ()) -> Config:
 
 
 def in_own_process(arguments: list[str], environment: dict[str, str] | None = None) -> Any:
-    """What a Python process prints as JSON in its last line. Where it fails, this one ends with its message and status."""
+    """The JSON in the last line that a Python process prints. Where it fails, this one ends with its message and status."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.stderr.write(done.stderr)
@@ -138,7 +138,7 @@ def measure_steps(config: Config, kept: bool, n_steps: int, device: torch.device
 
 
 def idle_bytes(device: torch.device) -> int:
-    """What a process holds before there is a tensor: nothing of a GPU."""
+    """Bytes that a process holds before there is a tensor: none of a GPU."""
     return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
 
 
@@ -205,7 +205,7 @@ def verdicts(rows: list[dict]) -> list[str]:
 
 
 def expected_bytes(rows: list[dict], variant: str, rays: int) -> float:
-    """What a variant would take with so many rays, judging by its largest row that has been measured; 0 where none has."""
+    """Bytes that a variant would take with so many rays, judging by its largest measured row; 0 where there is none."""
     if CHECKPOINT in VARIANTS[variant]:  # takes hardly more with more rays
         return 0
     known = [row for row in rows if row["name"] == variant and row["rays_per_image"] < rays]

@@ -31,7 +31,7 @@ MEMORY_BYTES = 80 * GB
 
 
 class PretendedGpu(TorchFunctionMode):
-    """What was noted since `reset`: names and numbers of launched operations, and waits, mixtures and copies from the host
+    """The record since `reset`: names and numbers of launched operations, and waits, mixtures and copies from the host
     with the line of this package that asked for each."""
 
     def __init__(self, device: torch.device = GPU):

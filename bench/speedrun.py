@@ -153,7 +153,7 @@ def limit_cores(most: int) -> int:
 
 
 def measured_costs(config: Config, dataset: Views, device: torch.device) -> Costs:
-    """What steps cost, measured on a state that is not trained on."""
+    """The cost of steps, measured on a state that is not trained on."""
     state, batches = new_run(config, dataset, device)
     every = config.training.reg_every  # only every so many steps have a penalty
     n_timed, n_counted = (-(-n // every) * every for n in (TIMED_STEPS, COUNTED_STEPS))

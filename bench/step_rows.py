@@ -44,7 +44,7 @@ class AnyViews:
 
 
 def counted_step(config: Config) -> PretendedGpu:
-    """What a step of whole images with a gradient penalty asks of a GPU; the first of two also makes what is kept."""
+    """The work of a GPU in a step of whole images with a gradient penalty; the first of two also makes what is kept."""
     for gpu in steps_on_pretended_gpu(with_data(config), 2):
         last = gpu
     return last

@@ -20,7 +20,7 @@ ROUNDING = 1e-5  # of `azimuth_and_v`, straight above and below
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """What is known of B views: the camera, the class and the elevation bin.
+    """The known properties of B views: the camera, the class and the elevation bin.
 
     pose_c2w (B, 3, 4), None for images without known cameras; class_index (B,) and elevation_index (B,) int64, zeros
     where the data has none.

@@ -230,7 +230,7 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
 def judged(
     images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
 ) -> Tensor:
-    """What the discriminator of a step sees of photographs (B, data.channels, W, W): the whole frame, or its largest patch,
+    """The discriminator's input at a step, from photographs (B, data.channels, W, W): the whole frame, or its largest patch,
     centred.
 
     The generator is needed where it restores them, or makes their small versions.
@@ -318,7 +318,7 @@ def check_dataset(dataset: Dataset) -> None:
 
 
 def label_columns(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What is kept of a batch's labels, (B,) each: class and elevation index; azimuth_deg and v where it has pose_c2w."""
+    """The kept part of a batch's labels, (B,) each: class and elevation index; azimuth_deg and v where it has pose_c2w."""
     labels = {name: batch[name] for name in LABELS if name in batch}
     if "pose_c2w" in batch:
         labels["azimuth_deg"], labels["v"] = azimuth_and_v(batch["pose_c2w"])

@@ -204,7 +204,7 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
 
 
 def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
-    """What a step of whole images that takes so long makes of a run, whose coarse steps take less."""
+    """The length of a run by the time of a step of whole images; low-resolution steps take less."""
     whole = duration(seconds * n_steps) + (f" at most, for the first {n_coarse:,} are shorter" if n_coarse else "")
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
@@ -231,7 +231,7 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
 
 
 def advice(config: Config, sizes: StepSizes, budget: int, device: torch.device, excess: float) -> str:
-    """What to set; `excess` is measured bytes over estimated ones where those were too few."""
+    """The keys to set; `excess` is measured bytes over estimated ones where those were too few."""
     edits = edits_that_fit(config, sizes, int(budget / excess), device.type)
     if not edits:
         return "no setting makes it fit; configs/low_memory_1gb.yaml is the smallest run there is"

@@ -102,7 +102,7 @@ def with_masks_flag(words: Sequence[str]) -> list[str]:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """What the flags ask for. Raises GrafError for values that cannot be meant."""
+    """The choices that the flags make. Raises GrafError for values that cannot be meant."""
     if not 0 < arguments.every < 3600:
         raise GrafError(f"--every {arguments.every:g}: expected seconds above 0")
     if not 0 <= arguments.margin <= 2:

@@ -1,1 +1,1 @@
-"""What train.py and eval.py do once their arguments are parsed. The programs import it then: PyTorch takes seconds to load."""
+"""The programs once their arguments are parsed. They import this then, since PyTorch takes seconds to load."""

@@ -1,4 +1,4 @@
-"""What train.py and train_pose.py share: how a session of a run is set up, begun and ended."""
+"""The frame that train.py and train_pose.py share: how a session of a run is set up, begun and ended."""
 
 import argparse
 import contextlib
@@ -36,7 +36,7 @@ log = logging.getLogger("graf")
 
 
 class Setup(NamedTuple):
-    """What a session of a run starts with."""
+    """The objects that a session of a run starts with."""
 
     config: RunConfig
     checkpoint: Path | None  # to continue from

@@ -1,4 +1,4 @@
-"""What train.py does once its arguments are parsed: build what the config says, continue where the run is, and train."""
+"""train.py once its arguments are parsed: build what the config says, continue where the run is, and train."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""What train_pose.py does once its arguments are parsed: the run of a pose estimator, and its plots however it ends."""
+"""train_pose.py once its arguments are parsed: the run of a pose estimator, and its plots however it ends."""
 
 import argparse
 import contextlib

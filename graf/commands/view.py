@@ -1,4 +1,4 @@
-"""What view.py does once its arguments are parsed: find what can be looked at, and serve it."""
+"""view.py once its arguments are parsed: find what can be looked at, and serve it."""
 
 import argparse
 import logging

@@ -1,1 +1,1 @@
-"""What other programs read: meshes with their texture, Gaussian splats, reconstructions."""
+"""Files that other programs read: meshes with their texture, Gaussian splats, reconstructions."""

@@ -90,7 +90,7 @@ def extract_mesh(
 
 
 def styles_of(generator: Generator, latents: Tensor, class_index: Tensor | None) -> tuple[Any, ...]:
-    """What the fields make of latents (1, Z) of class_index (1,)."""
+    """The fields' styles for latents (1, Z) of class_index (1,)."""
     latents = latents.to(generator.background.device)
     if class_index is not None:
         latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
@@ -117,7 +117,7 @@ def write_mesh(mesh: trimesh.Trimesh, stem: Path, textured: trimesh.Trimesh | No
 
 
 def earlier_files(folder: Path) -> dict[Path, str]:
-    """What an earlier --mesh or --splats wrote there, with its sha256."""
+    """The files that an earlier --mesh or --splats wrote there, with their sha256."""
     made = (file for file in folder.glob("object_*") if re.fullmatch(r"object_\d{2,}", file.stem) and file.suffix in SUFFIXES)
     return {file: file_sha256(file) for file in (*made, *folder.glob("rendered_back.png"))}
 

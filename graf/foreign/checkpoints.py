@@ -1,4 +1,4 @@
-"""What a checkpoint's content is: ours, the official GRAF's, the graf_ccsr family's, or the weights of one network.
+"""Recognises a checkpoint's content: ours, the official GRAF's, the graf_ccsr family's, or the weights of one network.
 
 Whatever it is, the weights come out under this suite's own names. Nothing here decides whether they fit a config.
 """
@@ -75,7 +75,7 @@ class ForeignCheckpoint:
 
 
 def recognise(content: dict, path: Path | str) -> ForeignCheckpoint:
-    """What the content of a checkpoint is. Raises CheckpointError for what holds no network of a known kind."""
+    """The kind of a checkpoint's content. Raises CheckpointError for what holds no network of a known kind."""
     ours = str(content.get("format")).startswith("graf_ccsr")
     state = content["state"] if ours and isinstance(content.get("state"), dict) else content
     if ours and "estimator" in state:

@@ -146,7 +146,7 @@ def _is_of(folder: Path, targets: Tensor) -> bool:
 
 
 def numbers_in(folder: Path) -> dict:
-    """What `as_json` returned for the inversion in a folder; {} where there is none."""
+    """The value of `as_json` for the inversion in a folder; {} where there is none."""
     return read_object(folder / NAME) or read_object(folder / OLDER_NAME)
 
 

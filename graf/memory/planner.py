@@ -235,7 +235,7 @@ class _Step:
         return self.batch * self.size * sum(n_layers * width**2 for n_layers, width in layers)
 
     def _planes(self) -> int:
-        """What the synthesis of each image's planes keeps, and the planes and their gradients."""
+        """Bytes that the synthesis of each image's planes keeps, and of the planes and their gradients."""
         nerf = self.config.nerf
         if nerf.conditioning != "triplane":
             return 0
@@ -251,7 +251,7 @@ class _Step:
         return self.batch * MAPS_OF_SYNTHESIS * WIDTH * _synthesised_pixels(len(network.convs)) * self.size
 
     def refinement(self) -> int:
-        """What CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
+        """Bytes that CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
         config, refinement = self.config, self.generator.refinement
         if refinement is None:
             return 0
@@ -292,7 +292,7 @@ class _Step:
         return self.batch * total
 
     def scores(self) -> int:
-        """What scoring one batch keeps, and its coarse rendering where there is one."""
+        """Bytes that scoring one batch keeps, and its coarse rendering where there is one."""
         has_spectral_norms = self.config.discriminator.spectral_norm or self.is_projected
         weights = self.n_threads * _weights(self.discriminator) if has_spectral_norms else 0  # normalised copies
         frozen = self.batch * self._frozen_bytes() * self.size // FLOAT if self.is_projected else 0
@@ -304,7 +304,7 @@ class _Step:
         return PROJECTED_BYTES[heads.frozen_network] * heads.frozen_size**2 // SIZE**2
 
     def discriminator_step(self) -> int:
-        """What is held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.
+        """Bytes held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.
 
         Layers' weights have copies meanwhile, per thread: second gradients to be added, and normalised ones for each scoring.
         """

@@ -70,7 +70,7 @@ class ProcessWatch:
         return found
 
     def as_report(self) -> dict:
-        """What was seen, as plain values."""
+        """The observations, as plain values."""
         return {
             "seconds": round(time.time() - self.started, 3),
             "samples": self.samples,

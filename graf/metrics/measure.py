@@ -59,7 +59,7 @@ NUMPY_ARRAYS = [  # the types in cached statistics
 
 @dataclasses.dataclass(frozen=True)
 class MeasureSettings:
-    """What is measured of a generator: `names` of fid, kid and prc, on samples of `seed` with latents scaled by `truncation`.
+    """The metrics of a generator: `names` of fid, kid and prc, on samples of `seed` with latents scaled by `truncation`.
 
     options: extractor, counts and batch size; by default the metrics section of the generator's config. dump: a new folder for
     the generated images as PNGs, and in its folder `real` the real ones. cameras: those of the data, or sampled from the

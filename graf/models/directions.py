@@ -139,7 +139,7 @@ def has_mapping(generator: Generator) -> bool:
 
 
 def _mapped(generator: Generator, latents: Tensor) -> dict[str, tuple[Tensor, ...]]:
-    """What each field's mapping networks make of latents (B, Z) with the class in them, by part."""
+    """The outputs of each field's mapping networks for latents (B, Z) with the class in them, by part."""
     return dict(zip(PARTS, zip(*(field.mapped(latents) for field in generator.fields), strict=True), strict=True))
 
 

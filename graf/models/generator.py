@@ -270,7 +270,7 @@ class Generator(nn.Module):
         return latents if self.class_embedding is None else latents + self.class_embedding(labels.class_index)
 
     def styles(self, latents: Tensor) -> tuple[Any, ...]:
-        """What each radiance field, the fine one last, makes of latents (B, Z) with the class in them: once for all rays."""
+        """Each radiance field's styles, the fine one's last, for latents (B, Z) with the class in them: once for all rays."""
         return tuple(field.styles(latents) for field in self.fields)
 
     def restore(self, images: Tensor, latents: Tensor, labels: Labels, grid: Tensor) -> Tensor:

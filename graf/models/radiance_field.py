@@ -169,7 +169,7 @@ class FilmField(nn.Module):
         )
 
     def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """What the mapping networks make of latents (B, Z): (B, L * 2 * C) of the shape code, (B, 2 * C) of the appearance
+        """The mapping networks' outputs for latents (B, Z): (B, L * 2 * C) of the shape code, (B, 2 * C) of the appearance
         code, or without one of the shape code."""
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)

@@ -46,7 +46,7 @@ class TriplaneField(nn.Module):
         self.register_buffer("half_size", (high - low) / 2, persistent=False)
 
     def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """What the mapping networks make of latents (B, Z): scales and shifts of the planes' convolutions (B, W) of the shape
+        """The mapping networks' outputs for latents (B, Z): scales and shifts of the planes' convolutions (B, W) of the shape
         code, and of the colour's layer (B, 2 * width) of the appearance code, or without one of the shape code."""
         shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
         return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
@@ -69,8 +69,8 @@ class TriplaneField(nn.Module):
         return density.float().view(sizes), self.colour(h).float().view(*sizes, 3)
 
     def look_up(self, planes: Tensor, points: Tensor) -> Tensor:
-        """What planes (B, 3, C, K, K) have at points (B, P, 3): (B, P, 3 C), bilinear between their pixels, of which the outer
-        ones lie on the box's faces and go on beyond them."""
+        """Features of planes (B, 3, C, K, K) at points (B, P, 3): (B, P, 3 C), bilinear between their pixels, the outer
+        ones of which lie on the box's faces and go on beyond them."""
         x, y, z = ((points - self.centre) / self.half_size).unbind(-1)
         places = torch.stack([torch.stack(pair, dim=-1) for pair in ((x, y), (x, z), (y, z))], dim=1)  # (B, 3, P, 2)
         found = F.grid_sample(planes.flatten(0, 1), places.flatten(0, 1)[:, None], padding_mode="border", align_corners=True)

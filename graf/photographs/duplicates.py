@@ -20,7 +20,7 @@ LARGEST_CHANGE = 0.2  # of scale, and of position in half sides, by a crop
 
 @dataclass
 class Look:
-    """What photographs are compared by: pixels (SIDE, SIDE, 3) in [0, 255] before grey, and the coarse ones."""
+    """The thumbnails that photographs are compared by: pixels (SIDE, SIDE, 3) in [0, 255] before grey, and the coarse ones."""
 
     pixels: np.ndarray
     coarse: np.ndarray = field(init=False)
@@ -31,7 +31,7 @@ class Look:
 
 
 def look_of(image: Image.Image) -> Look:
-    """What an image, RGB or RGBA, is compared by; made square, as a crop changes its shape."""
+    """The thumbnails of an image, RGB or RGBA; made square, as a crop changes its shape."""
     small = shrunk(image, 4 * SIDE)
     if small.mode == "RGBA":
         small = Image.alpha_composite(Image.new("RGBA", small.size, "grey"), small)

@@ -1,4 +1,4 @@
-"""What makes a photograph unfit to learn from: too few pixels, too dark, blank or blurred."""
+"""Finds photographs that are unfit to learn from: too few pixels, too dark, blank or blurred."""
 
 from graf.photographs.reading import luminance, shrunk
 

@@ -19,7 +19,7 @@ NOTE = "graf_ccsr"  # text in a PNG: how it was made
 
 @dataclass(frozen=True)
 class Options:
-    """What to do with photographs; see the flags of tools/prepare_photos.py."""
+    """Choices for preparing photographs; see the flags of tools/prepare_photos.py."""
 
     cut: Cut = "auto"
     masks: Path | None = None
@@ -61,7 +61,7 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
 
 
 def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:
-    """What is kept of an image: with cameras what these saw, else the object with its margin."""
+    """The part of an image that is kept: with cameras what these saw, else the object with its margin."""
     if labels == "transforms":  # its cameras are those of the whole image
         return 0, 0, *size
     if labels == "filename" or object_box is None:
@@ -74,7 +74,7 @@ def _content(source: Source) -> list[str]:
 
 
 def made_before(source: Source, file: Path) -> Made | None:
-    """What an interrupted run has made of a photograph that has not changed since."""
+    """The result that an interrupted run has made of a photograph that has not changed since."""
     note = _note(file)
     if not note or note.pop("of", None) != _content(source):
         return None
@@ -82,7 +82,7 @@ def made_before(source: Source, file: Path) -> Made | None:
 
 
 def _note(file: Path) -> dict:
-    """What `make_photograph` noted in a PNG; {} where it did not make it."""
+    """The notes of `make_photograph` in a PNG; {} where it did not make it."""
     try:
         with Image.open(file, formats=("PNG",)) as image:
             return json.loads(image.text[NOTE])

@@ -33,7 +33,7 @@ log = logging.getLogger("graf")
 
 
 class Examined(NamedTuple):
-    """What is known of a photograph that can be used."""
+    """The known facts about a photograph that can be used."""
 
     source: Source
     shorter: int  # pixels

@@ -34,7 +34,7 @@ class Source:
 
 @dataclass
 class Found:
-    """What lies in a folder: photographs, videos with their places, what cannot be read with why, and other files by suffix."""
+    """The content of a folder: photographs, videos with their places, unreadable files with why, and other files by suffix."""
 
     photographs: list[Source] = field(default_factory=list)
     videos: list[Source] = field(default_factory=list)
@@ -103,7 +103,7 @@ def _has(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def read_transforms(file: Path) -> dict:
-    """What a transforms.json holds. Raises DataError for a file that is none."""
+    """The content of a transforms.json. Raises DataError for a file that is none."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         [frame["file_path"] for frame in content["frames"]]

@@ -1,4 +1,4 @@
-"""What a user is told when photographs are prepared: how many were kept, why others were not, how many objects they show."""
+"""The closing summary when photographs are prepared: how many were kept, why others were not, how many objects they show."""
 
 import re
 import shlex

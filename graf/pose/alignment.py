@@ -14,7 +14,7 @@ OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the objec
 
 
 class Alignment(NamedTuple):
-    """What takes found azimuths to the true ones: a mirror first where there is one, then a turn, degrees in [0, 360)."""
+    """The transform from found azimuths to the true ones: a mirror if there is one, then a turn, degrees in [0, 360)."""
 
     turn_deg: float
     mirrored: bool

@@ -80,7 +80,7 @@ class Round:
 
     @property
     def record(self) -> Path:
-        """What is told of the round; it is done where there is one."""
+        """The file of the round's numbers; the round is done once it is there."""
         return self.folder / "round.json"
 
     @property

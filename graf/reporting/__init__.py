@@ -1,1 +1,1 @@
-"""What people look at beside or after a run: curves, status page, report."""
+"""Pages and pictures that people look at during or after a run: curves, status page, report."""

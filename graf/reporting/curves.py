@@ -53,7 +53,7 @@ log = logging.getLogger("graf")
 
 
 class Points(NamedTuple):
-    """What is drawn of a curve, each (P,): means and ranges of groups of neighbouring rows; nan is a gap."""
+    """The drawn points of a curve, each (P,): means and ranges of groups of neighbouring rows; nan is a gap."""
 
     steps: np.ndarray
     means: np.ndarray

@@ -174,7 +174,7 @@ def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Emb
 
 
 def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
-    """What a reader asks first: how good, after how many steps, in what time."""
+    """The report's first lines: quality, steps and time."""
     result, _ = run.newest_result
     found, status = {name: f"{value:.3g}" for name, value in distances(result).items()}, read_status(run.folder)
     taken = status.step or run.measured.get("step")  # of weights from elsewhere, their results alone have a step
@@ -190,7 +190,7 @@ def _facts(run: RunFiles, embedder: Embedder) -> dict[str, str]:
 
 
 def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
-    """What the numbers say, by the names that report.html has for it."""
+    """The numbers in words, by the names that report.html has for them."""
     (result, step), (found, sweep) = run.newest_result, (run.measured.get(name) for name in ("consistency", "sweep"))
     views = [*agreement(found)] if isinstance(found, dict) else []
     own = (run.folder / NEWEST).is_file()  # other weights have results in a folder of their own
@@ -255,7 +255,7 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
 
 
 def _numbers_of_fit(folder: Path, embedder: Embedder) -> dict:
-    """What an inversion says of the photographs, in its folder; {} where it says nothing."""
+    """An inversion's numbers about the photographs, from its folder; {} where there are none."""
     return _json(folder / NAME, embedder) or _json(folder / OLDER_NAME, embedder)
 
 

@@ -1,1 +1,1 @@
-"""What keeps a run alive on a machine: retries, processes, signals, locks, files, devices."""
+"""The parts that keep a run alive on a machine: retries, processes, signals, locks, files, devices."""

@@ -39,7 +39,7 @@ class Interruption:
 
     @property
     def reason(self) -> str:
-        """What ended the run, for the log."""
+        """The cause that ended the run, for the log."""
         return "training.max_hours" if self.signal is None else signal.Signals(self.signal).name
 
     @property

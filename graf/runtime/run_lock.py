@@ -80,7 +80,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 
 
 def _why_not_writable(run_dir: Path, error: OSError) -> str:
-    """What is wrong with the folder, and the cure."""
+    """The folder's fault, and the cure."""
     at_fault = next(filter(os.path.exists, (run_dir, *run_dir.parents)), run_dir)
     or_else = "choose another folder with --set training.outdir=..."
     if not at_fault.is_dir():

@@ -47,7 +47,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
+    """The data that one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
     (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
 
     The generator may do without real images; its own patches are cut from them.

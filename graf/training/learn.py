@@ -136,7 +136,7 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
 
 
 def retried(state: RunState, sample: Callable[[], T]) -> T:
-    """What is sampled, from the same random states again where memory ran out. Raises OutOfMemory."""
+    """Return the sample's result; where memory ran out, sample again from the same random states. Raises OutOfMemory."""
     before = state.random_states()
 
     def sample_from_there() -> T:

@@ -97,7 +97,7 @@ def running(
 
 
 class Session:
-    """What the loops share: the work around their steps. Only the first process of a run writes.
+    """The work around steps, which the loops share. Only the first process of a run writes.
 
     log: the rows of metrics.jsonl. numbers: the scalars of the newest step that was logged. quality: what was measured last,
     for the progress line.
@@ -175,7 +175,7 @@ class Session:
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:
-        """What a step leaves for its end: what the progress line says, a line about memory, and an emptied cache."""
+        """End a step: update the progress line, log memory, empty the cache when it is due."""
         step, every = self.state.step, self.config.memory.empty_cache
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
@@ -225,7 +225,7 @@ def _monitor_of(state: RunState) -> MemoryMonitor:
 def progress_text(
     state: RunState, numbers: dict[str, float], names: tuple[str, ...], quality: str, monitor: MemoryMonitor
 ) -> str:
-    """What the progress line says beside steps: images seen, losses, what was measured, memory."""
+    """The progress line's text beside steps: images seen, losses, measurements, memory."""
     images = f"{state.images_seen:,} images"
     values = (f"{name} {numbers[name]:.3f}" for name in names)
     held = monitor.latest()

@@ -54,8 +54,8 @@ class Player(NamedTuple):
 
 
 class RunState(abc.ABC):
-    """What every kind of training run is: networks and optimizers, its step and counts, its random states, equal in all of its
-    processes. A subclass builds those that it names here as its attributes."""
+    """The state that every kind of training run has: networks and optimizers, its step and counts, its random
+    states, equal in all of its processes. A subclass builds those that it names here as its attributes."""
 
     FORMAT: str  # of its checkpoints
     PROGRAM: str  # that trains it, for messages
@@ -139,7 +139,7 @@ class RunState(abc.ABC):
             log.info("step %d: memory has sufficed for a while; trying %s again", self.step, self.sizes)
 
     def spare_bytes(self) -> int:
-        """What the plan of a step leaves free on a GPU; 0 where there is no plan."""
+        """Bytes that the plan of a step leaves free on a GPU; 0 where there is no plan."""
         return 0
 
     def random_states(self) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ SHARD_BYTES = 2**26  # gathered in memory before they are written
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What the activations are of: network, its checkpoint's file name, sha256 and step, the data's fingerprint, the seed."""
+    """The source of the activations: network, its checkpoint's file name, sha256 and step, the data's fingerprint, the seed."""
 
     network: str
     checkpoint: str
@@ -221,7 +221,7 @@ class CachedActivations(Dataset):
 
 
 def read_manifest(folder: Path) -> dict:
-    """What the folder's manifest.json says. Raises GrafError where it is missing or is not one of ours."""
+    """The content of the folder's manifest.json. Raises GrafError where it is missing or is not one of ours."""
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""What a data set offers to learn from, and what it lacks, before hours are spent on it."""
+"""Tells what a data set offers to learn from, and what it lacks, before hours are spent on it."""

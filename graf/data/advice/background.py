@@ -1,4 +1,4 @@
-"""What is behind the objects, by the edge of each image. Legend: N images."""
+"""Finds the background behind the objects, by the edge of each image. Legend: N images."""
 
 from typing import Literal, NamedTuple
 

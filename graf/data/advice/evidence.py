@@ -1,4 +1,4 @@
-"""What can be read off a data set once it has been checked; no image is read again."""
+"""Facts about a data set once it has been checked; no image is read again."""
 
 from typing import NamedTuple
 

@@ -28,7 +28,7 @@ def warnings_about(dataset: Views, data: DataConfig, evidence: Evidence) -> list
 
 
 def sampled_all_around(dataset: Views, evidence: Evidence) -> str | None:
-    """What it means that cameras are sampled from more than half a circle; None where they are known, or it is less."""
+    """A warning that cameras are sampled from more than half a circle; None where they are known, or it is less."""
     if dataset.posed or evidence.span_deg <= HALF_CIRCLE_DEG:
         return None
     return (

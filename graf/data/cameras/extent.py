@@ -23,7 +23,7 @@ class Extent(NamedTuple):
 
 
 def extent(dataset: Views, data: DataConfig) -> Extent:
-    """What data.radius and data.fov show, and how much of it some of the images' silhouettes fill."""
+    """The extent that data.radius and data.fov show, and how much of it some of the images' silhouettes fill."""
     shown = (data.far - data.near) if data.orthographic else 2 * data.radius[1] * math.tan(math.radians(data.fov) / 2)
     rows = at_random(list(range(len(dataset))), MOST_IMAGES, torch.Generator().manual_seed(0))
     masks = [mask for mask in silhouettes_of(dataset, rows, data) if mask is not None]

@@ -36,7 +36,7 @@ WIDEST_FOV_DEG = 150
 
 
 class Mistake(NamedTuple):
-    """What is wrong with cameras, in words that continue "if ..."; what to do; and the agreement once it is mended."""
+    """A mistake in cameras, in words that continue "if ..."; what to do; and the agreement once it is mended."""
 
     wrong: str
     cure: str
@@ -208,7 +208,7 @@ def azimuth_exchanged(pose_c2w: Tensor) -> Tensor:
 
 
 def polar_cure(data: DataConfig, source: str) -> str:
-    """What mends cameras whose elevations were taken for polar angles, or the reverse."""
+    """The setting that mends cameras whose elevations were taken for polar angles, or the reverse."""
     if source != "filename":
         return "export the cameras again, with elevations counted from the horizon and polar angles from the zenith"
     exchanged = _with_parts_exchanged(data.name_pattern, "<polar_deg>", "<elevation_deg>")
@@ -218,7 +218,7 @@ def polar_cure(data: DataConfig, source: str) -> str:
 
 
 def exchange_cure(data: DataConfig, source: str) -> str:
-    """What mends cameras whose azimuth and elevation are in each other's place."""
+    """The setting that mends cameras whose azimuth and elevation are in each other's place."""
     if source != "filename":
         return "export the cameras again, with azimuth and elevation in each other's place"
     pattern = data.name_pattern.replace("<elevation>", "<elevation_deg>")

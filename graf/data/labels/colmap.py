@@ -96,7 +96,7 @@ def camera_lens(model: str, width: float, height: float, parameters: list[float]
 
 
 def _read(file: Path, of_text, of_binary):
-    """What a file holds, by either reader. Raises ValueError, with the file, for one that is damaged or of another kind."""
+    """A file's content, by either reader. Raises ValueError, with the file, for one that is damaged or of another kind."""
     try:
         if file.suffix == ".txt":
             lines = file.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""What files of cameras say of a lens: the focal length, the optical axis, and what no pinhole with square pixels has."""
+"""Reads a lens from files of cameras: the focal length, the optical axis, and what no pinhole with square pixels has."""
 
 import math
 from collections.abc import Mapping

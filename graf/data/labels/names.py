@@ -183,7 +183,7 @@ def _is_azimuth(text: str, pattern: NamePattern) -> bool:
 
 
 def _label_problem(parts: dict[str, str] | None, pattern: NamePattern, elevations: list[float], data: DataConfig) -> str | None:
-    """What is wrong with the label in a file's name, and what to do; None for a label that gives a camera."""
+    """The fault of the label in a file's name, and what to do; None for a label that gives a camera."""
     if parts is None:
         example = ", as in 0_0090.png" if pattern.text == NAMED_BY_RANK else " (data.name_pattern)"
         return f"no label in the name; expected {pattern.text}{example} (or set data.labels: none to train without cameras)"

@@ -1,1 +1,1 @@
-"""What judges images: convolutions that learn from them alone, heads on a frozen network, both."""
+"""Networks that judge images: convolutions that learn from them alone, heads on a frozen network, both."""

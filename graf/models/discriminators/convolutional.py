@@ -36,7 +36,7 @@ class Scores:
 
 
 class ConditionedDiscriminator(nn.Module):
-    """What discriminators share: an embedding of class and camera, and spectral norms that follow the weights.
+    """The parts that discriminators share: an embedding of class and camera, and spectral norms that follow the weights.
 
     A subclass has forward(images, labels) -> Scores, of `discriminator_input` (B, C, K, K) in [-1, 1].
     """

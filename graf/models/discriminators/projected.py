@@ -88,8 +88,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         return Scores(torch.cat(self.logits(self.features(images), labels), dim=1).float())
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """What each head judges of images (B, C, K, K) in [-1, 1]: (B, mixed, s, s) of its stage, then its opacity (B, 4, s, s)
-        where images have one."""
+        """The features that each head judges, of images (B, C, K, K) in [-1, 1]: (B, mixed, s, s) of its stage, then opacity
+        (B, 4, s, s) where images have one."""
         colours, opacity = images.float().tensor_split([3], dim=1)
         colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
         network, blocks = self.config.frozen_network, [stage.block for stage in STAGES[self.config.frozen_network]]

@@ -1,4 +1,4 @@
-"""What the discriminator's features say of a real image: small decoders paint it from them, whole and a quarter of it.
+"""Small decoders reconstruct a real image from the discriminator's features, whole and a quarter of it.
 
 FastGAN (Liu et al., Towards Faster and Stabilized GAN Training for High-fidelity Few-shot Image Synthesis, 2021, section 3.2):
 features that describe all of an image cannot be those few by which a small data set is told from fakes.

@@ -59,7 +59,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class ViewState:
-    """What one browser shows.
+    """The object that one browser shows.
 
     seed, to_seed: the object is interpolated from the first to the second, by the shares shape and appearance in [0, 1], and
     truncated; then it is moved by shape_sd and appearance_sd, standard deviations along the first principal directions. found:
