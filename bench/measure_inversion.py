@@ -21,6 +21,7 @@ from graf.inversion import invert
 from graf.inversion.results import Inversion, similarity
 from graf.models.generator import Generator
 from graf.pictures.sampling import render_views
+from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
@@ -84,7 +85,7 @@ def measure_car(generator: Generator, photograph: Tensor, pose_c2w: Tensor, inde
         "known unseen": unseen_psnr(generator, known, pose_c2w, index, data),
         "searched psnr": searched.psnr[0],
         "searched unseen": unseen_psnr(generator, searched, pose_c2w, index, data),
-        "azimuth error": float(abs((found_deg - azimuth_deg + 180) % 360 - 180)),
+        "azimuth error": float(circular_distance(found_deg, azimuth_deg)),
         "seconds": seconds,
     }
 

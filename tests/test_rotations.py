@@ -5,6 +5,7 @@ import math
 from graf.camera import poses_at
 from graf.rotations import (
     angle_between_deg,
+    circular_distance,
     nearest_vector,
     pose_errors,
     relative_motion,
@@ -85,3 +86,8 @@ def test_relative_motion_takes_the_first_camera_to_the_second():
 def test_six_degrees_of_freedom_are_the_position_and_the_rotation_vector():
     pose = torch.cat([about_z(90), torch.tensor([[1.0], [2.0], [3.0]])], dim=1)
     torch.testing.assert_close(six_of_freedom(pose), torch.tensor([1.0, 2.0, 3.0, 0.0, 0.0, math.pi / 2]))
+
+
+def test_azimuths_are_compared_around_the_circle():
+    a, b = torch.tensor([350.0, 10.0, 0.0, 90.0]), torch.tensor([10.0, 350.0, 180.0, 91.5])
+    assert circular_distance(a, b).tolist() == [20, 20, 180, 1.5]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from activations.files import CachedActivations
 from graf.errors import GrafError
+from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.files import whole_file, write_text
@@ -68,22 +69,17 @@ class AzimuthTarget:
 
     def scores(self, outputs: Tensor, index: Tensor) -> Tensor:
         """Degrees between the predicted and the true azimuth, (n,)."""
-        return angular_error_deg(torch.rad2deg(torch.atan2(outputs[:, 1], outputs[:, 0])), self.azimuth_deg[index])
+        return circular_distance(torch.rad2deg(torch.atan2(outputs[:, 1], outputs[:, 0])), self.azimuth_deg[index])
 
     def blind(self, train: Tensor, index: Tensor) -> Tensor:
         """The scores of always saying the one whole degree that suits the training samples best."""
         guesses = torch.arange(360.0)
-        best = angular_error_deg(guesses[:, None], self.azimuth_deg[train]).mean(1).argmin()
-        return angular_error_deg(guesses[best], self.azimuth_deg[index])
+        best = circular_distance(guesses[:, None], self.azimuth_deg[train]).mean(1).argmin()
+        return circular_distance(guesses[best], self.azimuth_deg[index])
 
 
 TARGETS = {"class": (ClassTarget, "class_index"), "azimuth": (AzimuthTarget, "azimuth_deg")}
 Target = ClassTarget | AzimuthTarget
-
-
-def angular_error_deg(a: Tensor, b: Tensor) -> Tensor:
-    """Degrees between azimuths, in [0, 180]."""
-    return ((a - b + 180) % 360 - 180).abs()
 
 
 class LinearProbe(nn.Module):

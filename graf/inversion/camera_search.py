@@ -8,6 +8,7 @@ import dataclasses
 from graf.camera import azimuth_and_v, poses_at, view_azimuths
 from graf.inversion.loss import RAYS_AT_ONCE, Hypotheses, InversionLoss
 from graf.models.generator import Generator
+from graf.rotations import circular_distance
 
 import torch
 from torch import Tensor
@@ -94,7 +95,7 @@ def finalists(h: Hypotheses, losses: Tensor) -> list[int]:
     """The indices of the best hypotheses whose cameras, or classes, differ; best first."""
     chosen: list[int] = []
     for i in losses.argsort().tolist():
-        turn = ((h.azimuth_deg[i] - h.azimuth_deg[chosen] + 180) % 360 - 180).abs()  # (chosen, N)
+        turn = circular_distance(h.azimuth_deg[i], h.azimuth_deg[chosen])  # (chosen, N)
         if ((turn > APART_DEG).any(dim=1) | (h.class_index[i] != h.class_index[chosen])).all():
             chosen.append(i)
     return chosen[:FINALISTS]
