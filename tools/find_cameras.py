@@ -2,9 +2,10 @@
 
     python tools/find_cameras.py --config configs/default.yaml --data_dir photos --use_amp
 
-Round 0 trains a generator without cameras. In each later round an estimator learns from generated views, whose cameras are
-known, and reads the photographs' cameras, with which the generator goes on. After an interruption the same command goes on. The
-cameras are right up to one turn of the world, which no photograph tells. docs/cameras.md says how far to trust them.
+Round 0 trains a generator without cameras. In each later round an estimator learns from views of the last generator, whose
+cameras are known, and reads the photographs' cameras; with these a second generator begins in round 1 and goes on. After an
+interruption the same command goes on. The cameras are right up to one turn of the world, which no photograph tells.
+docs/cameras.md says how far to trust them.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     """A generator without cameras: of several the one about whose photographs two estimators agree best. Returns an exit status
     as `take_round`."""
     if args.starts == 1:
-        if not (status := train("train.py", this.generator, rounds.unposed(config, this, args.rounds), device=args.device)):
+        if not (status := train("train.py", this.generator, rounds.unposed(config, this), device=args.device)):
             write_record(this, {})
         return status
     agreements = []
@@ -129,7 +130,7 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
 def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
     """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
     the photographs where it does. Returns an exit status as `take_round`."""
-    unposed, device = rounds.unposed(config, start, args.rounds), choose_device(args.device)
+    unposed, device = rounds.unposed(config, start), choose_device(args.device)
     photographs, found = build_dataset(unposed), []
     resolved = dataclasses.replace(unposed, data=resolve(unposed, photographs).data)
     guessed = rounds.from_silhouettes(resolved, photographs, start) if start.start % 2 else None
@@ -148,7 +149,7 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
 def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
     """Views, an estimator that learns from them, the photographs' cameras, and a generator that learns from those. Returns an
     exit status as `take_round`."""
-    unposed, device = rounds.unposed(config, Round(args.out, 0), args.rounds), choose_device(args.device)
+    unposed, device = rounds.unposed(config, Round(args.out, 0)), choose_device(args.device)
     photographs = build_dataset(unposed)
     config = dataclasses.replace(config, data=resolve(unposed, photographs).data)
     make_views(this.views, this.before.generator, args.views, device)
@@ -156,9 +157,8 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
         return status
     found, told = label(this, args, photographs, config, device)
-    start = [] if newest_checkpoint(this.generator) else ["--resume", str(trained_checkpoint(this.before.generator))]
-    if start and this.number == 1:  # the discriminator did not know cameras
-        start.append("--partial")
+    goes_on = this.number > 1 and not newest_checkpoint(this.generator)
+    start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
     if status := train("train.py", this.generator, rounds.posed(config, this, args.rounds), *start, device=args.device):
         return status
     generator = load_generator(this.generator, device=device)

@@ -33,6 +33,7 @@ from graf.runtime.files import read_object, write_text
 import torch
 from torch import Tensor
 
+UNPOSED_SHARE = 1 / 6  # of all steps, for round 0
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
     *("v", "center_crop", "hflip"),
@@ -100,9 +101,14 @@ class FoundCameras(NamedTuple):
 # What each part of a round is trained with
 
 
-def unposed(config: Config, first: Round, n_rounds: int) -> Config:
+def unposed_steps(config: Config) -> int:
+    """The steps of round 0, which is done when its objects turn: nothing but its views is used."""
+    return max(1, round(UNPOSED_SHARE * config.training.max_steps))
+
+
+def unposed(config: Config, first: Round) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any."""
-    steps = config.training.max_steps // (n_rounds + 1)
+    steps = unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
@@ -127,23 +133,16 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
     """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
 
-    Rounds 1, 2, ... are one training run with one schedule, which each of them takes further.
+    Rounds 1, 2, ... are one training run with one schedule, which begins afresh and each of them takes further.
     """
-    in_all = config.training.max_steps
-    unposed_steps = in_all // (n_rounds + 1)
-    steps = (in_all - unposed_steps) * this.number // n_rounds
-    training = config.training
-    if training.anneal == "none":
-        schedule = {"lr_anneal_every": tuple(max(1, step - unposed_steps) for step in training.milestones)}
-    else:
-        schedule = {"anneal_steps": max(1, training.burn_in - unposed_steps)}
-    low_res_steps = max(0, config.discriminator.low_res_steps - unposed_steps)
+    in_all = dataclasses.replace(config.training, max_steps=config.training.max_steps - unposed_steps(config))
+    schedule = {"lr_anneal_every": in_all.milestones} if in_all.anneal == "none" else {"anneal_steps": in_all.burn_in}
+    steps = in_all.max_steps * this.number // n_rounds
     return dataclasses.replace(
         config,
         expname=this.generator.name,
         data=written(config.data, class_folders(this)),
-        discriminator=dataclasses.replace(config.discriminator, low_res_steps=low_res_steps),
-        training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
+        training=dataclasses.replace(in_all, outdir=str(this.folder), max_steps=steps, **schedule),
     )
 
 

@@ -36,25 +36,25 @@ def found_of(confidence: list[float]) -> FoundCameras:
 
 def test_rounds_share_the_steps_and_are_one_schedule(tmp_path):
     config = load_config(None, ["training.max_steps=4500", "discriminator.low_res_steps=1500"])
-    first = rounds.unposed(config, Round(tmp_path, 0), 3)
-    assert (first.training.max_steps, first.discriminator.low_res_steps) == (1125, 1125)
+    first = rounds.unposed(config, Round(tmp_path, 0))
+    assert (first.training.max_steps, first.discriminator.low_res_steps) == (750, 750)
     assert first.data.labels == "none" and first.training.milestones == ()
     later = []
     for number in (1, 2, 3):
         Round(tmp_path, number).photographs.mkdir(parents=True)
         later.append(rounds.posed(config, Round(tmp_path, number), 3))
-    assert [one.training.max_steps for one in later] == [1125, 2250, 3375]
-    assert {one.discriminator.low_res_steps for one in later} == {375}
-    assert {one.training.milestones for one in later} == {(3500 - 1125,)}
+    assert [one.training.max_steps for one in later] == [1250, 2500, 3750]
+    assert {one.discriminator.low_res_steps for one in later} == {1500}
+    assert {one.training.milestones for one in later} == {(3750 * 7 // 9,)}
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
 
 
 def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=300", "training.anneal=r3gan"])
-    assert rounds.unposed(config, Round(tmp_path, 0), 2).training.anneal == "none"
+    assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
     Round(tmp_path, 1).photographs.mkdir(parents=True)
     first = rounds.posed(config, Round(tmp_path, 1), 2).training
-    assert (first.max_steps, first.burn_in, first.anneal) == (100, 200, "r3gan")
+    assert (first.max_steps, first.burn_in, first.anneal) == (125, 250, "r3gan")
 
 
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):
@@ -143,7 +143,7 @@ def test_a_sheets_column_has_the_surest_photographs_of_its_azimuths():
 
 def test_the_box_that_round_0_resolved_stays(tmp_path):
     config = load_config(None, ["data.n_images=8", f"data.datadir=[{tmp_path}]"])
-    first = rounds.unposed(config, Round(tmp_path, 0), 1)
+    first = rounds.unposed(config, Round(tmp_path, 0))
     resolved = resolve(first, build_dataset(first))
     Round(tmp_path, 1).photographs.mkdir(parents=True)
     assert rounds.posed(resolved, Round(tmp_path, 1), 1).data.box == resolved.data.box != "auto"

@@ -35,7 +35,6 @@ def find(tmp_path, monkeypatch):
         monkeypatch.setattr(find_cameras, "run", run)
         small = [*flags, "--config", str(ROOT / "configs" / "smoke.yaml"), "--estimator", "estimator.yaml", "--device", "cpu"]
         small += ["--views", "16", "--rounds", "1", "--set", "data.n_images=16", "training.max_steps=4"]
-        small.append("discriminator.ndf=64")  # so that most of it fits, once it knows cameras
         return call("tools/find_cameras.py", "--out", out, *small, cwd=tmp_path, status=status)
 
     return find
