@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 ARCS = 360
 NEAR_ARCS = int(NEAR_DEG)  # to either side of an answer; what is within them counts as the same answer
+MEAN_SHIFTS = 8  # steps from a sample to the peak that it is from (Comaniciu and Meer 2002)
 SHARPEST = 1000.0  # concentration of a component, 1.8 degrees of standard deviation: an arc is no wider
 
 
@@ -52,13 +53,23 @@ class CameraMixture:
         arcs = torch.multinomial(self.shares.cpu(), 1, generator=rng)[:, 0]
         return arcs + torch.rand(len(arcs), generator=rng)
 
+    def sample_answer(self, rng: torch.Generator) -> Tensor:
+        """One of the azimuths (B,) in [0, 360) that each image may have, such as its front's or its rear's, at random by its
+        probability: the middle of the peak that a sample is from, so that a peak's width adds no error."""
+        azimuth_deg = self.sample(rng).to(self.v.device)
+        for _ in range(MEAN_SHIFTS):
+            azimuth_deg = self._mean_near(azimuth_deg.round().long() % ARCS)
+        return azimuth_deg
+
     def most_likely(self) -> Tensor:
         """The azimuth (B,) in [0, 360) of each image: the mean over the 30 degrees that are most probable together."""
-        shares = self.shares
-        best = _near(shares).argmax(dim=1)
-        offsets = torch.arange(-NEAR_ARCS, NEAR_ARCS, device=shares.device)
-        weights = shares.gather(1, (best[:, None] + offsets) % ARCS)
-        return (best + (weights * (offsets + 0.5)).sum(1) / weights.sum(1)) % ARCS
+        return self._mean_near(_near(self.shares).argmax(dim=1))
+
+    def _mean_near(self, degree: Tensor) -> Tensor:
+        """The mean (B,) over the 30 degrees about whole degrees (B,), by their probability."""
+        offsets = torch.arange(-NEAR_ARCS, NEAR_ARCS, device=degree.device)
+        weights = self.shares.gather(1, (degree[:, None] + offsets) % ARCS)
+        return (degree + (weights * (offsets + 0.5)).sum(1) / weights.sum(1)) % ARCS
 
     def confidence(self, azimuth_deg: Tensor) -> Tensor:
         """Probability (B,) that the true azimuth is within 15 degrees, to a degree, of azimuth_deg (B,)."""

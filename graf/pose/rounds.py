@@ -33,7 +33,7 @@ from graf.runtime.files import read_object, write_text
 import torch
 from torch import Tensor
 
-UNPOSED_SHARE = 1 / 6  # of all steps, for round 0
+SHORT_SHARE = 1 / 8  # of all steps, for the generator of each round but the last: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
     *("v", "center_crop", "hflip"),
@@ -101,19 +101,24 @@ class FoundCameras(NamedTuple):
 # What each part of a round is trained with
 
 
-def unposed_steps(config: Config) -> int:
-    """The steps of round 0, which is done when its objects turn: nothing but its views is used."""
-    return max(1, round(UNPOSED_SHARE * config.training.max_steps))
+def short_steps(config: Config) -> int:
+    """The steps of each round's generator but the last one's: nothing but its views is used."""
+    return max(1, round(SHORT_SHARE * config.training.max_steps))
 
 
 def unposed(config: Config, first: Round) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any."""
-    steps = unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
+    return short(dataclasses.replace(config, data=data), first)
+
+
+def short(config: Config, this: Round) -> Config:
+    """The config of a generator that is trained for its views alone, at half the resolution where the config has such steps."""
+    steps = short_steps(config)
     constant = {"lr_anneal_every": (), "anneal": "none"}
-    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
+    training = dataclasses.replace(config.training, outdir=str(this.folder), max_steps=steps, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
-    return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
+    return dataclasses.replace(config, expname=this.generator.name, discriminator=discriminator, training=training)
 
 
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
@@ -131,18 +136,19 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
 
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
-    """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
-
-    Rounds 1, 2, ... are one training run with one schedule, which begins afresh and each of them takes further.
-    """
-    in_all = dataclasses.replace(config.training, max_steps=config.training.max_steps - unposed_steps(config))
-    schedule = {"lr_anneal_every": in_all.milestones} if in_all.anneal == "none" else {"anneal_steps": in_all.burn_in}
-    steps = in_all.max_steps * this.number // n_rounds
+    """The config of a later round's generator, which begins anew; `config`: the resolved one of round 0, with the asked
+    training.max_steps. The last round has all steps that are left, and the config's schedule over these."""
+    config = dataclasses.replace(config, data=written(config.data, class_folders(this)))
+    if this.number < n_rounds:
+        return short(config, this)
+    in_all = config.training.max_steps
+    steps = in_all - n_rounds * short_steps(config)
+    low_res_steps = config.discriminator.low_res_steps * steps // in_all
     return dataclasses.replace(
         config,
         expname=this.generator.name,
-        data=written(config.data, class_folders(this)),
-        training=dataclasses.replace(in_all, outdir=str(this.folder), max_steps=steps, **schedule),
+        discriminator=dataclasses.replace(config.discriminator, low_res_steps=low_res_steps),
+        training=dataclasses.replace(config.training, outdir=str(this.folder), max_steps=steps),
     )
 
 
@@ -261,10 +267,10 @@ def mixtures(estimator: TrainedEstimator, views: Views) -> Iterator[CameraMixtur
 
 
 def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator | None = None) -> FoundCameras:
-    """The most likely cameras of a data set's images, or with `rng` cameras drawn at random by their probability."""
+    """The most likely cameras of a data set's images, or with `rng` one of each image's answers, by their probability."""
     parts = []
     for mixture in mixtures(estimator, views):
-        azimuth_deg = mixture.most_likely() if rng is None else mixture.sample(rng)
+        azimuth_deg = mixture.most_likely() if rng is None else mixture.sample_answer(rng)
         parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
     return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))
 

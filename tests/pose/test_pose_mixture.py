@@ -18,6 +18,11 @@ def mixture(weights, centres, concentrations):
     return CameraMixture(*(x[None] for x in values), torch.tensor([0.3]))
 
 
+def mixture_of_many(*components):
+    one = mixture(*components)
+    return CameraMixture(*(x.expand(4000, *x.shape[1:]) for x in (one.logits, one.centre_deg, one.concentration, one.v)))
+
+
 TWO = ([0.7, 0.3], [350.0, 170.0], [30.0, 60.0])
 
 
@@ -48,13 +53,19 @@ def test_the_most_likely_answer_is_across_azimuth_0_and_its_probability_is_its_c
 
 
 def test_samples_are_as_frequent_as_probable_and_the_same_for_a_seed():
-    one = mixture(*TWO)
-    many = CameraMixture(*(x.expand(4000, *x.shape[1:]) for x in (one.logits, one.centre_deg, one.concentration, one.v)))
+    many = mixture_of_many(*TWO)
     first, again = (many.sample(torch.Generator().manual_seed(seed)) for seed in (1, 1))
     assert torch.equal(first, again)
     assert ((first >= 0) & (first < 360)).all()
     to_the_first = ((first - 350 + 180) % 360 - 180).abs() < 90
     assert float(to_the_first.double().mean()) == pytest.approx(0.7, abs=0.03)
+
+
+def test_a_sampled_answer_is_a_peak_as_often_as_it_is_probable():
+    answers = mixture_of_many(*TWO).sample_answer(torch.Generator().manual_seed(1))
+    from_peaks = [((answers - peak + 180) % 360 - 180).abs() for peak in (350, 170)]
+    assert float(torch.minimum(*from_peaks).quantile(0.99)) < 1
+    assert float((from_peaks[0] < 1).double().mean()) == pytest.approx(0.7, abs=0.03)
 
 
 @pytest.fixture

@@ -34,27 +34,25 @@ def found_of(confidence: list[float]) -> FoundCameras:
     return FoundCameras(10.0 * torch.arange(n), torch.full((n,), 0.3), torch.tensor(confidence))
 
 
-def test_rounds_share_the_steps_and_are_one_schedule(tmp_path):
-    config = load_config(None, ["training.max_steps=4500", "discriminator.low_res_steps=1500"])
-    first = rounds.unposed(config, Round(tmp_path, 0))
-    assert (first.training.max_steps, first.discriminator.low_res_steps) == (750, 750)
-    assert first.data.labels == "none" and first.training.milestones == ()
-    later = []
-    for number in (1, 2, 3):
+def test_the_last_round_has_the_steps_that_short_ones_leave(tmp_path):
+    config = load_config(None, ["training.max_steps=4800", "discriminator.low_res_steps=1600"])
+    runs = [rounds.unposed(config, Round(tmp_path, 0))]
+    for number in (1, 2):
         Round(tmp_path, number).photographs.mkdir(parents=True)
-        later.append(rounds.posed(config, Round(tmp_path, number), 3))
-    assert [one.training.max_steps for one in later] == [1250, 2500, 3750]
-    assert {one.discriminator.low_res_steps for one in later} == {1500}
-    assert {one.training.milestones for one in later} == {(3750 * 7 // 9,)}
-    assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
+        runs.append(rounds.posed(config, Round(tmp_path, number), 2))
+    assert [one.training.max_steps for one in runs] == [600, 600, 3600]
+    assert [one.discriminator.low_res_steps for one in runs] == [600, 600, 1200]
+    assert [one.training.milestones for one in runs] == [(), (), (2800,)]
+    assert [one.data.labels for one in runs] == ["none", "transforms", "transforms"]
+    assert [one.run_dir for one in runs] == [Round(tmp_path, number).generator for number in (0, 1, 2)]
 
 
-def test_annealing_ends_with_the_last_round(tmp_path):
-    config = load_config(None, ["training.max_steps=300", "training.anneal=r3gan"])
-    assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
-    Round(tmp_path, 1).photographs.mkdir(parents=True)
-    first = rounds.posed(config, Round(tmp_path, 1), 2).training
-    assert (first.max_steps, first.burn_in, first.anneal) == (125, 250, "r3gan")
+def test_annealing_is_for_the_last_round(tmp_path):
+    config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
+    for number, (anneal, steps) in enumerate([("none", 100), ("r3gan", 600)], start=1):
+        Round(tmp_path, number).photographs.mkdir(parents=True)
+        training = rounds.posed(config, Round(tmp_path, number), 2).training
+        assert (training.anneal, training.max_steps, training.burn_in) == (anneal, steps, steps)
 
 
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):
