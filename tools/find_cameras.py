@@ -150,7 +150,8 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     exit status as `take_round`."""
     unposed, device = rounds.unposed(config, Round(args.out, 0)), choose_device(args.device)
     photographs = build_dataset(unposed)
-    config = dataclasses.replace(config, data=resolve(unposed, photographs).data)
+    resolved = dataclasses.replace(resolve(unposed, photographs).data, box=config.data.box)  # which cameras tell
+    config = dataclasses.replace(config, data=resolved)
     make_views(this.views, this.before.generator, args.views, device)
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):

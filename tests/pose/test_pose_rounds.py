@@ -5,7 +5,7 @@ import json
 
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, load_config
-from graf.data import build_dataset, resolve
+from graf.data import build_dataset
 from graf.data.views import Views
 from graf.pictures.outputs import write_image
 from graf.pose import rounds
@@ -137,11 +137,3 @@ def test_a_sheets_column_has_the_surest_photographs_of_its_azimuths():
     assert surest(found, 0, 30.0) == [1, 3, 4]
     assert surest(found, 1, 30.0) == [2]
     assert surest(found, 5, 30.0) == []
-
-
-def test_the_box_that_round_0_resolved_stays(tmp_path):
-    config = load_config(None, ["data.n_images=8", f"data.datadir=[{tmp_path}]"])
-    first = rounds.unposed(config, Round(tmp_path, 0))
-    resolved = resolve(first, build_dataset(first))
-    Round(tmp_path, 1).photographs.mkdir(parents=True)
-    assert rounds.posed(resolved, Round(tmp_path, 1), 1).data.box == resolved.data.box != "auto"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
+from graf.config import load_config
 from graf.pose.rounds import Round
 from tools import find_cameras
 
@@ -55,6 +56,7 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     said = find("whole")
     for part in PARTS:
         assert (tmp_path / "whole" / "round_1" / part).exists(), said
+    assert len(load_config(tmp_path / "whole" / "round_1" / "generator" / "config.yaml").data.box) == 6  # by the found cameras
     whole = content_of(tmp_path / "whole" / "round_1")
     for ends_after in (0, 1, 1):
         find("resumed", ends_after=ends_after, status=130)
