@@ -137,18 +137,26 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
     """The config of a later round's generator, which begins anew; `config`: the resolved one of round 0, with the asked
-    training.max_steps. The last round has all steps that are left, and the config's schedule over these."""
+    training.max_steps. The last round has all steps that are left, and the config's schedule shortened to these."""
     config = dataclasses.replace(config, data=written(config.data, class_folders(this)))
     if this.number < n_rounds:
         return short(config, this)
-    in_all = config.training.max_steps
-    steps = in_all - n_rounds * short_steps(config)
-    low_res_steps = config.discriminator.low_res_steps * steps // in_all
+    training, discriminator = config.training, config.discriminator
+    steps = training.max_steps - n_rounds * short_steps(config)
+
+    def shortened(step: int) -> int:
+        return max(1, step * steps // training.max_steps)
+
+    if training.anneal == "none":
+        schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
+    else:
+        schedule = {"anneal_steps": shortened(training.burn_in)}
+    low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
     return dataclasses.replace(
         config,
         expname=this.generator.name,
-        discriminator=dataclasses.replace(config.discriminator, low_res_steps=low_res_steps),
-        training=dataclasses.replace(config.training, outdir=str(this.folder), max_steps=steps),
+        discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
+        training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from graf.camera import Labels, azimuth_and_v, poses_at
-from graf.config import PoseConfig, load_config
+from graf.config import PoseConfig, load_config, override
 from graf.data import build_dataset
 from graf.data.views import Views
 from graf.pictures.outputs import write_image
@@ -42,9 +42,12 @@ def test_the_last_round_has_the_steps_that_short_ones_leave(tmp_path):
         runs.append(rounds.posed(config, Round(tmp_path, number), 2))
     assert [one.training.max_steps for one in runs] == [600, 600, 3600]
     assert [one.discriminator.low_res_steps for one in runs] == [600, 600, 1200]
-    assert [one.training.milestones for one in runs] == [(), (), (2800,)]
+    assert [one.training.milestones for one in runs] == [(), (), (2799,)]
     assert [one.data.labels for one in runs] == ["none", "transforms", "transforms"]
     assert [one.run_dir for one in runs] == [Round(tmp_path, number).generator for number in (0, 1, 2)]
+    own = override(config, ["training.lr_anneal_every=[400, 4000]", "discriminator.low_res_steps=0"])
+    last = rounds.posed(own, Round(tmp_path, 2), 2)
+    assert (last.training.milestones, last.discriminator.low_res_steps) == ((300, 3000), 0)
 
 
 def test_annealing_is_for_the_last_round(tmp_path):
