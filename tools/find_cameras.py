@@ -15,7 +15,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from graf.checkpoints.generator_loading import load_generator
+from graf.checkpoints.generator_loading import load_generator, trained_checkpoint
+from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dict, load_config
 from graf.data import Views, build_dataset, resolve
 from graf.data.folders import TRANSFORMS
@@ -157,7 +158,9 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
         return status
     found, told = label(this, args, photographs, config, device)
-    if status := train("train.py", this.generator, rounds.posed(config, this, args.rounds), device=args.device):
+    goes_on = this.number > 1 and not newest_checkpoint(this.generator)
+    start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
+    if status := train("train.py", this.generator, rounds.posed(config, this, args.rounds), *start, device=args.device):
         return status
     generator = load_generator(this.generator, device=device)
     write_sheet(this.sheet, photographs, found, generator, f"round {this.number}")
@@ -203,11 +206,11 @@ def label(
     return found, {"held_out_views": errors, "confidence": confidence}
 
 
-def train(script: str, run_dir: Path, config: RunConfig, device: str) -> int:
+def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: str) -> int:
     """Train a run to its end, or go on with it, in a process of its own. Returns its exit status."""
     file = config_file(run_dir)
     write_text(file, yaml.safe_dump(config_to_dict(config), sort_keys=False))
-    return run([str(ROOT / script), "--config", str(file), "--device", device])
+    return run([str(ROOT / script), "--config", str(file), "--device", device, *flags])
 
 
 def run(command: list[str]) -> int:

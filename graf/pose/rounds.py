@@ -33,7 +33,7 @@ from graf.runtime.files import read_object, write_text
 import torch
 from torch import Tensor
 
-SHORT_SHARE = 1 / 8  # of all steps, for the generator of each round but the last: enough for views that turn
+UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
     *("v", "center_crop", "hflip"),
@@ -101,24 +101,19 @@ class FoundCameras(NamedTuple):
 # What each part of a round is trained with
 
 
-def short_steps(config: Config) -> int:
-    """The steps of each round's generator but the last one's: nothing but its views is used."""
-    return max(1, round(SHORT_SHARE * config.training.max_steps))
+def unposed_steps(config: Config) -> int:
+    """The steps of round 0, whose generator is used for its views alone."""
+    return max(1, round(UNPOSED_SHARE * config.training.max_steps))
 
 
 def unposed(config: Config, first: Round) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any."""
+    steps = unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
-    return short(dataclasses.replace(config, data=data), first)
-
-
-def short(config: Config, this: Round) -> Config:
-    """The config of a generator that is trained for its views alone, at half the resolution where the config has such steps."""
-    steps = short_steps(config)
     constant = {"lr_anneal_every": (), "anneal": "none"}
-    training = dataclasses.replace(config.training, outdir=str(this.folder), max_steps=steps, **constant)
+    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
-    return dataclasses.replace(config, expname=this.generator.name, discriminator=discriminator, training=training)
+    return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
 
 
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
@@ -136,25 +131,27 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
 
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
-    """The config of a later round's generator, which begins anew; `config`: the resolved one of round 0, with the asked
-    training.max_steps. The last round has all steps that are left, and the config's schedule shortened to these."""
-    config = dataclasses.replace(config, data=written(config.data, class_folders(this)))
-    if this.number < n_rounds:
-        return short(config, this)
+    """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
+
+    Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
+    shortened by the steps of round 0.
+    """
     training, discriminator = config.training, config.discriminator
-    steps = training.max_steps - n_rounds * short_steps(config)
+    in_all = training.max_steps - unposed_steps(config)
 
     def shortened(step: int) -> int:
-        return max(1, step * steps // training.max_steps)
+        return max(1, step * in_all // training.max_steps)
 
     if training.anneal == "none":
         schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
     else:
         schedule = {"anneal_steps": shortened(training.burn_in)}
     low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
+    steps = in_all * this.number // n_rounds
     return dataclasses.replace(
         config,
         expname=this.generator.name,
+        data=written(config.data, class_folders(this)),
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )

@@ -34,28 +34,32 @@ def found_of(confidence: list[float]) -> FoundCameras:
     return FoundCameras(10.0 * torch.arange(n), torch.full((n,), 0.3), torch.tensor(confidence))
 
 
-def test_the_last_round_has_the_steps_that_short_ones_leave(tmp_path):
-    config = load_config(None, ["training.max_steps=4800", "discriminator.low_res_steps=1600"])
-    runs = [rounds.unposed(config, Round(tmp_path, 0))]
-    for number in (1, 2):
+def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
+    config = load_config(
+        None, ["training.max_steps=4800", "discriminator.low_res_steps=1600", "training.lr_anneal_every=[4000]"]
+    )
+    first = rounds.unposed(config, Round(tmp_path, 0))
+    assert (first.training.max_steps, first.discriminator.low_res_steps) == (600, 600)
+    assert first.data.labels == "none" and first.training.milestones == ()
+    later = []
+    for number in (1, 2, 3):
         Round(tmp_path, number).photographs.mkdir(parents=True)
-        runs.append(rounds.posed(config, Round(tmp_path, number), 2))
-    assert [one.training.max_steps for one in runs] == [600, 600, 3600]
-    assert [one.discriminator.low_res_steps for one in runs] == [600, 600, 1200]
-    assert [one.training.milestones for one in runs] == [(), (), (2799,)]
-    assert [one.data.labels for one in runs] == ["none", "transforms", "transforms"]
-    assert [one.run_dir for one in runs] == [Round(tmp_path, number).generator for number in (0, 1, 2)]
-    own = override(config, ["training.lr_anneal_every=[400, 4000]", "discriminator.low_res_steps=0"])
-    last = rounds.posed(own, Round(tmp_path, 2), 2)
-    assert (last.training.milestones, last.discriminator.low_res_steps) == ((300, 3000), 0)
+        later.append(rounds.posed(config, Round(tmp_path, number), 3))
+    assert [one.training.max_steps for one in later] == [1400, 2800, 4200]
+    assert {one.discriminator.low_res_steps for one in later} == {1400}
+    assert {one.training.milestones for one in later} == {(3500,)}
+    assert {one.data.labels for one in later} == {"transforms"}
+    assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
+    at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3)
+    assert at_once.discriminator.low_res_steps == 0
 
 
-def test_annealing_is_for_the_last_round(tmp_path):
+def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
-    for number, (anneal, steps) in enumerate([("none", 100), ("r3gan", 600)], start=1):
-        Round(tmp_path, number).photographs.mkdir(parents=True)
-        training = rounds.posed(config, Round(tmp_path, number), 2).training
-        assert (training.anneal, training.max_steps, training.burn_in) == (anneal, steps, steps)
+    assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
+    Round(tmp_path, 1).photographs.mkdir(parents=True)
+    first = rounds.posed(config, Round(tmp_path, 1), 2).training
+    assert (first.max_steps, first.burn_in, first.anneal) == (350, 700, "r3gan")
 
 
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):
