@@ -40,6 +40,7 @@ import psutil
 import torch
 import yaml
 
+KINDS_OF_STARTS = 3  # cameras as the config has them, by silhouettes, from a quarter of the config's azimuths
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -79,8 +80,9 @@ def parser() -> argparse.ArgumentParser:
         "--starts",
         type=positive,
         default=1,
-        help="generators without cameras to choose from, with seeds of their own (default 1), every second one with cameras "
-        "guessed from silhouettes; for objects that do not turn, or have their front on both sides",
+        help="generators without cameras to choose from, with seeds of their own (default 1): in turn with the config's "
+        "cameras, with some guessed from silhouettes, and with a quarter of the azimuths; for objects that do not turn, or "
+        "have their front on both sides",
     )
     p.add_argument("--views", type=positive, default=2000, help="generated views that an estimator learns from (default 2000)")
     p.add_argument("--keep", type=float, default=0.9, help="share of the photographs that a round trains with, the surest ones")
@@ -133,8 +135,13 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     unposed, device = rounds.unposed(config, start), choose_device(args.device)
     photographs, found = build_dataset(unposed), []
     resolved = dataclasses.replace(unposed, data=resolve(unposed, photographs).data)
-    guessed = rounds.from_silhouettes(resolved, photographs, start) if start.start % 2 else None
-    if status := train("train.py", start.generator, guessed or unposed, device=args.device):
+    if start.start % KINDS_OF_STARTS == 1:
+        begun = rounds.from_silhouettes(resolved, photographs, start) or unposed
+    elif start.start % KINDS_OF_STARTS == 2 and config.data.camera_prior == "circle":
+        begun = rounds.narrowed(unposed)
+    else:
+        begun = unposed
+    if status := train("train.py", start.generator, begun, device=args.device):
         return status
     make_views(start.views, start.generator, args.views, device)
     for seed, name in enumerate(("estimator", "estimator_again")):

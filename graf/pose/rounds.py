@@ -130,6 +130,14 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
     return dataclasses.replace(unposed, data=written(unposed.data, class_folders(start)))
 
 
+def narrowed(unposed: Config) -> Config:
+    """The config of a start whose cameras are sampled from the middle quarter of the config's azimuths, for photographs that do
+    not go all around."""
+    low, high = unposed.data.u_range
+    middle, eighth = (low + high) / 2, (high - low) / 8
+    return dataclasses.replace(unposed, data=dataclasses.replace(unposed.data, umin=middle - eighth, umax=middle + eighth))
+
+
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
     """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
 

@@ -54,6 +54,12 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert at_once.discriminator.low_res_steps == 0
 
 
+def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
+    config = load_config(None, ["data.umin=0.2", "data.umax=0.6"])
+    data = rounds.narrowed(rounds.unposed(config, Round(tmp_path, 0))).data
+    assert (data.umin, data.umax) == (pytest.approx(0.35), pytest.approx(0.45))
+
+
 def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
     assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"

@@ -73,17 +73,17 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
 
 
 def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, monkeypatch):
-    answers = iter((0.2, 0.7))
+    answers = iter((0.2, 0.7, 0.4))
     monkeypatch.setattr(find_cameras, "agreement", lambda first, second: next(answers))
-    find("chosen", "--starts", "2", ends_after=6, status=130)
+    find("chosen", "--starts", "3", ends_after=9, status=130)
     first = Round(tmp_path / "chosen", 0)
     record = json.loads(first.record.read_text())
-    assert (record["start"], record["agreements"]) == (1, [0.2, 0.7])
+    assert (record["start"], record["agreements"]) == (1, [0.2, 0.7, 0.4])
     assert first.generator == tmp_path / "chosen" / "round_0" / "start_1" / "generator"
-    seeds = [
-        read_checkpoint(first.folder / f"start_{n}" / "generator" / "model.pt")["config"]["training"]["seed"] for n in (0, 1)
-    ]
-    assert seeds == [0, 1]
+    configs = [load_config(first.folder / f"start_{n}" / "generator.yaml") for n in (0, 1, 2)]
+    assert [config.training.seed for config in configs] == [0, 1, 2]
+    assert [config.data.labels for config in configs] == ["none", "transforms", "none"]  # those by silhouettes were written
+    assert [config.data.umax - config.data.umin for config in configs] == [1, 1, 0.25]
     assert (tmp_path / "chosen" / "round_1" / "views" / "transforms.json").exists()
 
 
