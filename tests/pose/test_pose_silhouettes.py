@@ -41,7 +41,7 @@ def test_the_silhouettes_of_toy_cars_tell_their_azimuths_up_to_two_mirrors():
 def test_a_start_from_silhouettes_trains_on_photographs_with_their_cameras(tmp_path):
     settings = ["data.n_images=8", "data.imsize=16", f"data.datadir=[{tmp_path / 'cars'}]", "training.batch_size=4"]
     config, start = load_config("smoke", settings), Round(tmp_path, 0, 1)
-    without = unposed(config, start, 2)
+    without = unposed(config, start)
     photographs = build_dataset(without)
     without = dataclasses.replace(without, data=resolve(without, photographs).data)
     posed = build_dataset(from_silhouettes(without, photographs, start))
