@@ -72,7 +72,7 @@ def part(seen: Seen, rows: slice) -> Seen:
 
 
 def copies(dataset: Views, n: int, draw: int, network: nn.Module, config: Config) -> Seen:
-    """Features of n training images with noise."""
+    """Features and silhouettes of n training images with noise."""
     rng = seeded_rng(draw)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
     images = torch.stack([dataset[i]["image"] for i in index])

@@ -52,7 +52,7 @@ class Pictures(Dataset):
 
 
 def generated_looks(rendering: Rendering, pose_c2w: Tensor, config: Config) -> Looks:
-    """The field's renderings from cameras (N, 3, 4)."""
+    """Looks of the field's renderings from cameras (N, 3, 4)."""
     view = stages(rendering, pose_c2w)["nerf"]
     opaque, depth = (values.flatten(1) for values in (view.opacity > OPAQUE, view.depth))
     surface = surfaces(opaque, depth, field_rays(pose_c2w, view.depth.shape[-1], config))

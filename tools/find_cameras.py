@@ -20,6 +20,7 @@ from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dict, load_config
 from graf.data import Views, build_dataset, resolve
 from graf.data.folders import TRANSFORMS
+from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.memory.watch import exit_status, forwarded_signals
 from graf.pose import rounds
@@ -158,8 +159,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     exit status as `take_round`."""
     unposed, device = rounds.unposed(config, Round(args.out, 0)), choose_device(args.device)
     photographs = build_dataset(unposed)
-    resolved = dataclasses.replace(resolve(unposed, photographs).data, box=config.data.box)  # which cameras tell
-    config = dataclasses.replace(config, data=resolved)
+    config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
     make_views(this.views, this.before.generator, args.views, device)
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):

@@ -36,7 +36,7 @@ PARTS = (
     Part("nerf.importance_samples_per_ray", bool, ("nerf.netdepth_fine", "nerf.netwidth_fine")),
     Part("nerf.raw_noise_std", bool, ("nerf.decrease_noise",)),
     Part("ccsr.mode", _is("refine", "consistency"), ("ccsr",)),
-    Part("ccsr.mode", _is("refine"), ("ccsr.learns_from", "ccsr.drift_weight", "discriminator.dual")),
+    Part("ccsr.mode", _is("refine"), ("ccsr.learns_from", "ccsr.drift_weight")),
     Part(
         "ccsr.mode",
         _is("consistency"),
@@ -52,7 +52,7 @@ PARTS = (
     Part(
         "discriminator.architecture",
         _is("graf", "mixed"),
-        tuple(f"discriminator.{key}" for key in ("ndf", "norm", "spectral_norm", "dual", "reconstruction", "label_loss")),
+        ("discriminator.ndf", "discriminator.norm", "discriminator.spectral_norm"),
     ),
     Part("discriminator.blur_steps", bool, ("discriminator.blur_sigma",)),
     Part("discriminator.label_loss", _is("MCE"), ("discriminator.label_weight",)),
@@ -60,7 +60,7 @@ PARTS = (
     Part("training.anneal", _is("r3gan"), ("training.anneal_steps", "training.anneal_lr", "training.anneal_reg")),
     Part("training.reg_type", _is("r1", "r1_r2", "wgan_gp"), ("training.reg_param", "training.reg_every")),
     Part("training.use_amp", bool, ("training.amp_dtype",)),
-    Part("training.fid_every", bool, ("training.fid_images", "training.save_best")),
+    Part("training.fid_every", bool, ("training.fid_images",)),
     Part("metrics.protocol", _is("counts"), ("metrics.n_real", "metrics.n_fake")),
 )
 

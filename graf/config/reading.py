@@ -21,7 +21,7 @@ from graf.config.older import OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config, RunConfig
 from graf.config.strict import NAME_IN_UTF_8, build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
-from graf.foreign.configs import GRAF_RECIPE
+from graf.foreign.configs import GRAF_RECIPE, is_graf_format
 
 import yaml
 
@@ -49,12 +49,16 @@ def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] 
 
 
 def config_of_ours(path: str | Path | None) -> Config:
-    """The config in configs/ that a YAML file is, or else inherits from. Raises ConfigError."""
-    layers = [] if path is None else _layers(find_config(path), Config)
-    ours = [where for _, where in layers if where == "graf" or Path(where).resolve().parent == CONFIG_DIR]
-    if not ours:
-        return Config()
-    return graf_config() if ours[-1] == "graf" else load_config(ours[-1])
+    """The config in configs/ that a YAML file is, or else inherits from; of a file that load_config has read, whose messages
+    are not logged again."""
+    file = None if path is None else find_config(path)
+    while file is not None and file.resolve().parent != CONFIG_DIR:
+        raw = read_yaml(file)
+        if is_graf_format(raw):
+            return graf_config()
+        parent = raw.get("inherit_from", "default.yaml")
+        file = None if parent == "default.yaml" else find_config(parent, file.parent)
+    return load_config(file)
 
 
 def graf_config() -> Config:

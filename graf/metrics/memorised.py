@@ -160,7 +160,7 @@ def labels_of_both(dataset: Views, heldout: Views, config: Config) -> LabelSampl
 
 
 def trained_on(dataset: Views, network: nn.Module, config: Config) -> Seen:
-    """Features of all training images, and of their mirror images where training mirrors."""
+    """Features and silhouettes of all training images, and of their mirror images where training mirrors."""
     known = seen_in(dataset, range(len(dataset)), network, config)
     if not (config.data.hflip or config.discriminator.hflip or config.data.mirror != "none"):
         return known
@@ -169,7 +169,7 @@ def trained_on(dataset: Views, network: nn.Module, config: Config) -> Seen:
 
 
 def seen_in(views: Views, indices: Sequence[int], network: nn.Module, config: Config, mirrored: bool = False) -> Seen:
-    """Features of some images of a data set, or of their mirror images."""
+    """Features and silhouettes of some images of a data set, or of their mirror images."""
     batches = progress(torch.tensor(indices).split(config.metrics.batch_size), desc="real images", unit="batch")
 
     def shown(images: list[Tensor]) -> Tensor:
@@ -184,8 +184,8 @@ def seen_in(views: Views, indices: Sequence[int], network: nn.Module, config: Co
 
 
 def described(batches: Iterable[tuple[Tensor, Tensor | None]], network: nn.Module, config: Config) -> Seen:
-    """Features of batches of images (B, 3, H, W) uint8 with their opacity (B, H, W), None where that is not known; a
-    silhouette has a pixel per ray of the field."""
+    """Features and silhouettes of batches of images (B, 3, H, W) uint8 with their opacity (B, H, W), None where that is not
+    known; a silhouette has a pixel per ray of the field."""
     side = min(MOST_RAYS, config.data.imsize // config.rendered_scale)
     found, masks = [], []
     for images, opacity in batches:

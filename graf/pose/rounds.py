@@ -139,7 +139,7 @@ def narrowed(unposed: Config) -> Config:
 
 
 def posed(config: Config, this: Round, n_rounds: int) -> Config:
-    """The config of a later round's generator; `config`: the resolved one of round 0, with the asked training.max_steps.
+    """The config of a later round's generator; `config`: the asked one, with the data section of round 0.
 
     Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
     shortened by the steps of round 0.
@@ -166,7 +166,7 @@ def posed(config: Config, this: Round, n_rounds: int) -> Config:
 
 
 def of_estimator(pose: PoseConfig, config: Config, this: Round, seed: int, name: str = "estimator") -> PoseConfig:
-    """The config of a round's estimator; `config`: the resolved one of round 0; name: that of its run's folder."""
+    """The config of a round's estimator; `config`: one with the data section of round 0; name: that of its run's folder."""
     data = dataclasses.replace(written(config.data, [this.views]), alpha="ignore", background_model="none", mirror="none")
     training = dataclasses.replace(pose.training, outdir=str(this.folder), seed=seed, use_amp=config.training.use_amp)
     return dataclasses.replace(pose, expname=name, data=data, training=training)

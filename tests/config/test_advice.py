@@ -66,6 +66,15 @@ def test_what_a_config_of_ours_sets_is_not_told(tmp_path):
     assert config_of_ours(None) == Config()
 
 
+@pytest.mark.parametrize("text", ["", "ccsr: {rate: 1}\n", "data: {type: carla}\nnerf: {i_embed: 0}\n"])
+def test_what_was_logged_of_a_file_is_not_logged_again(tmp_path, caplog, text):
+    (tmp_path / "own.yaml").write_text(text)
+    load_config(tmp_path / "own.yaml")
+    caplog.clear()
+    config_of_ours(tmp_path / "own.yaml")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("file", sorted(CONFIG_DIR.glob("*.yaml")), ids=lambda file: file.stem)
 def test_our_configs_need_no_advice(file):
     if not file.stem.startswith("pose"):
