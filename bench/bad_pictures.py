@@ -1,0 +1,133 @@
+"""The pictures of docs/bad_pictures.md: short runs that go wrong on purpose, on the toy cars.
+
+    python bench/bad_pictures.py [walls blur ...] [--out docs]
+
+Each picture has real images above, and below them two generated objects, each seen from eight sides.
+"""
+
+import argparse
+import dataclasses
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from graf.camera import middle_poses
+from graf.checkpoints.generator_loading import load_generator
+from graf.config import CONFIG_DIR, DataConfig, load_config
+from graf.data import build_dataset
+from graf.data.toy_cars import load_toy_cars
+from graf.errors import GrafError
+from graf.models.generator import Generator
+from graf.pictures.outputs import as_uint8, write_grid, write_image
+from graf.pictures.sampling import render_views, sample_objects
+from graf.runtime.command_line import Parser
+from graf.runtime.console import log, run_script
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDES, OBJECTS = 8, 2
+FOLDER_KEYS = ("data.type=images", "data.labels=none", "discriminator.condition=none")
+
+
+class Fault(NamedTuple):
+    """What makes a run go wrong: settings, and `--max_steps`. A run with `photographs` has toy cars without cameras: those of
+    the settings, before plain backgrounds of random colours where `coloured`."""
+
+    steps: int
+    settings: tuple[str, ...]
+    photographs: tuple[str, ...] | None = None
+    coloured: bool = False
+
+
+FAULTS = {
+    "never_turns": Fault(
+        1200, ("discriminator.low_res_steps=800",), photographs=("data.umin=-0.06", "data.umax=0.06", "data.n_images=1000")
+    ),
+    "walls": Fault(800, ("discriminator.low_res_steps=600",), photographs=("data.n_images=1000",), coloured=True),
+    "flat": Fault(
+        600, ("data.umin=0.1", "data.umax=0.1", "data.vmin=0.4", "data.vmax=0.4", "data.n_images=500", "data.box=none")
+    ),
+    "empty": Fault(300, ("data.near=0.5", "data.far=1.6", "data.box=none", "data.n_images=500")),
+    "floaters": Fault(1200, ("data.alpha=ignore", "data.box=none", "discriminator.low_res_steps=600")),
+    "blur": Fault(300, ()),
+    "one_body": Fault(700, ("discriminator.architecture=projected", "discriminator.low_res_steps=0")),
+    "one_image": Fault(400, ("training.lr_g=0.01", "discriminator.low_res_steps=200")),
+    "few": Fault(1500, ("data.n_images=16", "discriminator.low_res_steps=600")),
+    "patterns": Fault(800, ("ccsr.learns_from=discriminator", "ccsr.lr_multiplier=1", "discriminator.low_res_steps=200")),
+    "mirrored": Fault(1200, ("data.mirror=90", "discriminator.low_res_steps=800")),
+}
+
+
+def main() -> None:
+    args = arguments()
+    for name in args.names or FAULTS:
+        log.info("%s: %s", name, args.out / f"bad_{name}.png")
+        start = time.perf_counter()
+        settings = settings_of(name, args.runs)
+        train(settings, FAULTS[name].steps)
+        generator = load_generator(args.runs / name)
+        dataset = build_dataset(generator.config)
+        real = torch.stack([dataset[index]["image"] for index in range(SIDES)])
+        write_picture(args.out / f"bad_{name}.png", generator, real)
+        log.info("%s: %.0f minutes", name, (time.perf_counter() - start) / 60)
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FAULTS)} (default: all)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the pictures (default docs)")
+    parser.add_argument("--runs", type=Path, default=Path("results/bad"), help="folder of the runs (default results/bad)")
+    args = parser.parse_args()
+    if unknown := sorted(set(args.names) - set(FAULTS)):
+        raise GrafError(f"{' '.join(unknown)}: expected names of {', '.join(FAULTS)}")
+    return args
+
+
+def settings_of(name: str, runs: Path) -> list[str]:
+    """The settings of a fault's run; writes its photographs, if it has any."""
+    fault = FAULTS[name]
+    settings = [f"expname={name}", f"training.outdir={runs}", f"data.datadir={runs / 'toy_cars'}", *fault.settings]
+    if fault.photographs is None:
+        return settings
+    cars = load_config(None, [f"data.datadir={runs / 'toy_cars'}", *fault.photographs]).data
+    write_photographs(runs / f"{name}_photographs", cars, fault.coloured)
+    return [*settings, *FOLDER_KEYS, f"data.datadir={runs / f'{name}_photographs'}"]
+
+
+def write_photographs(folder: Path, data: DataConfig, coloured: bool) -> None:
+    """Write toy cars as photographs without cameras, before a colour of each one's own where `coloured`, else before white."""
+    rng = torch.Generator().manual_seed(data.seed)
+    images = load_toy_cars(dataclasses.replace(data, alpha="rgba")).images
+    for number, image in enumerate(images):
+        behind = 255 * torch.rand(3, 1, 1, generator=rng) if coloured else torch.full((3, 1, 1), 255.0)
+        opacity = image[3:] / 255  # the colours are over white already
+        picture = image[:3] - (1 - opacity) * (255 - behind)
+        write_image(folder / f"{number:05d}.png", picture.round().clamp(0, 255).to(torch.uint8))
+
+
+def train(settings: Sequence[str], steps: int) -> None:
+    """Train a run to its end, or go on with it. Raises GrafError where it does not end well."""
+    measuring = ["training.fid_every=0", "training.monitoring=none"]
+    command = [str(ROOT / "train.py"), "--config", str(CONFIG_DIR / "default.yaml"), "--use_amp", "--max_steps", str(steps)]
+    command += ["--set", *measuring, *settings]
+    log.info("python %s", shlex.join(command))
+    if status := subprocess.run([sys.executable, *command]).returncode:
+        raise GrafError(f"train.py ended with status {status}")
+
+
+def write_picture(path: Path, generator: Generator, real: Tensor) -> None:
+    """Write SIDES real images (SIDES, 3, H, W) in [-1, 1] above OBJECTS generated ones, each from SIDES azimuths."""
+    azimuths = 45 + 360 / SIDES * torch.arange(SIDES)
+    objects = sample_objects(generator, OBJECTS, seed=0)
+    generated = render_views(generator, objects, middle_poses(azimuths, generator.config.data)).images
+    write_grid(path, as_uint8(torch.cat([real, generated])), SIDES)
+
+
+if __name__ == "__main__":
+    run_script(main)
