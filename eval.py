@@ -22,15 +22,21 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s [FLAGS]; --help lists them",  # all of them would bury an error's message
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    what = p.add_argument_group("what", "by default --sweep")
+    jobs = p.add_argument_group("jobs", "what to make; by default --sweep")
     for job in JOBS:
-        job.flag.add_to(what)
-    p.add_argument("--config", type=Path, help="YAML file of the run, or of a --checkpoint")
+        job.flag.add_to(jobs)
+    p.add_argument("--config", type=Path, help="YAML file of the run or of the --checkpoint")
     changed = "config keys to change, such as nerf.samples_per_ray=64"
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=changed)
     p.add_argument("--run", type=Path, help="a run's folder; by default the run of --config, else results/default")
-    p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's, instead of the run's newest")
-    p.add_argument("--partial", action="store_true", help="load only the checkpoint's weights whose shapes match the config")
+    p.add_argument(
+        "--checkpoint",
+        type=Path,
+        help="a checkpoint file of this project or another one, instead of the run's newest checkpoint",
+    )
+    p.add_argument(
+        "--partial", action="store_true", help="load only those weights of the checkpoint whose shapes match the config"
+    )
     for flag in shared_flags():
         flag.add_to(p)
     p.add_argument("--seed", type=seed, default=0, help="seed of the objects' latents and of the measured samples")

@@ -1,4 +1,4 @@
-"""Train a network that reads the camera off an image: python train_pose.py --config configs/pose.yaml --use_amp"""
+"""Train a network that estimates the camera of an image: python train_pose.py --config configs/pose.yaml --use_amp"""
 
 import argparse
 import functools
@@ -20,7 +20,9 @@ def parser() -> argparse.ArgumentParser:
         schema=PoseConfig,
     )
     p.add_argument(
-        "--config", type=Path, help="YAML file, or one of configs/ by name; by default configs/pose.yaml, sized for two cores"
+        "--config",
+        type=Path,
+        help="YAML file, or the name of one in configs/; by default configs/pose.yaml, sized for two cores",
     )
     add_run_flags(p)
     p.set_defaults(partial=False)

@@ -1,4 +1,4 @@
-"""Look at a trained model in the browser: python view.py, then orbit with the mouse. Needs pip install -e '.[viewer]'"""
+"""Show a trained model in the browser: run python view.py, then orbit with the mouse. Needs pip install -e '.[viewer]'"""
 
 import argparse
 import re
@@ -13,26 +13,28 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     what = "a folder of runs to choose from, a run or a checkpoint; by default results/"
     p.add_argument("path", nargs="?", metavar="PATH", type=Path, help=what)
-    p.add_argument("--run", type=Path, help="a run's folder; it is read again when its checkpoint changes")
-    p.add_argument("--checkpoint", type=Path, help="a checkpoint file, ours or other people's")
+    p.add_argument("--run", type=Path, help="a run's folder; the viewer loads its checkpoint again when it changes")
+    p.add_argument("--checkpoint", type=Path, help="a checkpoint file of this project or another one")
     p.add_argument(
         "--latents",
         type=Path,
         action="append",
         default=[],
         metavar="FILE",
-        help="an object to show first: latents.json of eval.py --invert, or what was saved here; may be repeated",
+        help="file of an object to show first: latents.json of eval.py --invert, or one that the viewer saved; can be repeated",
     )
-    p.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 lets other machines in")
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on; with 0.0.0.0 other machines can connect")
     p.add_argument(
         "--allow_host",
         type=host_name,
         action="append",
         default=[],
         metavar="NAME",
-        help="another name of this machine, or of a proxy, under which browsers open the page; may be repeated",
+        help="another host name, of this machine or of a proxy, by which browsers open the page; can be repeated",
     )
-    p.add_argument("--port", type=port, default=8080, help="port of the page; the next free one if it is in use, 0 for any")
+    p.add_argument(
+        "--port", type=port, default=8080, help="port of the page; if it is in use, the next free port; 0: any free port"
+    )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--out", type=Path, help="folder for saved files; by default viewer in the run's folder")
     return p

@@ -75,18 +75,28 @@ class Photographs(Dataset):
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--checkpoint", type=Path, required=True, help="a checkpoint file, or a run's folder")
-    p.add_argument("--network", choices=["discriminator", "generator"], default="discriminator", help="default: discriminator")
+    p.add_argument(
+        "--network",
+        choices=["discriminator", "generator"],
+        default="discriminator",
+        help="network whose activations are cached; default discriminator",
+    )
     p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
-    p.add_argument("--list", action="store_true", help="print the layers with the shape of their output for one sample")
-    p.add_argument("--num_samples", type=positive, default=100, help="photographs, or objects to render; default 100")
-    p.add_argument("--out", type=Path, help="new folder of the activations")
+    p.add_argument("--list", action="store_true", help="print the layers, and the shape of each output for one sample")
+    p.add_argument(
+        "--num_samples", type=positive, default=100, help="number of photographs, or of objects to render; default 100"
+    )
+    p.add_argument("--out", type=Path, help="new folder for the activations")
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
     p.add_argument(
-        "--max_failures", type=count, default=10, help="failed batches to leave out; one more ends the program; default 10"
+        "--max_failures",
+        type=count,
+        default=10,
+        help="number of failed batches to leave out; after one more the program ends; default 10",
     )
     p.add_argument("--resolution", type=positive, help="pixels per side of generated images; default data.imsize")
     p.add_argument(
-        "--seed", type=whole_number, default=0, help="seed of the chosen photographs, latents and cameras; default 0"
+        "--seed", type=whole_number, default=0, help="seed for the choice of photographs, latents and cameras; default 0"
     )
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument(

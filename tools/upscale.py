@@ -34,7 +34,7 @@ LARGEST = 1536  # side of the enlarged square, pixels, of which the network hold
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("weights", type=Path, help="file of weights, such as tools/convert_realesrgan.py writes")
+    parser.add_argument("weights", type=Path, help="file of weights, for example from tools/convert_realesrgan.py")
     parser.add_argument("photo", type=Path, help="the photograph")
     parser.add_argument("output", type=Path, help="PNG file to write")
     parser.add_argument("--scale", type=int, choices=[2, 4], default=4, help="scale factor of the weights")

@@ -1,4 +1,4 @@
-"""Check a config's data set: list all faults at once, or draw a contact sheet with the cameras around the object.
+"""Check a config's data set: list all errors at once; if it has none, draw a contact sheet with the cameras around the object.
 
     python tools/validate_data.py --config configs/default.yaml [--set data.datadir=data/chairs] [--out chairs_check]
 
@@ -6,7 +6,7 @@ Exits with 0 if the set can be trained on and with 2 if it has faults. The sheet
 image must show what a camera at the drawn position would see. For images without cameras it shows cameras from the distribution
 that training samples from. If there are faults, the sheet of an earlier check is removed.
 
-Silhouettes, where they are known, tell the usual mistakes of cameras; a warning names the mistake and the key that mends it.
+Known silhouettes show the usual mistakes of cameras. A warning names the mistake and the key that corrects it.
 """
 
 import re

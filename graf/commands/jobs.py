@@ -104,25 +104,39 @@ TRUNCATION = Flag("truncation", "scale of the latents; smaller values give more 
 RESOLUTION = Flag("resolution", "pixels per side of pictures; by default data.imsize", positive, general=True)
 LATENTS = Flag(
     "latents",
-    "objects of these files, instead of sampled ones: latents.json of --invert, or what view.py saves",
+    "files of objects to show instead of sampled ones: latents.json of --invert, or files that view.py saves",
     expanded,
     metavar="FILE",
     nargs="+",
     general=True,
 )
-TUNE = Flag("tune", "with --invert: fine-tune a copy of the weights in so many steps, such as 100; 0 = off", steps, 0)
+TUNE = Flag("tune", "with --invert: number of steps to fine-tune a copy of the weights, such as 100; 0: off", steps, 0)
 OBJECTS = Flag(
-    "n_objects", "objects of --sweep, --sheets, --directions, --mesh and --splats, one per row of an image grid", positive, 4
+    "n_objects",
+    "number of objects of --sweep, --sheets, --directions, --mesh and --splats; one per row of an image grid",
+    positive,
+    4,
 )
-AZIMUTHS = Flag("azimuths", "azimuths of the sweep, degrees, such as 0,45,90; by default 8 over the config's range", degrees)
+AZIMUTHS = Flag("azimuths", "azimuths of the sweep in degrees, such as 0,45,90; by default 8 over the config's range", degrees)
 ELEVATIONS = Flag(
-    "elevations", "elevations of the sweep, degrees above the horizon, such as 10,30; by default mid height", heights
+    "elevations",
+    "elevations of the sweep in degrees above the horizon, such as 10,30; by default the middle of the config's range",
+    heights,
 )
-PLAIN = Flag("plain", "image grids without captions, in the pixels as rendered", default=False)
-STAGE = Flag("stage", "CCSR's output, the field's own rendering, or both", str, "refined", choices=tuple(STAGES), general=True)
+PLAIN = Flag("plain", "image grids without captions, and with the rendered size in pixels", default=False)
+STAGE = Flag(
+    "stage",
+    "what to render: CCSR's output, the field's own rendering, or both",
+    str,
+    "refined",
+    choices=tuple(STAGES),
+    general=True,
+)
 MESH_RESOLUTION = Flag("mesh_resolution", "cells along each side of the mesh's grid", cells, 128)
-MESH_LEVEL = Flag("mesh_level", "density at the surface; by default where its silhouettes best match rendered opacity", float)
-TEXTURED = Flag("textured", "with --mesh: the GLB has a texture, and is rendered for comparison with the model", default=False)
+MESH_LEVEL = Flag(
+    "mesh_level", "density at the mesh's surface; by default the one whose silhouettes best match rendered opacity", float
+)
+TEXTURED = Flag("textured", "with --mesh: add a texture to the GLB, and render it for comparison with the model", default=False)
 DUMP_SAMPLES = Flag(
     "dump_samples",
     "with --metrics: write the measured images as PNGs to a new folder",
@@ -132,13 +146,13 @@ DUMP_SAMPLES = Flag(
 )
 ESTIMATOR = Flag(
     "estimator",
-    "a run of train_pose.py, which estimates cameras for --metrics pose and the start of --invert",
+    "run of train_pose.py that estimates cameras for --metrics pose and for the start of --invert",
     expanded,
     metavar="RUN",
 )
 HELDOUT = Flag(
     "heldout",
-    "with --metrics memorised: a folder of photographs of objects that were not trained on",
+    "with --metrics memorised: folder of photographs of objects that are not in the training data",
     expanded,
     metavar="DIR",
 )
@@ -151,13 +165,13 @@ JOBS = (  # in the order in which they are done
         needs_dataset=True,
     ),
     Job(
-        Flag("consistency", "check that views show one 3D object: depth-warp error, popping during a turn, checkerboards"),
+        Flag("consistency", "measure whether views show one 3D object: depth-warp error, popping during a turn, checkerboards"),
         lambda evaluation: evaluation.consistency(),
         flags=(TRUNCATION,),
         needs_dataset=True,
     ),
     Job(
-        Flag("sweep", "image grid of angles, rotation and elevation videos, in colour and depth"),
+        Flag("sweep", "image grid of viewing angles, rotation and elevation videos, in colour and depth"),
         lambda evaluation: evaluation.sweep(),
         flags=(LATENTS, AZIMUTHS, ELEVATIONS, OBJECTS, TRUNCATION, STAGE, RESOLUTION, PLAIN),
         check=lambda evaluation: evaluation.trajectories,
@@ -165,7 +179,7 @@ JOBS = (  # in the order in which they are done
         samples_objects=True,
     ),
     Job(
-        Flag("sheets", "interpolations of shape and appearance, truncation, classes"),
+        Flag("sheets", "image grids and videos: interpolations of shape and appearance, truncation, classes"),
         lambda evaluation: evaluation.sheets(),
         flags=(LATENTS, OBJECTS, TRUNCATION, RESOLUTION, PLAIN),
         files=r"interpolation_(shape|appearance|both)\.(png|mp4)|(truncation|classes)\.png",
@@ -177,7 +191,7 @@ JOBS = (  # in the order in which they are done
         files=r"direction_(shape|appearance)_\d+\.png|directions\.json",
     ),
     Job(
-        Flag("neighbours", "samples beside their nearest training images, and beside real images"),
+        Flag("neighbours", "samples beside their nearest training images, and samples beside real images"),
         lambda evaluation: evaluation.neighbours(),
         flags=(TRUNCATION, PLAIN),
         needs_dataset=True,
@@ -207,7 +221,7 @@ JOBS = (  # in the order in which they are done
     Job(
         Flag(
             "invert",
-            "find one object in photographs, given as files or a folder: latents.json, cameras, video, mesh and splats",
+            "find the object of these photographs (files or a folder), and write latents.json, cameras, video, mesh and splats",
             expanded,
             metavar="PHOTO",
             nargs="+",
@@ -217,7 +231,7 @@ JOBS = (  # in the order in which they are done
         check=lambda evaluation: (evaluation.targets, evaluation.estimator),
     ),
     Job(
-        Flag("report", "report.html: all results of the run on one page, in the run's folder or --out"),
+        Flag("report", "write all results of the run to one page, report.html, in the run's folder or --out"),
         lambda evaluation: evaluation.report(),
         files=r"curves/(losses|kid|training|memory|metrics_[\w-]+)\.png",
         writes_results=False,

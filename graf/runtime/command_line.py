@@ -26,9 +26,10 @@ FLAGS_OF_PATHS = {
     "--checkpoint": "a checkpoint",
 }
 EXIT_STATUSES = (
-    "exit status: 0 done; 1 a file, such as a checkpoint, cannot be written or read; 2 a mistake in the command, the config or "
-    "the data; 3 ended with a checkpoint by training.max_hours or SIGUSR1, to be started again; 130 ended by Ctrl-C, 143 by "
-    "SIGTERM, both with a checkpoint (a second signal ends at once, with 130 and the checkpoint before)"
+    "exit status: 0: done; 1: a file, such as a checkpoint, cannot be written or read, or another process of the run failed; "
+    "2: an error in the command, the config or the data, or too little memory; 3: ended by training.max_hours or SIGUSR1 with "
+    "a checkpoint, to be started again; 130: ended by Ctrl-C, 143: ended by SIGTERM, both with a checkpoint (a second signal "
+    "ends the run at once with status 130, without a new checkpoint)"
 )  # of programs that train
 
 
@@ -177,21 +178,23 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=expanded,
         default="auto",
-        help="auto: continue the run in its folder; none: refuse if there is one; or a file",
+        help="auto: continue the run in its folder; none: refuse if the folder has a run; or a checkpoint file",
     )
     p.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
-    p.add_argument("--local_rank", type=int, help="set by torch.distributed.launch; same as the variable LOCAL_RANK")
-    p.add_argument("--seed", type=whole_number, help="sets training.seed")
+    p.add_argument(
+        "--local_rank", type=int, help="set by torch.distributed.launch; the same as the environment variable LOCAL_RANK"
+    )
+    p.add_argument("--seed", type=whole_number, help="random seed of the run; sets training.seed")
     p.add_argument(
         "--memory_snapshot",
         action="store_true",
-        help="list live tensors and objects at each checkpoint: memory/memory_STEP.json",
+        help="write live tensors and objects at each checkpoint to memory/memory_STEP.json",
     )
     p.add_argument(
         "--detect_anomaly",
         action="store_true",
-        help="stop where a backward pass produces a nan, and name the operation; slow",
+        help="stop if a backward pass produces a NaN, and name the operation; slow",
     )
     p.add_argument(
         "--dry_run", action="store_true", help="build everything, run one step, print what would be trained, and stop"
