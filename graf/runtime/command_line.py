@@ -5,6 +5,7 @@ import contextlib
 import difflib
 import itertools
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -76,6 +77,10 @@ class Parser(argparse.ArgumentParser):
         self.register("type", Path, file_path)
         versions = f"graf_ccsr {__version__}, PyTorch {version('torch')}, Python {sys.version.split()[0]}"
         self.add_argument("--version", action="version", version=versions, help="print versions and exit")
+
+    def format_help(self) -> str:
+        """The help text, without defaults that say only that a flag is not given."""
+        return re.sub(r"\s+\(default:\s+(None|False|\[\])\)", "", super().format_help())
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -204,6 +204,14 @@ def test_help_of_defaults_is_kept():
     assert "count (default: 3)" in p.format_help()
 
 
+def test_help_says_no_default_of_a_flag_that_is_not_given():
+    p = Parser("", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p.add_argument("--run", help="folder of a run whose results are to be read and whose checkpoint is the newest one")
+    p.add_argument("--set", nargs="+", default=[], help="keys")
+    p.add_argument("--web", action="store_true", help="a browser")
+    assert "default" not in p.format_help() and "newest one\n" in p.format_help()
+
+
 def test_a_count_of_nothing_is_refused():
     assert positive("3") == 3
     assert positive("1e4") == positive("1.0e4") == positive("10_000") == 10_000
