@@ -28,7 +28,7 @@ weights: train  ## the same, and write its generator and its measurements to wei
 docs: .venv/docs  ## the documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-test: lint  ## install into .venv, look at the code's style, run the tests
+test: .venv/docs lint  ## install into .venv, look at the code's style, run the tests, one of which builds the site
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in environments of 5 GB each in .versions/

@@ -50,7 +50,7 @@ def test_the_reference_has_every_public_name():
     assert [f"::: {home}.{name}" in site_pages.reference() for name, home in graf.HOMES.items()] == [True] * len(graf.HOMES)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="MkDocs, which `make docs` installs")
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="MkDocs, which `make test` and `make docs` install")
 def test_the_site_is_built_without_a_broken_link(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
