@@ -91,7 +91,8 @@ def advice(config: Config, ours: Config) -> list[str]:
 def _patch_advice(config: Config) -> str | None:
     """A warning if the discriminator always sees the whole image but at another resolution."""
     rays, patch, imsize = config.ray_sampler, config.patch_size, config.data.imsize
-    if patch == imsize or rays.scale_anneal > 0 or not rays.min_scale == rays.max_scale == 1:
+    varied = rays.random_scale and (rays.scale_anneal > 0 or rays.min_scale < 1)
+    if patch == imsize or varied or rays.max_scale < 1:
         return None
     cures = [f"data.imsize={patch}"]
     n_rays = (imsize // config.rendered_scale) ** 2

@@ -8,6 +8,15 @@ import pytest
 import torch
 
 
+@pytest.mark.parametrize(("scale", "warnings"), [("min_scale=0.5", 2), ("scale_anneal=0.5", 2), ("max_scale=0.5", 1)])
+def test_smaller_patches_are_none_without_random_scale(scale, warnings):
+    overrides = ["data.imsize=64", "ray_sampler.rays_per_patch=256", f"ray_sampler.{scale}"]
+    if scale == "max_scale=0.5":
+        overrides.append("ray_sampler.min_scale=0.5")
+    found = advice(load_config(None, overrides), Config())
+    assert len(found) == warnings and ("leaves details out" in found[0]) == (warnings == 2)
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
