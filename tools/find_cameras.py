@@ -167,7 +167,8 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     found, told = label(this, args, photographs, config, device)
     goes_on = this.number > 1 and not newest_checkpoint(this.generator)
     start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
-    if status := train("train.py", this.generator, rounds.posed(config, this, args.rounds), *start, device=args.device):
+    posed = rounds.posed(config, this, args.rounds, rounds.box_around(photographs, found, config.data))
+    if status := train("train.py", this.generator, posed, *start, device=args.device):
         return status
     generator = load_generator(this.generator, device=device)
     write_sheet(this.sheet, photographs, found, generator, f"round {this.number}")

@@ -6,6 +6,7 @@ each in a folder of its own. Legend: N photographs.
 """
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from graf.config import Config, DataConfig, PoseConfig
 from graf.data import Views, sample_labels
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
+from graf.data.hull import data_box
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, write_image
@@ -27,12 +29,14 @@ from graf.pose.labelling import transforms_of
 from graf.pose.loading import TrainedEstimator
 from graf.pose.mixture import CameraMixture, MixtureEstimator
 from graf.pose.silhouettes import azimuths_by_width, elongations_of
+from graf.pose.splits import Subset
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
 
 import torch
 from torch import Tensor
 
+SUREST = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
@@ -138,8 +142,9 @@ def narrowed(unposed: Config) -> Config:
     return dataclasses.replace(unposed, data=dataclasses.replace(unposed.data, umin=middle - eighth, umax=middle + eighth))
 
 
-def posed(config: Config, this: Round, n_rounds: int) -> Config:
-    """The config of a later round's generator; `config`: the asked one, with the data section of round 0.
+def posed(config: Config, this: Round, n_rounds: int, box: str | tuple[float, ...]) -> Config:
+    """The config of a later round's generator; `config`: the asked one, with the data section of round 0; box: data.box, by the
+    round's cameras, unless the asked config has one.
 
     Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
     shortened by the steps of round 0.
@@ -156,10 +161,11 @@ def posed(config: Config, this: Round, n_rounds: int) -> Config:
         schedule = {"anneal_steps": shortened(training.burn_in)}
     low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
     steps = in_all * this.number // n_rounds
+    data = written(config.data, class_folders(this))
     return dataclasses.replace(
         config,
         expname=this.generator.name,
-        data=written(config.data, class_folders(this)),
+        data=dataclasses.replace(data, box=box) if data.box == "auto" else data,
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )
@@ -286,6 +292,14 @@ def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator
         azimuth_deg = mixture.most_likely() if rng is None else mixture.sample_answer(rng)
         parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
     return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
+    """data.box around the silhouettes of the photographs whose cameras are the surest; "none" where they have no opacity."""
+    surest = found.confidence.argsort(descending=True, stable=True)[: math.ceil(SUREST * len(photographs))].sort().values
+    views = Subset(photographs, surest.tolist())
+    views.labels = Labels.of_poses(poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2)[surest])
+    return data_box(views, data)
 
 
 def held_out_errors(found: FoundCameras, true: Tensor) -> dict:

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from graf.config import PoseConfig
+from graf.config import DataConfig, PoseConfig
 from graf.data import build_dataset, colours_only
 from graf.data.views import Views
 from graf.errors import DataError
@@ -39,6 +39,9 @@ class Subset(Views):
 
     def read(self, index: int) -> Tensor:
         return self.views.read(self.indices[index])
+
+    def opacity(self, index: int, data: DataConfig, supersampling: int | None = None) -> Tensor | None:
+        return self.views.opacity(self.indices[index], data, supersampling)
 
     @property
     def objects(self) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, load_config, override
 from graf.data import build_dataset
+from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
 from graf.pictures.outputs import write_image
 from graf.pose import rounds
@@ -44,13 +45,13 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     later = []
     for number in (1, 2, 3):
         Round(tmp_path, number).photographs.mkdir(parents=True)
-        later.append(rounds.posed(config, Round(tmp_path, number), 3))
+        later.append(rounds.posed(config, Round(tmp_path, number), 3, "none"))
     assert [one.training.max_steps for one in later] == [1400, 2800, 4200]
     assert {one.discriminator.low_res_steps for one in later} == {1400}
     assert {one.training.milestones for one in later} == {(3500,)}
     assert {one.data.labels for one in later} == {"transforms"}
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
-    at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3)
+    at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3, "none")
     assert at_once.discriminator.low_res_steps == 0
 
 
@@ -60,11 +61,27 @@ def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
     assert (data.umin, data.umax) == (pytest.approx(0.35), pytest.approx(0.45))
 
 
+def test_the_box_is_around_photographs_whose_cameras_are_sure(tmp_path):
+    config = load_config(None, ["data.imsize=16"])
+    cars = unseen_toy_cars(config.data, 400, seed=3)
+    azimuth_deg, v = azimuth_and_v(cars.labels.pose_c2w)
+    misread = torch.arange(len(cars)) % 4 == 0
+    azimuth_deg = torch.where(misread, azimuth_deg + 90, azimuth_deg)
+    box = rounds.box_around(cars, FoundCameras(azimuth_deg, v, 1 - misread.float()), config.data)
+    misled = rounds.box_around(cars, FoundCameras(azimuth_deg, v, misread.float()), config.data)
+    width, misled_width = (corners[4] - corners[1] for corners in (box, misled))
+    assert 0.9 < width < 1.6 and misled_width > 1.9  # the cars are up to 0.9 wide and 1.85 long
+    Round(tmp_path, 1).photographs.mkdir(parents=True)
+    assert rounds.posed(config, Round(tmp_path, 1), 2, box).data.box == box
+    asked = override(config, ["data.box=none"])
+    assert rounds.posed(asked, Round(tmp_path, 1), 2, box).data.box == "none"
+
+
 def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
     assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
     Round(tmp_path, 1).photographs.mkdir(parents=True)
-    first = rounds.posed(config, Round(tmp_path, 1), 2).training
+    first = rounds.posed(config, Round(tmp_path, 1), 2, "none").training
     assert (first.max_steps, first.burn_in, first.anneal) == (350, 700, "r3gan")
 
 
