@@ -18,7 +18,7 @@ from pathlib import Path
 from graf.checkpoints.generator_loading import load_generator, trained_checkpoint
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dict, load_config
-from graf.data import Views, build_dataset, resolve
+from graf.data import Views, build_dataset
 from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
@@ -41,7 +41,6 @@ import psutil
 import torch
 import yaml
 
-KINDS_OF_STARTS = 3  # cameras as the config has them, by silhouettes, from a quarter of the config's azimuths
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -135,18 +134,13 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     the photographs where it does. Returns an exit status as `take_round`."""
     unposed, device = rounds.unposed(config, start), choose_device(args.device)
     photographs, found = build_dataset(unposed), []
-    resolved = dataclasses.replace(unposed, data=resolve(unposed, photographs).data)
-    if start.start % KINDS_OF_STARTS == 1:
-        begun = rounds.from_silhouettes(resolved, photographs, start) or unposed
-    elif start.start % KINDS_OF_STARTS == 2 and config.data.camera_prior == "circle":
-        begun = rounds.narrowed(unposed)
-    else:
-        begun = unposed
+    unposed = with_alpha(unposed, None, photographs.alpha)
+    begun = rounds.STARTS[start.start % len(rounds.STARTS)](unposed, photographs, start) or unposed
     if status := train("train.py", start.generator, begun, device=args.device):
         return status
     make_views(start.views, start.generator, args.views, device)
     for seed, name in enumerate(("estimator", "estimator_again")):
-        estimator = rounds.of_estimator(pose, resolved, start, seed, name)
+        estimator = rounds.of_estimator(pose, unposed, start, seed, name)
         if status := train("train_pose.py", start.folder / name, estimator, device=args.device):
             return status
         found.append(rounds.find_cameras(load_estimator(start.folder / name, device), photographs).azimuth_deg)

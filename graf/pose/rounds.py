@@ -120,9 +120,14 @@ def unposed(config: Config, first: Round) -> Config:
     return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
 
 
+def as_asked(unposed: Config, photographs: Views, start: Round) -> Config | None:
+    """The config of a start whose cameras are sampled as the config says."""
+    return unposed
+
+
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
     """The config of a start whose photographs have the cameras that silhouettes suggest, at heights drawn at random; it writes
-    these photographs. None where there are no silhouettes. unposed: the config without cameras, resolved for them."""
+    these photographs. None where there are no silhouettes. unposed: the config without cameras, with their data.alpha."""
     elongations = elongations_of(photographs, unposed.data)
     if elongations is None:
         return None
@@ -134,12 +139,17 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
     return dataclasses.replace(unposed, data=written(unposed.data, class_folders(start)))
 
 
-def narrowed(unposed: Config) -> Config:
+def narrowed(unposed: Config, photographs: Views, start: Round) -> Config | None:
     """The config of a start whose cameras are sampled from the middle quarter of the config's azimuths, for photographs that do
-    not go all around."""
+    not go all around. None for a distribution about the front."""
+    if unposed.data.camera_prior == "front":
+        return None
     low, high = unposed.data.u_range
     middle, eighth = (low + high) / 2, (high - low) / 8
     return dataclasses.replace(unposed, data=dataclasses.replace(unposed.data, umin=middle - eighth, umax=middle + eighth))
+
+
+STARTS = (as_asked, from_silhouettes, narrowed)  # in turn; where one has no config, the photographs start as asked
 
 
 def posed(config: Config, this: Round, n_rounds: int, box: str | tuple[float, ...]) -> Config:

@@ -57,8 +57,11 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
 
 def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
     config = load_config(None, ["data.umin=0.2", "data.umax=0.6"])
-    data = rounds.narrowed(rounds.unposed(config, Round(tmp_path, 0))).data
+    start = Round(tmp_path, 0, 2)
+    data = rounds.narrowed(rounds.unposed(config, start), Shots(1), start).data
     assert (data.umin, data.umax) == (pytest.approx(0.35), pytest.approx(0.45))
+    front = rounds.unposed(load_config(None, ["data.camera_prior=front"]), start)
+    assert rounds.narrowed(front, Shots(1), start) is None
 
 
 def test_the_box_is_around_photographs_whose_cameras_are_sure(tmp_path):

@@ -4,7 +4,8 @@ import dataclasses
 
 from graf.camera import azimuth_and_v
 from graf.config import load_config
-from graf.data import build_dataset, resolve
+from graf.data import build_dataset
+from graf.data.resolve import with_alpha
 from graf.data.toy_cars import unseen_toy_cars
 from graf.pose.rounds import Round, from_silhouettes, unposed
 from graf.pose.silhouettes import azimuths_by_width, elongation, elongations_of
@@ -43,7 +44,7 @@ def test_a_start_from_silhouettes_trains_on_photographs_with_their_cameras(tmp_p
     config, start = load_config("smoke", settings), Round(tmp_path, 0, 1)
     without = unposed(config, start)
     photographs = build_dataset(without)
-    without = dataclasses.replace(without, data=resolve(without, photographs).data)
+    without = with_alpha(without, None, photographs.alpha)
     posed = build_dataset(from_silhouettes(without, photographs, start))
     assert posed.posed and len(posed) == 8
     cut = build_dataset(dataclasses.replace(without, data=dataclasses.replace(without.data, alpha="ignore")))
