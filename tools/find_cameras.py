@@ -56,10 +56,16 @@ def main() -> int:
         raise GrafError(
             f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first"
         )
+    unposed = rounds.unposed(config, Round(args.out, 0))
+    photographs = build_dataset(unposed)
+    check_numbers(photographs, args, config, pose)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
     claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})
+    if config.data.mirror != "none":
+        log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
+    config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
     for number in range(args.rounds + 1):
-        if status := take_round(Round(args.out, number), args, config, pose):
+        if status := take_round(Round(args.out, number), args, config, pose, photographs):
             return status
         page = write_cameras_page(args.out, number) if number else None
     last = Round(args.out, args.rounds)
@@ -101,16 +107,34 @@ def overrides(args: argparse.Namespace) -> list[str]:
     return [*args.set, *folder_overrides(args.data_dir), *(["training.use_amp=true"] if args.use_amp else [])]
 
 
-def take_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
-    """Take a round, or what is left of it. Returns the exit status of a run that did not end, else 0."""
+def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, pose: PoseConfig) -> None:
+    """Raise GrafError where there will be fewer photographs, or views, than a batch takes: it would be found out late."""
+    kept = len(rounds.surest_rows(photographs, torch.zeros(len(photographs)), args.keep))
+    if kept < config.training.batch_size:
+        raise GrafError(
+            f"{kept} of {len(photographs)} photographs are left by --keep {args.keep:g}, fewer than training.batch_size "
+            f"{config.training.batch_size}; add photographs, or set --keep 1 or a smaller training.batch_size"
+        )
+    learned = int(args.views * (1 - pose.training.validation_share - pose.training.test_share))
+    if learned < pose.training.batch_size:
+        raise GrafError(
+            f"--views {args.views}: an estimator learns from some {learned} of them, fewer than the training.batch_size "
+            f"{pose.training.batch_size} of {args.estimator}; make more views"
+        )
+
+
+def take_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
+    """Take a round, or what is left of it. `config`: the asked one, with the data section of round 0. Returns the exit status
+    of a run that did not end, else 0."""
     if this.record.exists():
         log.info("round %d of %d is done: %s", this.number, args.rounds, this.folder)
         return 0
     log.info("round %d of %d: %s", this.number, args.rounds, this.folder)
-    return posed_round(this, args, config, pose) if this.number else first_round(this, args, config, pose)
+    take = posed_round if this.number else first_round
+    return take(this, args, config, pose, photographs)
 
 
-def first_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+def first_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
     """A generator without cameras: of several the one about whose photographs two estimators agree best. Returns an exit status
     as `take_round`."""
     if args.starts == 1:
@@ -121,7 +145,8 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     for number in range(args.starts):
         start = dataclasses.replace(this, start=number)
         seeded = dataclasses.replace(config.training, seed=config.training.seed + number)
-        if not start.record.exists() and (status := judge(start, args, dataclasses.replace(config, training=seeded), pose)):
+        reseeded = dataclasses.replace(config, training=seeded)
+        if not start.record.exists() and (status := judge(start, args, reseeded, pose, photographs)):
             return status
         agreements.append(read_object(start.record)["agreement"])
         log.info("start %d of %d: two estimators agree by %.2f", number + 1, args.starts, agreements[-1])
@@ -129,12 +154,11 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     return 0
 
 
-def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
     """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
     the photographs where it does. Returns an exit status as `take_round`."""
-    unposed, device = rounds.unposed(config, start), choose_device(args.device)
-    photographs, found = build_dataset(unposed), []
-    unposed = with_alpha(unposed, None, photographs.alpha)
+    device, found = choose_device(args.device), []
+    unposed = rounds.unposed(config, start)
     begun = rounds.STARTS[start.start % len(rounds.STARTS)](unposed, photographs, start) or unposed
     if status := train("train.py", start.generator, begun, device=args.device):
         return status
@@ -148,20 +172,19 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     return 0
 
 
-def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig) -> int:
+def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
     """Views, an estimator that learns from them, the photographs' cameras, and a generator that learns from those. Returns an
     exit status as `take_round`."""
-    unposed, device = rounds.unposed(config, Round(args.out, 0)), choose_device(args.device)
-    photographs = build_dataset(unposed)
-    config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
+    device = choose_device(args.device)
     make_views(this.views, this.before.generator, args.views, device)
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
         return status
-    found, told = label(this, args, photographs, config, device)
+    found, told = read_cameras(this, args, photographs, config, device)
+    folders = rounds.write_photographs(this, photographs, found, args.keep, config.data)
+    posed = rounds.posed(config, this, args.rounds, folders, rounds.box_of(this, photographs, found, config.data))
     goes_on = this.number > 1 and not newest_checkpoint(this.generator)
     start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
-    posed = rounds.posed(config, this, args.rounds, rounds.box_around(photographs, found, config.data))
     if status := train("train.py", this.generator, posed, *start, device=args.device):
         return status
     generator = load_generator(this.generator, device=device)
@@ -187,16 +210,14 @@ def make_views(folder: Path, run_dir: Path, n: int, device: torch.device) -> Non
         rounds.write_views(folder, generator, sampler, n, config.training.seed + config.training.max_steps)
 
 
-def label(
+def read_cameras(
     this: Round, args: argparse.Namespace, photographs: Views, config: Config, device: torch.device
 ) -> tuple[FoundCameras, dict]:
-    """Write the photographs with the cameras that the round's estimator reads: drawn by their probability, in the last round
-    the most likely. Returns these cameras, and what the round's record says of them."""
+    """The cameras that the round's estimator reads: sampled by their probability, in the last round the most likely; and what
+    the round's record says of them."""
     estimator = load_estimator(this.estimator, device)
     rng = None if this.number == args.rounds else seeded_rng(config.training.seed, this.number)
     found = rounds.find_cameras(estimator, photographs, rng)
-    if not all((folder / TRANSFORMS).exists() for folder in rounds.class_folders(this, photographs)):
-        rounds.write_photographs(this, photographs, found, args.keep, config.data)
     held_out = posed_splits(estimator.config).test
     errors = rounds.held_out_errors(rounds.find_cameras(estimator, held_out), held_out.labels.pose_c2w)
     confidence = float(found.confidence.mean())

@@ -6,7 +6,6 @@ each in a folder of its own. Legend: N photographs.
 """
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
-from graf.config import Config, DataConfig, PoseConfig
+from graf.checkpoints.run_folder import newest_checkpoint
+from graf.config import Config, DataConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
@@ -36,7 +36,8 @@ from graf.runtime.files import read_object, write_text
 import torch
 from torch import Tensor
 
-SUREST = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
+BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
+FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
@@ -135,8 +136,8 @@ def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Confi
     azimuth_deg = azimuths_by_width(elongations, rng)
     _, v = azimuth_and_v(sample_poses(len(photographs), unposed.data, rng))
     guessed = FoundCameras(azimuth_deg, v, torch.zeros(len(photographs)))
-    write_photographs(start, photographs, guessed, 1.0, unposed.data)
-    return dataclasses.replace(unposed, data=written(unposed.data, class_folders(start)))
+    folders = write_photographs(start, photographs, guessed, 1.0, unposed.data)
+    return dataclasses.replace(unposed, data=written(unposed.data, folders))
 
 
 def narrowed(unposed: Config, photographs: Views, start: Round) -> Config | None:
@@ -152,9 +153,9 @@ def narrowed(unposed: Config, photographs: Views, start: Round) -> Config | None
 STARTS = (as_asked, from_silhouettes, narrowed)  # in turn; where one has no config, the photographs start as asked
 
 
-def posed(config: Config, this: Round, n_rounds: int, box: str | tuple[float, ...]) -> Config:
-    """The config of a later round's generator; `config`: the asked one, with the data section of round 0; box: data.box, by the
-    round's cameras, unless the asked config has one.
+def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: str | tuple[float, ...]) -> Config:
+    """The config of a later round's generator; `config`: the asked one, with the data section of round 0; folders: those of the
+    round's photographs.
 
     Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
     shortened by the steps of round 0.
@@ -171,14 +172,32 @@ def posed(config: Config, this: Round, n_rounds: int, box: str | tuple[float, ..
         schedule = {"anneal_steps": shortened(training.burn_in)}
     low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
     steps = in_all * this.number // n_rounds
-    data = written(config.data, class_folders(this))
     return dataclasses.replace(
         config,
         expname=this.generator.name,
-        data=dataclasses.replace(data, box=box) if data.box == "auto" else data,
+        data=dataclasses.replace(written(config.data, folders), box=box),
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )
+
+
+def box_of(this: Round, photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
+    """data.box of a round's generator: the asked one; where its run goes on that run's own, in which it has learned; else one
+    around the photographs whose cameras are the surest."""
+    if data.box != "auto":
+        return data.box
+    run_dir = this.before.generator if this.number > 1 else this.generator
+    if newest_checkpoint(run_dir):
+        return load_config(run_dir / "config.yaml").data.box
+    return box_around(photographs, found, data)
+
+
+def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
+    """data.box around the silhouettes of the photographs whose cameras are the surest; "none" where they have no opacity."""
+    share = max(BOX_SHARE, min(1.0, FEWEST_FOR_BOX / len(photographs)))
+    rows = surest_rows(photographs, found.confidence, share)
+    labels = Labels.of_poses(poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2)[rows])
+    return data_box(Subset(photographs, rows.tolist(), labels), data)
 
 
 def of_estimator(pose: PoseConfig, config: Config, this: Round, seed: int, name: str = "estimator") -> PoseConfig:
@@ -225,28 +244,29 @@ def write_views(folder: Path, generator: Generator, sampler: LabelSampler, n: in
     write_text(folder / TRANSFORMS, transforms_of(names, [(side, side)] * n, poses, config.data, objects=names))
 
 
-def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: float, data: DataConfig) -> None:
-    """Write the photographs as the data set reads them, with their cameras: of each class the share `keep` of which the
-    estimator is surest."""
-    objects = dataset.objects
+def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: float, data: DataConfig) -> list[Path]:
+    """Write the photographs as the data set reads them, with their cameras, unless they are there: of each class the share
+    `keep` of which the estimator is surest. Returns their folders, one per class."""
+    folders = {this.photographs / name: rows for name, rows in class_rows(dataset).items()}
+    if all((folder / TRANSFORMS).exists() for folder in folders):
+        return list(folders)
+    objects, kept = dataset.objects, set(surest_rows(dataset, found.confidence, keep).tolist())
     poses, data = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), dataclasses.replace(data, center_crop=0)
-    for number, folder in enumerate(class_folders(this, dataset)):
-        rows = (dataset.class_index == number).nonzero()[:, 0]
-        surest = found.confidence[rows].argsort(descending=True, stable=True)
-        rows = rows[surest[: max(1, round(keep * len(rows)))]].sort().values
-        names = [f"{row:05d}.png" for row in rows.tolist()]
-        for name, row in zip(names, rows.tolist(), strict=True):
+    for folder, of_class in folders.items():
+        rows = [row for row in of_class if row in kept]
+        names = [f"{row:05d}.png" for row in rows]
+        for name, row in zip(names, rows, strict=True):
             write_image(folder / name, straight_alpha(dataset.read(row), data.background))
-        sizes, shown = [(data.imsize, data.imsize)] * len(rows), [objects[row] for row in rows.tolist()]
+        sizes, shown = [(data.imsize, data.imsize)] * len(rows), [objects[row] for row in rows]
         write_text(folder / TRANSFORMS, transforms_of(names, sizes, poses[rows], data, shown, found.confidence[rows]))
+    return list(folders)
 
 
 def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
     """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class, which
     belongs into the folder that all its files are in. Returns the files. data: with which the photographs were read."""
     poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
-    for number, name in enumerate(class_names(dataset)):
-        rows = (dataset.class_index == number).nonzero()[:, 0].tolist()
+    for name, rows in class_rows(dataset).items():
         files = [Path(dataset.files[row]) for row in rows]
         home = Path(os.path.commonpath([file.parent for file in files]))
         names = [file.relative_to(home).as_posix() for file in files]
@@ -257,18 +277,23 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
     return written_files
 
 
-def class_folders(this: Round, dataset: Views | None = None) -> list[Path]:
-    """The folders of a round's photographs, one per class, in the classes' order: those of a data set, or those that there
-    are."""
-    if dataset is None:
-        return sorted(path for path in this.photographs.iterdir() if path.is_dir())
-    return [this.photographs / name for name in class_names(dataset)]
-
-
-def class_names(dataset: Views) -> list[str]:
-    """A name for a folder of each class, in their order."""
+def class_rows(dataset: Views) -> dict[str, list[int]]:
+    """The rows of each class that has photographs, by a name for its folder, in the classes' order."""
     names = [re.sub(r"[^\w.-]+", "_", name).lstrip(".") for name in dataset.class_names]
-    return [f"{number:03d}_{name}" for number, name in enumerate(names)]
+    rows = {
+        f"{number:03d}_{name}": (dataset.class_index == number).nonzero()[:, 0].tolist() for number, name in enumerate(names)
+    }
+    return {name: of_class for name, of_class in rows.items() if of_class}
+
+
+def surest_rows(dataset: Views, confidence: Tensor, share: float) -> Tensor:
+    """The rows, in their order, of the share of each class's photographs whose cameras are the surest, at least one."""
+    kept = []
+    for of_class in class_rows(dataset).values():
+        rows = torch.tensor(of_class)
+        order = confidence[rows].argsort(descending=True, stable=True)
+        kept.append(rows[order[: max(1, round(share * len(rows)))]])
+    return torch.cat(kept).sort().values
 
 
 def straight_alpha(image: Tensor, background: tuple[float, float, float]) -> Tensor:
@@ -302,14 +327,6 @@ def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator
         azimuth_deg = mixture.most_likely() if rng is None else mixture.sample_answer(rng)
         parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
     return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str | tuple[float, ...]:
-    """data.box around the silhouettes of the photographs whose cameras are the surest; "none" where they have no opacity."""
-    surest = found.confidence.argsort(descending=True, stable=True)[: math.ceil(SUREST * len(photographs))].sort().values
-    views = Subset(photographs, surest.tolist())
-    views.labels = Labels.of_poses(poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2)[surest])
-    return data_box(views, data)
 
 
 def held_out_errors(found: FoundCameras, true: Tensor) -> dict:

@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+from graf.camera import Labels
 from graf.config import DataConfig, PoseConfig
 from graf.data import build_dataset, colours_only
 from graf.data.views import Views
@@ -22,16 +23,16 @@ log = logging.getLogger("graf")
 
 
 class Subset(Views):
-    """A data set's images of these indices, in their order."""
+    """A data set's images of these indices, in their order; labels: theirs, if not the data set's own."""
 
-    def __init__(self, views: Views, indices: list[int]):
+    def __init__(self, views: Views, indices: list[int], labels: Labels | None = None):
         self.views, self.indices = views, indices
         index = torch.tensor(indices, dtype=torch.long)
         super().__init__(
             files=[views.files[i] for i in indices],
             class_names=views.class_names,
             class_index=views.class_index[index],
-            labels=None if views.labels is None else views.labels[index],
+            labels=views.labels[index] if labels is None and views.labels is not None else labels,
             fingerprint=hashlib.sha256(f"{views.fingerprint} {indices}".encode()).hexdigest(),
             n_elevations=views.n_elevations,
             alpha=views.alpha,

@@ -44,14 +44,13 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert first.data.labels == "none" and first.training.milestones == ()
     later = []
     for number in (1, 2, 3):
-        Round(tmp_path, number).photographs.mkdir(parents=True)
-        later.append(rounds.posed(config, Round(tmp_path, number), 3, "none"))
+        later.append(rounds.posed(config, Round(tmp_path, number), 3, [tmp_path], "none"))
     assert [one.training.max_steps for one in later] == [1400, 2800, 4200]
     assert {one.discriminator.low_res_steps for one in later} == {1400}
     assert {one.training.milestones for one in later} == {(3500,)}
     assert {one.data.labels for one in later} == {"transforms"}
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
-    at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3, "none")
+    at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3, [tmp_path], "none")
     assert at_once.discriminator.low_res_steps == 0
 
 
@@ -64,27 +63,53 @@ def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
     assert rounds.narrowed(front, Shots(1), start) is None
 
 
-def test_the_box_is_around_photographs_whose_cameras_are_sure(tmp_path):
+def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
     config = load_config(None, ["data.imsize=16"])
     cars = unseen_toy_cars(config.data, 400, seed=3)
     azimuth_deg, v = azimuth_and_v(cars.labels.pose_c2w)
     misread = torch.arange(len(cars)) % 4 == 0
-    azimuth_deg = torch.where(misread, azimuth_deg + 90, azimuth_deg)
-    box = rounds.box_around(cars, FoundCameras(azimuth_deg, v, 1 - misread.float()), config.data)
-    misled = rounds.box_around(cars, FoundCameras(azimuth_deg, v, misread.float()), config.data)
+    found = FoundCameras(torch.where(misread, azimuth_deg + 90, azimuth_deg), v, 1 - misread.float())
+    monkeypatch.setattr(rounds, "FEWEST_FOR_BOX", 100)
+    box = rounds.box_around(cars, found, config.data)
+    misled = rounds.box_around(cars, found._replace(confidence=misread.float()), config.data)
     width, misled_width = (corners[4] - corners[1] for corners in (box, misled))
     assert 0.9 < width < 1.6 and misled_width > 1.9  # the cars are up to 0.9 wide and 1.85 long
-    Round(tmp_path, 1).photographs.mkdir(parents=True)
-    assert rounds.posed(config, Round(tmp_path, 1), 2, box).data.box == box
-    asked = override(config, ["data.box=none"])
-    assert rounds.posed(asked, Round(tmp_path, 1), 2, box).data.box == "none"
+    monkeypatch.setattr(rounds, "FEWEST_FOR_BOX", 400)  # so many are all
+    assert rounds.box_around(cars, found, config.data) == rounds.box_around(
+        cars, found._replace(confidence=misread.float()), config.data
+    )
+
+
+def test_the_box_is_the_asked_one_or_that_of_the_run_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "box_around", lambda *_: "around")
+    boxes = {"asked": (-1.0,) * 3 + (1.0,) * 3, "going on": (-2.0,) * 3 + (2.0,) * 3}
+    found, data = found_of([0.5]), load_config(None).data
+    first, second = Round(tmp_path, 1), Round(tmp_path, 2)
+    assert rounds.box_of(first, Shots(1), found, data) == "around"
+    first.generator.mkdir(parents=True)
+    (first.generator / "config.yaml").write_text("data: {box: [-2, -2, -2, 2, 2, 2]}")
+    monkeypatch.setattr(rounds, "newest_checkpoint", lambda run_dir: run_dir == first.generator)
+    for this in (first, second):
+        assert rounds.box_of(this, Shots(1), found, data) == boxes["going on"]
+        asked = dataclasses.replace(data, box=boxes["asked"])
+        assert rounds.box_of(this, Shots(1), found, asked) == boxes["asked"]
+    assert rounds.posed(load_config(None), second, 2, [tmp_path], boxes["going on"]).data.box == boxes["going on"]
+
+
+def test_the_surest_are_taken_of_each_class():
+    confidence = torch.tensor([0.9, 0.1, 0.8, 0.4, 0.7, 0.2])  # of even rows, a class, above those of the other
+    assert rounds.surest_rows(Shots(6), confidence, 2 / 3).tolist() == [0, 2, 3, 5]
+    assert rounds.surest_rows(Shots(6), confidence, 0.01).tolist() == [0, 3]
+    one_class = Shots(6)
+    one_class.class_index[:] = 1
+    assert rounds.surest_rows(one_class, confidence, 0.5).tolist() == [0, 2, 4]
+    assert list(rounds.class_rows(one_class)) == ["001_mini_car"]
 
 
 def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
     assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
-    Round(tmp_path, 1).photographs.mkdir(parents=True)
-    first = rounds.posed(config, Round(tmp_path, 1), 2, "none").training
+    first = rounds.posed(config, Round(tmp_path, 1), 2, [tmp_path], "none").training
     assert (first.max_steps, first.burn_in, first.anneal) == (350, 700, "r3gan")
 
 
@@ -101,8 +126,8 @@ def test_the_estimator_learns_from_the_rounds_views(tmp_path):
 
 def test_the_surest_of_each_class_are_written_with_their_cameras(tmp_path):
     this, data = Round(tmp_path, 1), load_config(None, ["data.imsize=8"]).data
-    rounds.write_photographs(this, Shots(6), found_of([0.9, 0.1, 0.2, 0.8, 0.7, 0.6]), keep=2 / 3, data=data)
-    bus, mini = rounds.class_folders(this)
+    found = found_of([0.9, 0.1, 0.2, 0.8, 0.7, 0.6])
+    bus, mini = rounds.write_photographs(this, Shots(6), found, keep=2 / 3, data=data)
     assert [folder.name for folder in (bus, mini)] == ["000_bus", "001_mini_car"]
     frames = json.loads((bus / "transforms.json").read_text())["frames"]
     assert [frame["file_path"] for frame in frames] == ["00000.png", "00004.png"]

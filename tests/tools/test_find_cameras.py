@@ -24,7 +24,9 @@ def find(tmp_path, monkeypatch):
     """Runs the tool on sixteen cars; train.py and train_pose.py run in this process. `ends_after`: a number of runs."""
     (tmp_path / "estimator.yaml").write_text(ESTIMATOR)
 
-    def find(out: str, *flags: str, ends_after: int | None = None, status: int = 0) -> str:
+    def find(
+        out: str, *flags: str, ends_after: int | None = None, status: int = 0, n_rounds: int = 1, max_steps: int = 4
+    ) -> str:
         runs: list[str] = []
 
         def run(command: list[str]) -> int:
@@ -35,7 +37,7 @@ def find(tmp_path, monkeypatch):
 
         monkeypatch.setattr(find_cameras, "run", run)
         small = [*flags, "--config", str(ROOT / "configs" / "smoke.yaml"), "--estimator", "estimator.yaml", "--device", "cpu"]
-        small += ["--views", "16", "--rounds", "1", "--set", "data.n_images=16", "training.max_steps=4"]
+        small += ["--views", "16", "--rounds", str(n_rounds), "--set", "data.n_images=16", f"training.max_steps={max_steps}"]
         return call("tools/find_cameras.py", "--out", out, *small, cwd=tmp_path, status=status)
 
     return find
@@ -52,6 +54,12 @@ def content_of(folder: Path) -> dict[str, bytes | list[torch.Tensor]]:
     return found
 
 
+def assert_same(whole: dict, resumed: dict) -> None:
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        assert value == resumed[name] if isinstance(value, bytes) else all(map(torch.equal, value, resumed[name])), name
+
+
 def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     said = find("whole")
     for part in PARTS:
@@ -61,15 +69,24 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     for ends_after in (0, 1, 1):
         find("resumed", ends_after=ends_after, status=130)
     find("resumed")
-    resumed = content_of(tmp_path / "resumed" / "round_1")
-    assert whole.keys() == resumed.keys()
-    for name, value in whole.items():
-        same = value == resumed[name] if isinstance(value, bytes) else all(map(torch.equal, value, resumed[name]))
-        assert same, name
+    assert_same(whole, content_of(tmp_path / "resumed" / "round_1"))
     record = json.loads(whole["round.json"])
     assert 0 < record["confidence"] <= 1 and record["held_out_views"]["calibration"]
     assert "is done" in find("whole", ends_after=0)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
+
+
+def test_the_second_round_goes_on_with_the_generator_of_the_first_and_its_box(find, tmp_path):
+    asked = {"n_rounds": 2, "max_steps": 8}
+    find("whole", **asked)
+    first, second = (tmp_path / "whole" / f"round_{number}" / "generator" / "config.yaml" for number in (1, 2))
+    assert load_config(first).data.box == load_config(second).data.box != "none"
+    assert [load_config(file).training.max_steps for file in (first, second)] == [3, 7]
+    for ends_after in (4, 1):
+        find("resumed", ends_after=ends_after, status=130, **asked)
+    (tmp_path / "resumed" / "round_2" / "round.json").unlink(missing_ok=True)
+    find("resumed", **asked)
+    assert_same(*(content_of(tmp_path / name / "round_2") for name in ("whole", "resumed")))
 
 
 def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, monkeypatch):
@@ -93,6 +110,15 @@ def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, mon
         (["--keep", "0"], "--keep 0: expected a share"),
         (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24"),
         (["--set", "training.max_steps=2"], "training.max_steps: 2 steps are too few for 2 rounds and the first"),
+        (["--data_dir", "phtos"], "phtos"),
+        (
+            ["--set", "data.n_images=8", "data.imsize=16"],
+            "7 of 8 photographs are left by --keep 0.9, fewer than training.batch",
+        ),
+        (
+            ["--views", "30", "--set", "data.n_images=9", "data.imsize=16"],
+            "--views 30: an estimator learns from some 24 of them, fewer than the training.batch_size 32",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, flags, told):
