@@ -58,6 +58,8 @@ def main() -> int:
         )
     unposed = rounds.unposed(config, Round(args.out, 0))
     photographs = build_dataset(unposed)
+    if config.discriminator.label_loss == "none":  # which asks for classes
+        photographs = rounds.in_one_class(photographs)
     check_numbers(photographs, args, config, pose)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
     claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})
@@ -138,7 +140,7 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     """A generator without cameras: of several the one about whose photographs two estimators agree best. Returns an exit status
     as `take_round`."""
     if args.starts == 1:
-        if not (status := train("train.py", this.generator, rounds.unposed(config, this), device=args.device)):
+        if not (status := train("train.py", this.generator, rounds.unposed(config, this, photographs), device=args.device)):
             write_record(this, {})
         return status
     agreements = []
@@ -158,7 +160,7 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
     """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
     the photographs where it does. Returns an exit status as `take_round`."""
     device, found = choose_device(args.device), []
-    unposed = rounds.unposed(config, start)
+    unposed = rounds.unposed(config, start, photographs)
     begun = rounds.STARTS[start.start % len(rounds.STARTS)](unposed, photographs, start) or unposed
     if status := train("train.py", start.generator, begun, device=args.device):
         return status

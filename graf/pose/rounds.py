@@ -6,6 +6,7 @@ each in a folder of its own. Legend: N photographs.
 """
 
 import dataclasses
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -36,7 +37,10 @@ from graf.runtime.files import read_object, write_text
 import torch
 from torch import Tensor
 
+log = logging.getLogger("graf")
+
 BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
+FEWEST_OF_A_CLASS = 100  # photographs, on the mean: folders of fewer show one object each, as of a turntable
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
@@ -111,13 +115,31 @@ def unposed_steps(config: Config) -> int:
     return max(1, round(UNPOSED_SHARE * config.training.max_steps))
 
 
-def unposed(config: Config, first: Round) -> Config:
-    """The config of round 0, of the same photographs without their cameras, if they have any."""
+def in_one_class(photographs: Views) -> Views:
+    """The photographs, as of one class where their folders have so few that each shows one object. A generator that is told
+    which object it makes does not learn what all objects have in common, such as a front."""
+    n_classes = len(class_rows(photographs))
+    if n_classes == 1 or len(photographs) >= FEWEST_OF_A_CLASS * n_classes:
+        return photographs
+    log.info(
+        "%d folders with %.0f photographs each, on the mean, are taken for objects and not for classes, which have at least %d",
+        *(n_classes, len(photographs) / n_classes, FEWEST_OF_A_CLASS),
+    )
+    whole = Subset(photographs, list(range(len(photographs))))
+    whole.class_names, whole.class_index = ["photographs"], torch.zeros_like(photographs.class_index)
+    return whole
+
+
+def unposed(config: Config, first: Round, photographs: Views | None = None) -> Config:
+    """The config of round 0, of the same photographs without their cameras, if they have any; once they are read, of one class
+    or several."""
     steps = unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
+    if photographs is not None and len(photographs.class_names) == 1:
+        discriminator = dataclasses.replace(discriminator, condition="none")
     return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, load_config, override
@@ -94,6 +95,20 @@ def test_the_box_is_the_asked_one_or_that_of_the_run_that_goes_on(tmp_path, monk
         asked = dataclasses.replace(data, box=boxes["asked"])
         assert rounds.box_of(this, Shots(1), found, asked) == boxes["asked"]
     assert rounds.posed(load_config(None), second, 2, [tmp_path], boxes["going on"]).data.box == boxes["going on"]
+
+
+def test_folders_of_few_photographs_are_objects_and_no_classes(monkeypatch):
+    shots = Shots(6)
+    objects = rounds.in_one_class(shots)
+    assert objects.class_names == ["photographs"] and objects.class_index.tolist() == [0] * 6
+    assert (objects.files, objects.objects) == (shots.files, shots.objects)
+    assert list(rounds.class_rows(objects)) == ["000_photographs"]
+    config, first = load_config(None), Round(Path("out"), 0)
+    assert config.discriminator.condition == "class_and_pose"
+    assert rounds.unposed(config, first, objects).discriminator.condition == "none"  # its folders are classes in train.py
+    monkeypatch.setattr(rounds, "FEWEST_OF_A_CLASS", 3)
+    assert rounds.in_one_class(shots) is shots
+    assert rounds.unposed(config, first, shots).discriminator.condition == "class_and_pose"
 
 
 def test_the_surest_are_taken_of_each_class():
