@@ -13,6 +13,7 @@ from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
+FEW_OF_A_CLASS = 100  # images, on the mean
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -24,7 +25,12 @@ def warnings_about(dataset: Views, data: DataConfig, evidence: Evidence) -> list
     """The warnings about a data set; none about the built-in toy cars."""
     if data.type == "toy_cars":
         return []
-    return [*_few(dataset, data, evidence), *_repeated(dataset.files, evidence), *_backgrounds(dataset, data, evidence)]
+    return [
+        *_few(dataset, data, evidence),
+        *_small_classes(dataset),
+        *_repeated(dataset.files, evidence),
+        *_backgrounds(dataset, data, evidence),
+    ]
 
 
 def sampled_all_around(dataset: Views, evidence: Evidence) -> str | None:
@@ -54,6 +60,16 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
         "3,200 of 200; from 410 of ten it learned noise, for the discriminator won. Add photographs of other objects, "
         f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}. Raise training.reg_param if loss_d falls to 0{single}"
     )
+
+
+def _small_classes(dataset: Views) -> Iterator[str]:
+    n_classes = len(dataset.class_names)
+    if n_classes > 1 and len(dataset) < FEW_OF_A_CLASS * n_classes:
+        yield (
+            f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, and "
+            "discriminator.condition tells both networks the class. If each folder shows one object, the generator does not "
+            "learn what all objects have in common: put the images of all objects into one folder"
+        )
 
 
 def _repeated(files: Sequence[str], evidence: Evidence) -> Iterator[str]:

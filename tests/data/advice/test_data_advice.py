@@ -131,6 +131,14 @@ def test_one_image_too_few_is_warned_of(told, tmp_path):
     assert "little to learn from: 499 different images." in told(config(posed(tmp_path, 499)))[1]
 
 
+def test_folders_of_few_images_may_show_an_object_each(told, tmp_path):
+    for name in ("a", "b"):
+        photographs(tmp_path / name, 99)
+    assert "each of 2 folders is a class, with 99 images on the mean" in told(config(tmp_path))[1]
+    photographs(tmp_path / "b", 101)
+    assert "is a class" not in told(config(tmp_path))[1]
+
+
 @pytest.mark.parametrize("labels", ["auto", "none"])
 def test_the_built_in_toy_cars_are_not_warned_of(told, tmp_path, labels):
     cars = load_config(
