@@ -25,10 +25,26 @@ def test_photographs_have_a_plain_background_each(coloured, tmp_path):
     assert len(corners) == 3 if coloured else corners == {(255, 255, 255)}
 
 
-def test_a_picture_has_real_images_above_two_objects_from_eight_sides(smoke, tmp_path):
+@pytest.fixture
+def picture(smoke, tmp_path):
+    """Writes a fault's picture of a tiny model, whose real images are white: its pixels, and the height of a row."""
     config = smoke()
-    generator, side = Generator(config).eval(), config.data.imsize
-    bad_pictures.write_picture(tmp_path / "bad.png", generator, torch.ones(bad_pictures.SIDES, 3, side, side))
-    picture = imageio.imread(tmp_path / "bad.png")
-    assert picture.shape == (2 + 3 * (side + 2), 2 + 8 * (side + 2), 3)
-    assert (picture[: side + 2] == 255).all()
+    real = torch.ones(bad_pictures.SIDES, 3, config.data.imsize, config.data.imsize)
+
+    def write(fault: str):
+        bad_pictures.write_picture(tmp_path / "bad.png", Generator(config).eval(), real, bad_pictures.FAULTS[fault])
+        return imageio.imread(tmp_path / "bad.png"), config.data.imsize + 2
+
+    return write
+
+
+def test_a_picture_has_real_images_above_two_objects_from_eight_sides(picture):
+    pixels, row = picture("blur")
+    assert pixels.shape == (2 + 3 * row, 2 + 8 * row, 3)
+    assert (pixels[:row] == 255).all()
+
+
+def test_opacity_stands_below_from_white_to_black(picture):
+    pixels, row = picture("floaters")
+    below = pixels[2 + 3 * row :]
+    assert len(below) == 2 * row and (below[..., 0] == below[..., 1]).all() and below.min() < below.max() == 255
