@@ -26,10 +26,10 @@ from graf.pictures.outputs import as_uint8, write_grid, write_image
 from graf.pictures.sampling import render_views, sample_objects
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
+from graf.runtime.files import claim_folder
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDES, OBJECTS = 8, 2
@@ -73,14 +73,16 @@ FAULTS = {
 def main() -> None:
     args = arguments()
     for name in args.names or FAULTS:
+        fault, start = FAULTS[name], time.perf_counter()
         log.info("%s: %s", name, args.out / f"bad_{name}.png")
-        start = time.perf_counter()
-        settings = settings_of(name, args.runs)
-        train(settings, FAULTS[name].steps)
+        claim_folder(args.runs / "settings" / name, fault._asdict())  # or a run of other settings would be shown
+        if fault.photographs is not None:
+            write_photographs(folder_of(name, args.runs), cars_of(name, args.runs), fault.coloured)
+        train(settings_of(name, args.runs), fault.steps)
         generator = load_generator(args.runs / name)
         dataset = build_dataset(generator.config)
         real = torch.stack([dataset[index]["image"] for index in range(SIDES)])
-        write_picture(args.out / f"bad_{name}.png", generator, real, FAULTS[name])
+        write_picture(args.out / f"bad_{name}.png", generator, real, fault)
         log.info("%s: %.0f minutes", name, (time.perf_counter() - start) / 60)
 
 
@@ -96,18 +98,28 @@ def arguments() -> argparse.Namespace:
 
 
 def settings_of(name: str, runs: Path) -> list[str]:
-    """The settings of a fault's run; writes its photographs, if it has any."""
-    fault = FAULTS[name]
-    settings = [f"expname={name}", f"training.outdir={runs}", f"data.datadir={runs / 'toy_cars'}", *fault.settings]
-    if fault.photographs is None:
+    """The settings of a fault's run."""
+    settings = [f"expname={name}", f"training.outdir={runs}", f"data.datadir={runs / 'toy_cars'}", *FAULTS[name].settings]
+    if FAULTS[name].photographs is None:
         return settings
-    cars = load_config(None, [f"data.datadir={runs / 'toy_cars'}", *fault.photographs]).data
-    write_photographs(runs / f"{name}_photographs", cars, fault.coloured)
-    return [*settings, *FOLDER_KEYS, f"data.datadir={runs / f'{name}_photographs'}"]
+    return [*settings, *FOLDER_KEYS, f"data.datadir={folder_of(name, runs)}"]
+
+
+def folder_of(name: str, runs: Path) -> Path:
+    """The folder of a run's photographs."""
+    return runs / f"{name}_photographs"
+
+
+def cars_of(name: str, runs: Path) -> DataConfig:
+    """The toy cars that a run's photographs show."""
+    return load_config(None, [f"data.datadir={runs / 'toy_cars'}", *FAULTS[name].photographs]).data
 
 
 def write_photographs(folder: Path, data: DataConfig, coloured: bool) -> None:
-    """Write toy cars as photographs without cameras, before a colour of each one's own where `coloured`, else before white."""
+    """Write toy cars as photographs without cameras, before a colour of each one's own where `coloured`, else before white,
+    unless they are there."""
+    if len(list(folder.glob("*.png"))) == data.n_images:
+        return
     rng = torch.Generator().manual_seed(data.seed)
     images = load_toy_cars(dataclasses.replace(data, alpha="rgba")).images
     for number, image in enumerate(images):
@@ -132,11 +144,11 @@ def write_picture(path: Path, generator: Generator, real: Tensor, fault: Fault) 
     the fault is haze, their opacity below them, from white, clear, to black."""
     azimuths = 45 + fault.turn_deg * torch.arange(SIDES)
     objects = sample_objects(generator, OBJECTS, seed=0)
-    views = render_views(generator, objects, middle_poses(azimuths, generator.config.data))
+    poses, side = middle_poses(azimuths, generator.config.data), real.shape[-1]
+    views = render_views(generator, objects, poses).at(side)
     rows = [real, views.images]
     if fault.haze:
-        opacity = F.interpolate(views.opacity, views.images.shape[-2:])
-        rows.append((1 - 2 * opacity).expand(-1, 3, -1, -1))
+        rows.append((1 - 2 * views.opacity).expand(-1, 3, -1, -1))
     write_grid(path, as_uint8(torch.cat(rows)), SIDES)
 
 

@@ -2,7 +2,7 @@
 
     python bench/tutorial_pictures.py [--max_steps 4000] [--out docs]
 
-The commands are the tutorial's own, and so is what they write; a line tells each one's minutes.
+The commands are the tutorial's, for images of half the size and fewer steps; a line tells each one's minutes.
 """
 
 import argparse
@@ -61,7 +61,12 @@ def arguments() -> argparse.Namespace:
 
 
 def take_photographs(folder: Path, n: int) -> None:
-    """Write n JPEGs of toy cars somewhere near the middle of walls that differ."""
+    """Write n JPEGs of toy cars somewhere near the middle of walls that differ, unless they are there. Raises GrafError where
+    the folder has another number of files."""
+    if folder.exists() and (there := len(list(folder.iterdir()))):
+        if there != n:
+            raise GrafError(f"{folder}: has {there} files instead of {n} photographs; remove it, or name another --work")
+        return
     data = load_config(None, [f"data.n_images={n}", f"data.imsize={SIDE}", f"data.datadir={folder.parent / 'toy_cars'}"]).data
     rng, cut_out = np.random.default_rng(0), folder.parent / "cut_out.png"
     folder.mkdir(exist_ok=True)

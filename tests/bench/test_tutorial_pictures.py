@@ -18,6 +18,11 @@ def test_photographs_are_jpegs_of_cars_before_walls_of_their_own(tmp_path):
             middle, side = photograph.getpixel((128, 140)), photograph.size
         assert side == (256, 256) and max(abs(a - b) for a, b in zip(middle, photograph.getpixel((0, 0)), strict=True)) > 20
     assert len(corners) == 3
+    times = [file.stat().st_mtime_ns for file in files]
+    tutorial_pictures.take_photographs(tmp_path / "PICTURES", 3)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    with pytest.raises(GrafError, match="has 3 files instead of 4 photographs"):
+        tutorial_pictures.take_photographs(tmp_path / "PICTURES", 4)
 
 
 def test_a_picture_is_as_wide_as_the_docs_show_it(tmp_path):
