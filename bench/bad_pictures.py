@@ -6,12 +6,6 @@ Each picture has real images above, and below them two generated objects, each f
 """
 
 import argparse
-import dataclasses
-import shlex
-import subprocess
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +21,14 @@ from graf.pictures.sampling import render_views, sample_objects
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
 from graf.runtime.files import claim_folder
+from tutorial_pictures import run
 
 import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 SIDES, OBJECTS = 8, 2
+NO_MEASURING = ("training.fid_every=0", "training.monitoring=none")
 FOLDER_KEYS = ("data.type=images", "data.labels=none", "discriminator.condition=none")
 
 
@@ -66,17 +62,17 @@ FAULTS = {
 def main() -> None:
     args = arguments()
     for name in args.names or FAULTS:
-        fault, start = FAULTS[name], time.perf_counter()
+        fault = FAULTS[name]
         log.info("%s: %s", name, args.out / f"bad_{name}.png")
         claim_folder(args.runs / "settings" / name, {"fault": str(fault)})  # or a run of other settings would be shown
         if fault.photographs is not None:
             write_photographs(folder_of(name, args.runs), cars_of(name, args.runs), fault.coloured)
-        train(settings_of(name, args.runs), fault.steps)
+        config = ["--config", str(CONFIG_DIR / "default.yaml"), "--use_amp", "--max_steps", str(fault.steps)]
+        run(Path(), "train.py", *config, "--set", *settings_of(name, args.runs))
         generator = load_generator(args.runs / name)
         dataset = build_dataset(generator.config)
         real = torch.stack([dataset[index]["image"] for index in range(SIDES)])
         write_picture(args.out / f"bad_{name}.png", generator, real)
-        log.info("%s: %.0f minutes", name, (time.perf_counter() - start) / 60)
 
 
 def arguments() -> argparse.Namespace:
@@ -92,10 +88,10 @@ def arguments() -> argparse.Namespace:
 
 def settings_of(name: str, runs: Path) -> list[str]:
     """The settings of a fault's run."""
-    settings = [f"expname={name}", f"training.outdir={runs}", f"data.datadir={runs / 'toy_cars'}", *FAULTS[name].settings]
+    settings = [f"expname={name}", f"training.outdir={runs}", *NO_MEASURING, *FAULTS[name].settings]
     if FAULTS[name].photographs is None:
-        return settings
-    return [*settings, *FOLDER_KEYS, f"data.datadir={folder_of(name, runs)}"]
+        return [*settings, f"data.datadir={runs / 'toy_cars'}"]
+    return [*settings, f"data.datadir={folder_of(name, runs)}", *FOLDER_KEYS]
 
 
 def folder_of(name: str, runs: Path) -> Path:
@@ -114,22 +110,11 @@ def write_photographs(folder: Path, data: DataConfig, coloured: bool) -> None:
     if len(list(folder.glob("*.png"))) == data.n_images:
         return
     rng = torch.Generator().manual_seed(data.seed)
-    images = load_toy_cars(dataclasses.replace(data, alpha="rgba")).images
-    for number, image in enumerate(images):
+    for number, image in enumerate(load_toy_cars(data).images):
         behind = 255 * torch.rand(3, 1, 1, generator=rng) if coloured else torch.full((3, 1, 1), 255.0)
         opacity = image[3:] / 255  # the colours are over white already
         picture = image[:3] - (1 - opacity) * (255 - behind)
         write_image(folder / f"{number:05d}.png", picture.round().clamp(0, 255).to(torch.uint8))
-
-
-def train(settings: Sequence[str], steps: int) -> None:
-    """Train a run to its end, or go on with it. Raises GrafError where it does not end well."""
-    measuring = ["training.fid_every=0", "training.monitoring=none"]
-    command = [str(ROOT / "train.py"), "--config", str(CONFIG_DIR / "default.yaml"), "--use_amp", "--max_steps", str(steps)]
-    command += ["--set", *measuring, *settings]
-    log.info("python %s", shlex.join(command))
-    if status := subprocess.run([sys.executable, *command]).returncode:
-        raise GrafError(f"train.py ended with status {status}")
 
 
 def write_picture(path: Path, generator: Generator, real: Tensor) -> None:

@@ -17,6 +17,7 @@ from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import Config, DataConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
+from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_classes_of
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.data.hull import data_box
@@ -40,7 +41,6 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
-FEWEST_OF_A_CLASS = 100  # photographs, on the mean: folders of fewer show one object each, as of a turntable
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
@@ -118,9 +118,9 @@ def unposed_steps(config: Config) -> int:
 def in_one_class(photographs: Views) -> Views:
     """The photographs, as of one class where their folders have so few that each shows one object. A generator that is told
     which object it makes does not learn what all objects have in common, such as a front."""
-    n_classes = len(class_rows(photographs))
-    if n_classes == 1 or len(photographs) >= FEWEST_OF_A_CLASS * n_classes:
+    if not has_small_classes(photographs):
         return photographs
+    n_classes = n_classes_of(photographs)
     log.info(
         "%d folders with %.0f photographs each, on the mean, are taken for objects and not for classes, which have at least %d",
         *(n_classes, len(photographs) / n_classes, FEWEST_OF_A_CLASS),

@@ -7,6 +7,7 @@ from pathlib import Path
 from graf.camera import Labels, azimuth_and_v, poses_at
 from graf.config import PoseConfig, load_config, override
 from graf.data import build_dataset
+from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
 from graf.pictures.outputs import write_image
@@ -106,7 +107,7 @@ def test_folders_of_few_photographs_are_objects_and_no_classes(monkeypatch):
     config, first = load_config(None), Round(Path("out"), 0)
     assert config.discriminator.condition == "class_and_pose"
     assert rounds.unposed(config, first, objects).discriminator.condition == "none"  # its folders are classes in train.py
-    monkeypatch.setattr(rounds, "FEWEST_OF_A_CLASS", 3)
+    monkeypatch.setattr(warnings, "FEWEST_OF_A_CLASS", 3)
     assert rounds.in_one_class(shots) is shots
     assert rounds.unposed(config, first, shots).discriminator.condition == "class_and_pose"
 

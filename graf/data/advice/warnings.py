@@ -13,7 +13,7 @@ from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
-FEW_OF_A_CLASS = 100  # images, on the mean
+FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -44,6 +44,17 @@ def sampled_all_around(dataset: Views, evidence: Evidence) -> str | None:
     )
 
 
+def has_small_classes(dataset: Views) -> bool:
+    """Whether the classes have so few images that each may be one object."""
+    n_classes = n_classes_of(dataset)
+    return n_classes > 1 and len(dataset) < FEWEST_OF_A_CLASS * n_classes
+
+
+def n_classes_of(dataset: Views) -> int:
+    """The number of classes that have images."""
+    return len(dataset.class_index.unique())
+
+
 def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     n_images, n_objects, found = evidence.n_different, evidence.n_objects, []
     if n_images < FEW_IMAGES:
@@ -63,12 +74,12 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
 
 
 def _small_classes(dataset: Views) -> Iterator[str]:
-    n_classes = len(dataset.class_names)
-    if n_classes > 1 and len(dataset) < FEW_OF_A_CLASS * n_classes:
+    if has_small_classes(dataset):
+        n_classes = n_classes_of(dataset)
         yield (
-            f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, and "
-            "discriminator.condition tells both networks the class. If each folder shows one object, the generator does not "
-            "learn what all objects have in common: put the images of all objects into one folder"
+            f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, which "
+            "discriminator.condition, unless it is none, tells both networks. If each folder shows one object, the generator "
+            "does not learn what all objects have in common: put the images of all objects into one folder"
         )
 
 
