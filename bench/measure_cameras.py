@@ -5,7 +5,8 @@
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
 baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --posed the
-last round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against cars new to both.
+last round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against toy cars new to both, or
+against the photographs.
 """
 
 import argparse
@@ -16,14 +17,14 @@ from pathlib import Path
 from graf.camera import azimuth_and_v
 from graf.checkpoints.generator_loading import load_generator
 from graf.config import Config, config_from_dict, override
-from graf.data import build_dataset
+from graf.data import Views, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.models.generator import Generator
 from graf.pose.alignment import azimuth_numbers, best_alignment
 from graf.pose.loading import load_estimator
-from graf.pose.rounds import Round, find_cameras
+from graf.pose.rounds import Round, find_cameras, in_one_class
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
@@ -43,7 +44,7 @@ def main() -> None:
         raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
     config = config_from_dict(settings["config"], str(args.out / SETTINGS))
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
-    photographs = build_dataset(config)
+    photographs = in_one_class(build_dataset(config))
     if not photographs.posed:
         raise GrafError("the true cameras are not known; name them with --set data.labels=..., or --data_dir")
     true, v = azimuth_and_v(photographs.labels.pose_c2w)
@@ -60,7 +61,7 @@ def main() -> None:
     if args.posed:
         runs = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator, "true cameras": args.posed}
         for name, run_dir in runs.items():
-            rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config)}
+            rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config, photographs)}
     print_table(rows)
     if args.json:
         write_text(args.json, json.dumps(rows, indent=1))
@@ -72,7 +73,7 @@ def arguments() -> argparse.Namespace:
     add_data_flag(parser)
     add_set_flag(parser, "data.labels=filename")
     parser.add_argument("--may_mirror", action="store_true", help="for objects that are the same on both sides")
-    parser.add_argument("--posed", type=Path, metavar="RUN", help="toy cars: also KID, beside that of this run")
+    parser.add_argument("--posed", type=Path, metavar="RUN", help="also KID, beside that of this run")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     return parser.parse_args()
 
@@ -84,10 +85,12 @@ def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None
     return azimuth_numbers(aligned, true, confidence) | alignment._asdict()
 
 
-def kid(generator: Generator, config: Config) -> float:
-    """KID of a generator of toy cars against cars that it was not trained on, by as many images as the config says."""
+def kid(generator: Generator, config: Config, photographs: Views) -> float:
+    """KID of a generator against the photographs, or against toy cars that it was not trained on, by as many images as the
+    config says."""
     options, seed = config.metrics, config.training.seed
-    reference = unseen_toy_cars(config.data, options.n_real, seed)
+    made = config.data.type == "toy_cars"
+    reference = unseen_toy_cars(config.data, options.n_real, seed) if made else photographs
     with tempfile.TemporaryDirectory() as cache:
         result = measure_generator(generator, reference, MeasureSettings(["kid"], seed, options=options), Path(cache))
     return result["values"][f"kid_{result['extractor']}"]

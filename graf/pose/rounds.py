@@ -125,8 +125,10 @@ def in_one_class(photographs: Views) -> Views:
         "%d folders with %.0f photographs each, on the mean, are taken for objects and not for classes, which have at least %d",
         *(n_classes, len(photographs) / n_classes, FEWEST_OF_A_CLASS),
     )
-    whole = Subset(photographs, list(range(len(photographs))))
-    whole.class_names, whole.class_index = ["photographs"], torch.zeros_like(photographs.class_index)
+    whole, of_one = Subset(photographs, list(range(len(photographs)))), torch.zeros_like(photographs.class_index)
+    whole.class_names, whole.class_index = ["photographs"], of_one
+    if whole.labels is not None:
+        whole.labels = dataclasses.replace(whole.labels, class_index=of_one)
     return whole
 
 

@@ -1,6 +1,9 @@
 """The cameras that were found, beside the true ones."""
 
+from types import SimpleNamespace
+
 import measure_cameras
+from graf.config import load_config
 
 import pytest
 import torch
@@ -24,3 +27,17 @@ def test_the_table_has_a_row_for_each_and_leaves_blank_what_was_not_measured(cap
         {"round 1": {"median_deg": 3.64, "within_15_deg": 0.83, "confused": 0.16}, "posed": {"kid": 0.08}}
     )
     assert capsys.readouterr().out.splitlines()[2:] == ["| round 1 | 3.6 | 0.83 | 0.16 |  |", "| posed |  |  |  | 80 |"]
+
+
+@pytest.mark.parametrize("kind", ["toy_cars", "images"])
+def test_kid_is_against_toy_cars_that_are_new_else_against_the_photographs(kind, monkeypatch):
+    seen = []
+
+    def measured(generator, reference, settings, cache):
+        seen.append(reference)
+        return {"extractor": "x", "values": {"kid_x": 0.1}}
+
+    monkeypatch.setattr(measure_cameras, "measure_generator", measured)
+    config, photographs = load_config(None, [f"data.type={kind}", "data.imsize=16", "metrics.n_real=5"]), SimpleNamespace()
+    assert measure_cameras.kid(SimpleNamespace(), config, photographs) == 0.1
+    assert (seen[0] is photographs) == (kind == "images")

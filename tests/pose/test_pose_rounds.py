@@ -104,6 +104,9 @@ def test_folders_of_few_photographs_are_objects_and_no_classes(monkeypatch):
     assert objects.class_names == ["photographs"] and objects.class_index.tolist() == [0] * 6
     assert (objects.files, objects.objects) == (shots.files, shots.objects)
     assert list(rounds.class_rows(objects)) == ["000_photographs"]
+    shots.labels = Labels(torch.zeros(6, 3, 4), shots.class_index, torch.arange(6))
+    known = rounds.in_one_class(shots).labels
+    assert known.class_index.tolist() == [0] * 6 and known.elevation_index.tolist() == list(range(6))
     config, first = load_config(None), Round(Path("out"), 0)
     assert config.discriminator.condition == "class_and_pose"
     assert rounds.unposed(config, first, objects).discriminator.condition == "none"  # its folders are classes in train.py
