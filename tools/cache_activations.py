@@ -4,7 +4,7 @@
     python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
     python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
 
-docs/activations.md describes the files. Ctrl-C keeps the finished batches; the same command continues after them.
+docs/method.md describes the files. Ctrl-C keeps the finished batches; the same command continues after them.
 """
 
 import argparse
