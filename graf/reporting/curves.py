@@ -34,10 +34,18 @@ PANELS = {  # of what training logs: title, what the axis counts, and the curves
     "losses": ("loss", {"loss_d": "discriminator", "loss_g": "generator"}),
     "further losses": (
         "loss",
-        {"loss_label_d": "labels of real images", "loss_label_g": "labels of generated ones", "loss_ccsr": "CCSR"},
+        {
+            "loss_d_projected": "projected discriminator",
+            "loss_label_d": "labels of real images",
+            "loss_label_g": "labels of generated ones",
+            "loss_ccsr": "CCSR",
+        },
     ),
     "scores of the discriminator": ("logit", {"logit_real": "real images", "logit_fake": "generated"}),
-    "correctly classified images": ("share", {"accuracy_d": "by the discriminator"}),
+    "correctly classified images": (
+        "share",
+        {"accuracy_d": "by the discriminator", "accuracy_d_projected": "by the projected one"},
+    ),
     "gradient penalty": ("squared norm", {"penalty": "R1"}),
     "contrast": ("standard deviation", {"sample_std": "generated", "real_std": "real images"}),
     "gradients": ("norm", {"grad_norm_d": "discriminator", "grad_norm_g": "generator"}),

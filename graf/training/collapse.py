@@ -15,7 +15,8 @@ WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
 PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
 EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
 ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the real images
-WATCHED = ("accuracy_d", "opacity", "sample_std", "real_std")
+ACCURACIES = {"accuracy_d": "the discriminator", "accuracy_d_projected": "the projected discriminator beside it"}
+WATCHED = (*ACCURACIES, "opacity", "sample_std", "real_std")
 
 
 def collapse_warning(stats: dict[str, float | None]) -> str | None:
@@ -79,13 +80,14 @@ class CollapseWatch:
 def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
     """Kinds of collapse, each with its evidence and a cure, by the means of those of WATCHED that are known, over `steps`."""
     found, last = {}, f"over the last {steps} steps"
-    accuracy_d, opacity = means.get("accuracy_d", 0.5), means.get("opacity", 0.5)
+    opacity = means.get("opacity", 0.5)
     sample_std, real_std = means.get("sample_std", math.inf), means.get("real_std", 0.0)
-    if accuracy_d >= PINNED:
-        found["discriminator"] = (
-            f"the discriminator told {accuracy_d:.1%} of real images and fakes apart {last} (accuracy_d): the generator hardly "
-            "learns from it any more. Lower training.lr_d, or raise training.reg_param or discriminator.blur_steps"
-        )
+    for name, judge in ACCURACIES.items():
+        if means.get(name, 0.5) >= PINNED:
+            found[name] = (
+                f"{judge} told {means[name]:.1%} of real images and fakes apart {last} ({name}): the generator hardly learns "
+                "from it any more. Lower training.lr_d, or raise training.reg_param or discriminator.blur_steps"
+            )
     if opacity <= EMPTY:
         found["empty"] = (
             f"opacity was {opacity:.4f} on average {last}: the field has collapsed to nothing. Check that data.near and "

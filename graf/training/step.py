@@ -104,6 +104,8 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
             both = real_scores.projected_logits, fake_scores.projected_logits
             stats["loss_d_projected"] = discriminator_loss(*both, training.gan_type)
             loss = loss + stats["loss_d_projected"]
+            if told_apart:
+                stats["accuracy_d_projected"] = told_apart(*both)
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_d"] = label_loss(real_scores, real_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]

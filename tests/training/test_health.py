@@ -394,7 +394,8 @@ HEALTHY = {"accuracy_d": 0.8, "opacity": 0.4, "sample_std": 0.1, "real_std": 0.3
 @pytest.mark.parametrize(
     ("number", "value", "kind", "evidence"),
     [
-        ("accuracy_d", 0.995, "discriminator", "99.5%"),
+        ("accuracy_d", 0.995, "accuracy_d", "99.5%"),
+        ("accuracy_d_projected", 0.995, "accuracy_d_projected", "projected discriminator"),
         ("opacity", 0.001, "empty", "0.0010"),
         ("opacity", 0.999, "opaque", "0.9990"),
         ("sample_std", 0.02, "alike", "0.0200"),

@@ -486,7 +486,7 @@ def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(bu
 
     (none, _), (half, stats), (one, _) = (losses(weight) for weight in (0, 0.5, 1))
     torch.testing.assert_close(half - none, (one - none) / 2)
-    assert one > none > 0 and stats["loss_d_projected"] > 0
+    assert one > none > 0 and stats["loss_d_projected"] > 0 and 0 <= stats["accuracy_d_projected"] <= 1
     alone = build("training.reg_type=none")
     alone.discriminator.load_state_dict(build(MIXED, "training.reg_type=none").discriminator.graf.state_dict())
     torch.testing.assert_close(generator_step(alone, labels, photographs, labels)["loss_g"], none)
