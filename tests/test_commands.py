@@ -212,7 +212,7 @@ def test_command_lines_work_as_typed(page, desk, monkeypatch):
 def test_no_command_line_is_overlooked():
     typed = {page.name: shell_texts(page) for page in PAGES}
     for name, found in (
-        ("scaling.md", "srun"),
+        ("running.md", "srun"),
         ("inversion.md", "bench/measure_inversion.py"),
         ("datasets.md", "data.turntable_step_deg=22.5"),
     ):

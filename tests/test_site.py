@@ -37,7 +37,7 @@ def test_every_page_is_in_the_contents():
         ("", "[a](docs/method.md#ccsr)", "[a](method.md#ccsr)"),
         ("", "![a](docs/sweep.png) and [b](CONTRIBUTING.md)", "![a](sweep.png) and [b](CONTRIBUTING.md)"),
         ("docs", "[a](../README.md#two-commands), [b](running.md)", "[a](index.md#two-commands), [b](running.md)"),
-        ("docs/lab", "[a](../speed.md) [b](../../CONTRIBUTING.md)", "[a](../speed.md) [b](../CONTRIBUTING.md)"),
+        ("docs/lab", "[a](../running.md) [b](../../CONTRIBUTING.md)", "[a](../running.md) [b](../CONTRIBUTING.md)"),
         ("docs", "[weights](../weights/toy_cars.md), [here](#below), box [x0, y0]", "weights, [here](#below), box [x0, y0]"),
         ("docs", "[GRAF](https://arxiv.org/abs/2007.02442)", "[GRAF](https://arxiv.org/abs/2007.02442)"),
     ],

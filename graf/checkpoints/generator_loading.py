@@ -28,7 +28,7 @@ def load_generator(
 ) -> Generator:
     """The trained generator (its EMA) of a checkpoint, in eval mode on the device.
 
-    `checkpoint`: a file of ours or other people's (see docs/checkpoints.md), or a run's folder, of which the newest undamaged
+    `checkpoint`: a file of ours or other people's (see docs/api.md), or a run's folder, of which the newest undamaged
     one is loaded. `config`: a Config or a YAML file; by default the one inside the checkpoint, else `config.yaml` beside it.
     `device`: as --device, or any torch.device. Raises CheckpointError, ConfigError or GrafError.
     """
