@@ -213,7 +213,7 @@ def test_no_command_line_is_overlooked():
     typed = {page.name: shell_texts(page) for page in PAGES}
     for name, found in (
         ("running.md", "srun"),
-        ("inversion.md", "bench/measure_inversion.py"),
+        ("evaluation.md", "bench/measure_inversion.py"),
         ("datasets.md", "data.turntable_step_deg=22.5"),
     ):
         assert any(found in text for text in typed[name]), name

@@ -1,4 +1,4 @@
-"""What docs/meshes.md promises of a mesh's files, read by trimesh, and by Blender's own importers where bpy is installed."""
+"""What docs/evaluation.md promises of a mesh's files, read by trimesh, and by Blender's importers where bpy is installed."""
 
 import importlib.util
 import json
