@@ -1,6 +1,6 @@
 """Check whether a config fits on this machine, and how long it takes.
 
-    python tools/check_system.py --config configs/default.yaml
+    python tools/check_system.py --config configs/default.yaml --use_amp
 
 The step is the one that train.py would start with. It is computed in parts if the config allows it (`auto`) and the whole
 batch does not fit. Exit status 0: the config fits. 1: it does not fit, and the smallest changes that make it fit are printed.
@@ -24,7 +24,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
 from graf.memory.sizes import StepSizes, edits_that_fit, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
-from graf.runtime.command_line import Parser, add_folder_flags, add_set_flag, folder_overrides
+from graf.runtime.command_line import Parser, add_folder_flags, add_training_flags, run_overrides
 from graf.runtime.console import duration, log, run_script
 from graf.runtime.device import choose_device, keep_freed_memory, nvidia_driver, peak_memory_bytes, unusable_gpus
 from graf.runtime.limits import GB, MB, available_cores, memory_available, memory_limit
@@ -47,7 +47,7 @@ def main() -> int:
     args = parser().parse_args()
     if args.budget_gb is not None and not args.budget_gb > 0:
         raise GrafError(f"--budget_gb {args.budget_gb:g}: expected more than 0 GB; without it, what is free counts")
-    config = load_config(args.config, [*args.set, *folder_overrides(args.data_dir, args.output_dir)])
+    config = load_config(args.config, run_overrides(args))
     device = choose_device(args.device)
     log_rows("machine", [*machine(device), number_format(config.training, device), *programs(config.metrics)])
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
@@ -77,7 +77,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
     p.add_argument("--config", type=Path, help="YAML file; by default configs/default.yaml")
-    add_set_flag(p)
+    add_training_flags(p)
     add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--budget_gb", type=float, help="assume this much memory instead of the free memory, in GB, such as 4")

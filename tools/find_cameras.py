@@ -32,7 +32,7 @@ from graf.pose.splits import posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
 from graf.rotations import NEAR_DEG
-from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides, positive
+from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, positive, run_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> int:
     args = parser().parse_args()
-    config = load_config(args.config, overrides(args))
+    config = load_config(args.config, run_overrides(args))
     pose = load_config(args.estimator, schema=PoseConfig)
     if not pose.model.azimuth_bins:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")
@@ -78,10 +78,9 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--config", type=Path, help="YAML file of the generator's run; training.max_steps is that of all rounds")
-    add_set_flag(p)
+    p.add_argument("--config", type=Path, help="YAML file of the generator's run; its steps are those of all rounds together")
+    add_training_flags(p)
     add_data_flag(p)
-    p.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
     p.add_argument("--out", type=Path, default=Path("results/cameras"), help="folder of the rounds (default results/cameras)")
     p.add_argument("--rounds", type=positive, default=2, help="after the one without cameras (default 2)")
     p.add_argument(
@@ -102,11 +101,6 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     return p
-
-
-def overrides(args: argparse.Namespace) -> list[str]:
-    """The config's overrides by the flags."""
-    return [*args.set, *folder_overrides(args.data_dir), *(["training.use_amp=true"] if args.use_amp else [])]
 
 
 def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, pose: PoseConfig) -> None:

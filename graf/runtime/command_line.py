@@ -173,19 +173,24 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
     return overrides
 
 
+def add_training_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every program that trains, or measures a training, for overrides of config keys."""
+    add_set_flag(parser)
+    parser.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
+    parser.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
+
+
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every program that trains, beside --config."""
+    """Add the flags of the programs that train a run, beside --config."""
     p = parser
-    add_set_flag(p)
+    add_training_flags(p)
     add_folder_flags(p)
-    p.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
     p.add_argument(
         "--resume",
         type=expanded,
         default="auto",
         help="auto: continue the run in its folder; none: refuse if the folder has a run; or a checkpoint file",
     )
-    p.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument(
         "--local_rank", type=int, help="set by torch.distributed.launch; the same as the environment variable LOCAL_RANK"
@@ -207,10 +212,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_overrides(args: argparse.Namespace) -> list[str]:
-    """The flags of `add_run_flags` that set config keys, as overrides, those of --set first."""
-    flags = [*args.set, *folder_overrides(args.data_dir, args.output_dir)]
+    """The flags of `add_training_flags` that set config keys as overrides, those of --set first, with the folders and the seed
+    where there are such flags."""
+    told = vars(args)
+    flags = [*args.set, *folder_overrides(args.data_dir, told.get("output_dir"))]
     if args.use_amp:
         flags.append(FlagOverride("training.use_amp=true", "--use_amp"))
-    named = {"max_steps": args.max_steps, "seed": args.seed}
-    given = {key: value for key, value in named.items() if value is not None}
+    given = {key: told[key] for key in ("max_steps", "seed") if told.get(key) is not None}
     return flags + [FlagOverride(f"training.{key}={value}", f"--{key} {value}") for key, value in given.items()]
