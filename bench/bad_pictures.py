@@ -2,7 +2,8 @@
 
     python bench/bad_pictures.py [walls blur ...] [--out docs]
 
-Each picture has real images above, and below them two generated objects, each from eight azimuths.
+Each picture has real images above, and below them two generated objects, each from eight azimuths: all around, or for popping
+two degrees apart.
 """
 
 import argparse
@@ -40,6 +41,7 @@ class Fault(NamedTuple):
     settings: tuple[str, ...]
     photographs: tuple[str, ...] | None = None
     coloured: bool = False
+    turn_deg: float = 360.0  # of its picture
 
 
 FAULTS = {
@@ -55,6 +57,13 @@ FAULTS = {
     "one_body": Fault(700, ("discriminator.architecture=projected", "discriminator.low_res_steps=0")),
     "one_image": Fault(400, ("training.lr_g=0.01", "discriminator.low_res_steps=200")),
     "patterns": Fault(800, ("ccsr.learns_from=discriminator", "ccsr.lr_multiplier=1", "discriminator.low_res_steps=200")),
+    "floaters": Fault(
+        800, ("data.near=0.4", "data.far=6.8", "data.box=none", "data.alpha=ignore", "discriminator.low_res_steps=200")
+    ),
+    "discriminator_wins": Fault(1000, ("data.n_images=16", "discriminator.low_res_steps=0")),
+    "popping": Fault(
+        1500, ("ccsr.learns_from=discriminator", "ccsr.scale_factor=4", "discriminator.low_res_steps=200"), turn_deg=16
+    ),
     "mirrored": Fault(1200, ("data.mirror=90", "discriminator.low_res_steps=800")),
 }
 
@@ -72,7 +81,7 @@ def main() -> None:
         generator = load_generator(args.runs / name)
         dataset = build_dataset(generator.config)
         real = torch.stack([dataset[index]["image"] for index in range(SIDES)])
-        write_picture(args.out / f"bad_{name}.png", generator, real)
+        write_picture(args.out / f"bad_{name}.png", generator, real, fault.turn_deg)
 
 
 def arguments() -> argparse.Namespace:
@@ -117,9 +126,9 @@ def write_photographs(folder: Path, data: DataConfig, coloured: bool) -> None:
         write_image(folder / f"{number:05d}.png", picture.round().clamp(0, 255).to(torch.uint8))
 
 
-def write_picture(path: Path, generator: Generator, real: Tensor) -> None:
-    """Write SIDES real images (SIDES, 3, H, W) in [-1, 1] above OBJECTS generated ones, each from SIDES azimuths."""
-    azimuths = 45 + 360 / SIDES * torch.arange(SIDES)
+def write_picture(path: Path, generator: Generator, real: Tensor, turn_deg: float) -> None:
+    """Write SIDES real images (SIDES, 3, H, W) in [-1, 1] above OBJECTS generated ones, each from SIDES azimuths of a turn."""
+    azimuths = 45 + turn_deg / SIDES * torch.arange(SIDES)
     objects = sample_objects(generator, OBJECTS, seed=0)
     views = render_views(generator, objects, middle_poses(azimuths, generator.config.data))
     write_grid(path, as_uint8(torch.cat([real, views.images])), SIDES)

@@ -28,7 +28,7 @@ def test_a_picture_has_real_images_above_two_objects_from_eight_sides(smoke, tmp
     config = smoke()
     side = config.data.imsize
     real = torch.ones(bad_pictures.SIDES, 3, side, side)
-    bad_pictures.write_picture(tmp_path / "bad.png", Generator(config).eval(), real)
+    bad_pictures.write_picture(tmp_path / "bad.png", Generator(config).eval(), real, 360.0)
     pixels = imageio.imread(tmp_path / "bad.png")
     assert pixels.shape == (2 + 3 * (side + 2), 2 + 8 * (side + 2), 3)
     assert (pixels[: side + 2] == 255).all() and not (pixels[side + 4 : -2] == 255).all()
