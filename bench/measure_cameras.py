@@ -4,9 +4,9 @@
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
-baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --posed the
-last round's generator is compared with a run of train.py that knew the cameras, by KID x 1000 against toy cars new to both, or
-against the photographs.
+baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --runs the last round's
+generator is compared with runs of train.py, such as one that knew the cameras, by KID x 1000 against toy cars that are new to
+all, or against the photographs.
 """
 
 import argparse
@@ -58,9 +58,9 @@ def main() -> None:
         found = find_cameras(load_estimator(this.estimator), photographs)
         rows[f"round {number}"] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
         rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
-    if args.posed:
-        runs = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator, "true cameras": args.posed}
-        for name, run_dir in runs.items():
+    if args.runs:
+        last = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator}
+        for name, run_dir in (last | {run_dir.name: run_dir for run_dir in args.runs}).items():
             rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config, photographs)}
     print_table(rows)
     if args.json:
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
     add_data_flag(parser)
     add_set_flag(parser, "data.labels=filename")
     parser.add_argument("--may_mirror", action="store_true", help="for objects that are the same on both sides")
-    parser.add_argument("--posed", type=Path, metavar="RUN", help="also KID, beside that of this run")
+    parser.add_argument("--runs", type=Path, nargs="+", metavar="RUN", help="also KID, beside that of these runs")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     return parser.parse_args()
 
@@ -103,6 +103,9 @@ def print_table(rows: dict[str, dict]) -> None:
     for name, told in rows.items():
         cells = [form.format(scale * told[key]) if key in told else "" for key, form, scale in COLUMNS]
         print(f"| {' | '.join([name, *cells])} |")
+    for name, told in rows.items():
+        if "turn_deg" in told:
+            print(f"{name}: azimuths turned by {told['turn_deg']:.1f} degrees{', and mirrored' if told['mirrored'] else ''}")
     for name, told in rows.items():
         if "calibration" in told:
             curve = ", ".join(f"{group['confidence']:.2f}: {group['right']:.2f}" for group in told["calibration"])

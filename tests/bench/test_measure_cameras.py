@@ -24,9 +24,16 @@ def test_a_row_is_of_azimuths_as_they_are_aligned_best():
 
 def test_the_table_has_a_row_for_each_and_leaves_blank_what_was_not_measured(capsys):
     measure_cameras.print_table(
-        {"round 1": {"median_deg": 3.64, "within_15_deg": 0.83, "confused": 0.16}, "posed": {"kid": 0.08}}
+        {
+            "round 1": {"median_deg": 3.64, "within_15_deg": 0.83, "confused": 0.16, "turn_deg": 20.04, "mirrored": True},
+            "posed": {"kid": 0.08},
+        }
     )
-    assert capsys.readouterr().out.splitlines()[2:] == ["| round 1 | 3.6 | 0.83 | 0.16 |  |", "| posed |  |  |  | 80 |"]
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| round 1 | 3.6 | 0.83 | 0.16 |  |",
+        "| posed |  |  |  | 80 |",
+        "round 1: azimuths turned by 20.0 degrees, and mirrored",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["toy_cars", "images"])
