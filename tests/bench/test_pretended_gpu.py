@@ -225,7 +225,7 @@ def test_a_step_that_is_not_finite_is_told_to_the_scaler(runs):
         assert scales(state) == [512, 1024]
 
 
-@pytest.mark.parametrize("name, amp", [("default", True), ("default", False), ("cars_128", True)])
+@pytest.mark.parametrize("name, amp", [("default", True), ("default", False), ("cars_128", False)])
 def test_the_planned_peak_is_near_what_tensors_hold(name, amp):
     settings = ("training.batch_size=2", f"training.use_amp={amp}", "training.amp_dtype=bfloat16")
     config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", settings))
