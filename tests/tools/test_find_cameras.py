@@ -21,8 +21,8 @@ PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.j
 
 @pytest.fixture
 def find(tmp_path, monkeypatch):
-    """Runs the tool on sixteen cars; train.py and train_pose.py run in this process, and draw nothing. `ends_after`: a number of
-    runs."""
+    """Runs the tool on sixteen cars; train.py and train_pose.py run in this process, and draw nothing. `ends_after`: a number
+    of runs."""
     monkeypatch.setattr("graf.commands.run.draw_curves", lambda *_: [])
     monkeypatch.setattr("graf.commands.train_pose.draw_validation", lambda _: None)
     (tmp_path / "estimator.yaml").write_text(ESTIMATOR)
