@@ -59,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--margin", type=float, default=0.1, help="margin around the object, as a share of its longer side (default 0.1)"
     )
+    p.add_argument(
+        "--scale",
+        choices=("height", "own"),
+        default="height",
+        help="size of cut-out objects without cameras in their frames. height (default): all have the same height, as an "
+        "object that turns; own: each fills its frame",
+    )
     p.add_argument("--size", type=positive, default=512, help="largest side of the written images, pixels (default 512)")
     p.add_argument(
         "--smallest", type=positive, default=64, help="leave out photographs with a smaller side than this, pixels (default 64)"
@@ -132,6 +139,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         masks=arguments.masks,
         every_s=arguments.every,
         margin=arguments.margin,
+        scale=arguments.scale,
         largest=arguments.size,
         smallest=arguments.smallest,
         keep_duplicates=arguments.keep_duplicates,

@@ -29,10 +29,11 @@ def extent(image: Image.Image) -> Extent:
     return Extent(box, bool(at_edges > CUT_OFF))
 
 
-def around(box: Box, margin: float) -> Box:
-    """The square around a box, with a margin on all sides in units of the box's longer side."""
+def around(box: Box, margin: float, widest: float = 1.0) -> Box:
+    """The square around a box, with a margin on all sides in units of the box's longer side. Boxes that are up to `widest`
+    times as wide as high have the same height in their squares."""
     left, top, right, bottom = box
-    side = round(max(right - left, bottom - top) * (1 + 2 * margin))
+    side = round(max(right - left, (bottom - top) * max(1.0, widest)) * (1 + 2 * margin))
     left, top = (left + right - side) // 2, (top + bottom - side) // 2
     return left, top, left + side, top + side
 

@@ -3,18 +3,24 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from graf.config.name_pattern import NAMED_BY_RANK
 from graf.photographs.cropping import Box, around, centre_square, cropped, extent
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
 from graf.photographs.sources import Source
+from graf.runtime.console import progress
 from graf.runtime.files import file_sha256, whole_file
+from graf.runtime.limits import available_cores
+from graf.runtime.threads import map_in_threads
 
+import numpy as np
 from PIL import Image, PngImagePlugin
 
 NOTE = "graf_ccsr"  # text in a PNG: how it was made
+WIDE = 0.95  # share of the photographs whose objects have the same height in their frames
+ROUNDING = 2  # pixels by which a frame that is made again may differ
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Options:
     largest: int = 512  # pixels a side of what is written
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     keep_duplicates: bool = False
+    scale: Literal["height", "own"] = "height"  # height: objects have one height in their frames; own: each fills its frame
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
@@ -53,11 +60,40 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
     part = cropped(image, box, options.largest)
     if how not in ("kept", "none"):
         part = without_fringe(part)
-    note = PngImagePlugin.PngInfo()
-    note.add_text(NOTE, json.dumps({"of": _content(source), "how": how, "side": side, "cut_off": cut_off}))
-    with whole_file(file) as temporary:
-        part.save(temporary, pnginfo=note)
+    _write(file, part, {"of": _content(source), "how": how, "side": side, "cut_off": cut_off})
     return Made(source, file, how, side, cut_off)
+
+
+def at_one_height(made: list[Made], options: Options) -> list[Made]:
+    """Frame cut-out photographs again, so that objects have one height in their frames: an object that is turned keeps its
+    height, and a frame of its own would show its front as large as its side. Objects that are wider than those of WIDE of the
+    photographs fill their frames."""
+    boxes = map_in_threads(_object_box, [each.file for each in made], available_cores())
+    boxes = list(progress(boxes, desc="sizes", total=len(made)))
+    widest = float(np.quantile([(right - left) / (bottom - top) for left, top, right, bottom in boxes], WIDE))
+
+    def framed(each: Made, object_box: Box) -> Made:
+        with Image.open(each.file, formats=("PNG",)) as image:
+            whole, box = (0, 0, *image.size), around(object_box, options.margin, widest)
+            if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
+                return each
+            side = round(each.side * (box[2] - box[0]) / image.width)
+            _write(each.file, cropped(image, box, options.largest), _note(each.file) | {"side": side})
+        return each._replace(side=side)
+
+    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, boxes, strict=True)), available_cores()))
+
+
+def _object_box(file: Path) -> Box:
+    with Image.open(file, formats=("PNG",)) as image:
+        return extent(image).box
+
+
+def _write(file: Path, image: Image.Image, note: dict) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text(NOTE, json.dumps(note))
+    with whole_file(file) as temporary:
+        image.save(temporary, pnginfo=info)
 
 
 def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:

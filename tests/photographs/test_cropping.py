@@ -26,6 +26,8 @@ def test_an_object_along_an_edge_is_cut_off(box):
 def test_the_square_around_an_object_has_its_margin_and_its_middle():
     assert around((10, 20, 50, 40), 0.1) == (6, 6, 54, 54)  # 40 * 1.2 = 48 around (30, 30)
     assert around((0, 0, 10, 10), 0.5) == (-5, -5, 15, 15)
+    assert around((0, 0, 10, 10), 0.0, widest=2.0) == (-5, -5, 15, 15)  # as high as a box of 20 x 10 in its square
+    assert around((0, 0, 40, 10), 0.0, widest=2.0) == (0, -15, 40, 25)  # wider than that
 
 
 def test_beyond_the_frame_a_crop_is_transparent():

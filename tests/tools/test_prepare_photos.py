@@ -13,7 +13,7 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 from command_line import call
-from PIL import Image
+from PIL import Image, ImageDraw
 from scenes import busy, cut, mask_of, scene
 
 TOOL = "tools/prepare_photos.py"
@@ -68,6 +68,30 @@ def test_classes_stay_folders_and_a_video_is_one_object(photographs, tmp_path):
     }
     assert "frames of 1 videos among them" in printed
     assert "1 by videos" in printed
+
+
+def test_objects_have_one_height_in_their_frames_unless_each_is_to_fill_its_own(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name, width, height in (("front", 60, 60), ("side", 150, 60), ("far", 90, 45)):
+        picture = Image.new("RGBA", (240, 200))
+        ImageDraw.Draw(picture).rectangle((20, 30, 19 + width, 29 + height), (200, 30, 30, 255))
+        picture.save(tmp_path / "photos" / f"{name}.png")
+
+    def shares(out: str, *flags: str) -> dict[str, tuple[float, float]]:
+        """Width and height of each object, in units of its frame."""
+        call(TOOL, "photos", out, "--keep_duplicates", *flags, cwd=tmp_path)
+        files = {file.stem: Image.open(file) for file in (tmp_path / out / "images").iterdir()}
+        boxes = {name: image.getchannel("A").getbbox() for name, image in files.items()}
+        sides = {name: image.width for name, image in files.items()}
+        return {name: ((box[2] - box[0]) / sides[name], (box[3] - box[1]) / sides[name]) for name, box in boxes.items()}
+
+    one_height = shares("set")
+    assert [height for _, height in one_height.values()] == pytest.approx([1 / 1.2 / 2.5] * 3, rel=0.06)
+    assert one_height["side"][0] == pytest.approx(1 / 1.2, rel=0.03)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()}
+    assert shares("set") == one_height
+    assert {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()} == before
+    assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 3, rel=0.03)
 
 
 def test_one_object_is_a_matter_for_others(tmp_path):
