@@ -73,7 +73,8 @@ def main() -> None:
     for name in args.names or FAULTS:
         fault = FAULTS[name]
         log.info("%s: %s", name, args.out / f"bad_{name}.png")
-        claim_folder(args.runs / "settings" / name, {"fault": str(fault)})  # or a run of other settings would be shown
+        asked = {"steps": fault.steps, "settings": [*fault.settings, *(fault.photographs or ())]}
+        claim_folder(args.runs / "settings" / name, asked)  # or a run of other settings would be shown
         if fault.photographs is not None:
             write_photographs(folder_of(name, args.runs), cars_of(name, args.runs), fault.coloured)
         config = ["--config", str(CONFIG_DIR / "default.yaml"), "--use_amp", "--max_steps", str(fault.steps)]

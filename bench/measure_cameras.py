@@ -4,7 +4,7 @@
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
-baselines are cameras drawn at random and the same camera for all photographs, aligned alike. With --runs the last round's
+baselines are cameras sampled at random and the same camera for all photographs, aligned alike. With --runs the last round's
 generator is compared with runs of train.py, such as one that knew the cameras, by KID x 1000 against toy cars that are new to
 all, or against the photographs.
 """
@@ -44,7 +44,7 @@ def main() -> None:
         raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
     config = config_from_dict(settings["config"], str(args.out / SETTINGS))
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
-    photographs = in_one_class(build_dataset(config))
+    photographs = in_one_class(build_dataset(config), config)
     if not photographs.posed:
         raise GrafError("the true cameras are not known; name them with --set data.labels=..., or --data_dir")
     true, v = azimuth_and_v(photographs.labels.pose_c2w)
@@ -60,7 +60,7 @@ def main() -> None:
         rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
     if args.runs:
         last = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator}
-        for name, run_dir in (last | {run_dir.name: run_dir for run_dir in args.runs}).items():
+        for name, run_dir in (last | {str(run_dir): run_dir for run_dir in args.runs}).items():
             rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config, photographs)}
     print_table(rows)
     if args.json:
@@ -87,7 +87,7 @@ def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None
 
 def kid(generator: Generator, config: Config, photographs: Views) -> float:
     """KID of a generator against the photographs, or against toy cars that it was not trained on, by as many images as the
-    config says."""
+    config says. Its cameras are the reference's, which should be all around: a found world is turned."""
     options, seed = config.metrics, config.training.seed
     made = config.data.type == "toy_cars"
     reference = unseen_toy_cars(config.data, options.n_real, seed) if made else photographs

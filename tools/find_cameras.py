@@ -57,9 +57,7 @@ def main() -> int:
             f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first"
         )
     unposed = rounds.unposed(config, Round(args.out, 0))
-    photographs = build_dataset(unposed)
-    if config.discriminator.label_loss == "none":  # which asks for classes
-        photographs = rounds.in_one_class(photographs)
+    photographs = rounds.in_one_class(build_dataset(unposed), config)
     check_numbers(photographs, args, config, pose)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
     claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})

@@ -115,10 +115,11 @@ def unposed_steps(config: Config) -> int:
     return max(1, round(UNPOSED_SHARE * config.training.max_steps))
 
 
-def in_one_class(photographs: Views) -> Views:
-    """The photographs, as of one class where their folders have so few that each shows one object. A generator that is told
-    which object it makes does not learn what all objects have in common, such as a front."""
-    if not has_small_classes(photographs):
+def in_one_class(photographs: Views, config: Config) -> Views:
+    """The photographs, as of one class where their folders have so few that each shows one object, unless the discriminator
+    learns classes. A generator that is told which object it makes does not learn what all objects have in common, such as a
+    front."""
+    if config.discriminator.label_loss != "none" or not has_small_classes(photographs):
         return photographs
     n_classes = n_classes_of(photographs)
     log.info(

@@ -177,7 +177,7 @@ def add_training_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of every program that trains, or measures a training, for overrides of config keys."""
     add_set_flag(parser)
     parser.add_argument("--use_amp", action="store_true", help="mixed precision; sets training.use_amp")
-    parser.add_argument("--max_steps", type=whole_number, help="train until this step; sets training.max_steps")
+    parser.add_argument("--max_steps", type=whole_number, help="steps of training; sets training.max_steps")
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
@@ -212,8 +212,8 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_overrides(args: argparse.Namespace) -> list[str]:
-    """The flags of `add_training_flags` that set config keys as overrides, those of --set first, with the folders and the seed
-    where there are such flags."""
+    """Overrides of the config by the flags: those of --set first, then the folders, --use_amp, --max_steps and --seed, as far
+    as the program has them."""
     told = vars(args)
     flags = [*args.set, *folder_overrides(args.data_dir, told.get("output_dir"))]
     if args.use_amp:

@@ -1,9 +1,12 @@
 """The cameras that were found, beside the true ones."""
 
+import json
+import sys
 from types import SimpleNamespace
 
 import measure_cameras
-from graf.config import load_config
+from graf.camera import poses_at
+from graf.config import config_to_dict, load_config
 
 import pytest
 import torch
@@ -20,6 +23,25 @@ def test_a_row_is_of_azimuths_as_they_are_aligned_best():
     told = measure_cameras.row(found, true, False, confidence=torch.tensor([0.9, 0.8, 0.7, 0.6, 0.1]))
     assert told["confused"] == pytest.approx(0.2) and told["within_15_deg"] == pytest.approx(0.8)
     assert [group["right"] for group in told["calibration"]] == [0, 1, 1, 1, 1]
+
+
+def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
+    found = SimpleNamespace(azimuth_deg=torch.zeros(3), v=torch.zeros(3), confidence=torch.ones(3))
+    photographs = SimpleNamespace(
+        posed=True, labels=SimpleNamespace(pose_c2w=poses_at(torch.zeros(3), torch.full((3,), 0.3), 3.6))
+    )
+    monkeypatch.setattr(measure_cameras, "build_dataset", lambda config: photographs)
+    monkeypatch.setattr(measure_cameras, "in_one_class", lambda photographs, config: photographs)
+    monkeypatch.setattr(measure_cameras, "find_cameras", lambda estimator, photographs: found)
+    for name in ("load_estimator", "load_generator"):
+        monkeypatch.setattr(measure_cameras, name, str)
+    monkeypatch.setattr(measure_cameras, "kid", lambda run_dir, *_: {"a": 0.1, "b": 0.2}.get(run_dir[0], 0.3))
+    (tmp_path / "settings.json").write_text(json.dumps({"rounds": 1, "config": config_to_dict(load_config(None))}))
+    (tmp_path / "round_1" / "estimator").mkdir(parents=True)
+    monkeypatch.setattr(sys, "argv", ["measure_cameras.py", str(tmp_path), "--runs", "a/generator", "b/generator"])
+    measure_cameras.main()
+    said = capsys.readouterr().out.splitlines()
+    assert "| a/generator |  |  |  | 100 |" in said and "| b/generator |  |  |  | 200 |" in said
 
 
 def test_the_table_has_a_row_for_each_and_leaves_blank_what_was_not_measured(capsys):

@@ -99,19 +99,20 @@ def test_the_box_is_the_asked_one_or_that_of_the_run_that_goes_on(tmp_path, monk
 
 
 def test_folders_of_few_photographs_are_objects_and_no_classes(monkeypatch):
-    shots = Shots(6)
-    objects = rounds.in_one_class(shots)
+    shots, config = Shots(6), load_config(None)
+    objects = rounds.in_one_class(shots, config)
     assert objects.class_names == ["photographs"] and objects.class_index.tolist() == [0] * 6
     assert (objects.files, objects.objects) == (shots.files, shots.objects)
     assert list(rounds.class_rows(objects)) == ["000_photographs"]
     shots.labels = Labels(torch.zeros(6, 3, 4), shots.class_index, torch.arange(6))
-    known = rounds.in_one_class(shots).labels
+    known = rounds.in_one_class(shots, config).labels
     assert known.class_index.tolist() == [0] * 6 and known.elevation_index.tolist() == list(range(6))
-    config, first = load_config(None), Round(Path("out"), 0)
+    assert rounds.in_one_class(shots, load_config(None, ["discriminator.label_loss=MCE"])) is shots
+    first = Round(Path("out"), 0)
     assert config.discriminator.condition == "class_and_pose"
     assert rounds.unposed(config, first, objects).discriminator.condition == "none"  # its folders are classes in train.py
     monkeypatch.setattr(warnings, "FEWEST_OF_A_CLASS", 3)
-    assert rounds.in_one_class(shots) is shots
+    assert rounds.in_one_class(shots, config) is shots
     assert rounds.unposed(config, first, shots).discriminator.condition == "class_and_pose"
 
 

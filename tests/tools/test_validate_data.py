@@ -12,6 +12,7 @@ from graf.camera import poses_at
 from graf.config import CONFIG_DIR, load_config
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
+from graf.pose.labelling import transforms_of
 from graf.runtime.console import run_script
 
 import imageio.v2 as imageio
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib.axes import Axes
 from test_data_images import put
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,25 @@ def test_each_set_has_a_sheet_of_its_own_and_a_faulty_one_has_none(program, tmp_
     assert program("validate_data", *SMOKE, *second)[0] == 2
     assert not Path("results/data_check/smoke/tables/contact_sheet.png").exists()
     assert Path("results/data_check/smoke/chairs/contact_sheet.png").exists()
+
+
+def test_the_sheet_tells_how_sure_a_found_camera_is(program, tmp_path, monkeypatch):
+    names, poses = ["a.png", "b.png"], poses_at(torch.tensor([0.0, 90.0]), torch.full((2,), 0.35), 3.6)
+    for name in names:
+        put(tmp_path / "found" / "000_cars" / name)
+    texts, set_title = [], Axes.set_title
+    monkeypatch.setattr(Axes, "set_title", lambda axes, text, *_, **kw: texts.append(text) or set_title(axes, text, **kw))
+    flags = ("--data_dir", str(tmp_path / "found"), "--set", "data.imsize=16", "training.batch_size=2")
+    for confidence in (None, torch.tensor([0.25, 0.875])):
+        text = transforms_of(names, [(16, 16)] * 2, poses, load_config(None).data, names, confidence)
+        (tmp_path / "found" / "000_cars" / "transforms.json").write_text(text)
+        assert program("validate_data", *SMOKE, *flags)[0] == 0
+    assert [text for text in texts if text.startswith(("0°", "90°"))] == [
+        "0°, 73°",
+        "90°, 73°",
+        "0°, 73°, 25%",
+        "90°, 73°, 88%",
+    ]
 
 
 def test_check_validate_and_train_tell_the_same_condition(program, tmp_path, monkeypatch):
