@@ -18,7 +18,7 @@ from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.inversion.targets import read_target, target_files
-from graf.pose.accuracy import accuracy_warning, cameras_of
+from graf.pose.accuracy import accuracy_warning, cameras_of, confidence_of
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import load_estimator
 from graf.runtime.command_line import Parser
@@ -44,9 +44,10 @@ def main() -> int:
     paths = target_files([args.photos], data)
     if warning := accuracy_warning(estimator):
         log.warning("%s", warning)
-    poses = cameras_of(estimator, torch.stack([read_target(path, data) for path in paths]))
+    images = torch.stack([read_target(path, data) for path in paths])
+    poses, confidence = cameras_of(estimator, images), confidence_of(estimator, images)
     sizes = [open_rgb(path, data.background).size for path in paths]
-    write_text(file, transforms_of([path.name for path in paths], sizes, poses, data))
+    write_text(file, transforms_of([path.name for path in paths], sizes, poses, data, confidence=confidence))
     azimuth_deg, v = azimuth_and_v(poses)
     for path, azimuth, height in list(zip(paths, azimuth_deg.tolist(), v.tolist(), strict=True))[:SHOWN]:
         log.info("%s: azimuth %.0f, elevation %.0f degrees", path.name, azimuth, elevation_of_v(height))

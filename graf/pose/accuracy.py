@@ -7,6 +7,7 @@ from graf.data import Views
 from graf.metrics.shapes import Subject
 from graf.pictures.sampling import fresh_renderings, labels_of, recorded
 from graf.pose.loading import TrainedEstimator
+from graf.pose.mixture import MixtureEstimator
 from graf.pose.splits import posed_splits
 from graf.rotations import NEAR_DEG, pose_errors
 from graf.runtime.retry import retry_halved
@@ -59,15 +60,29 @@ def read(
 
 def cameras_of(estimator: TrainedEstimator, images: Tensor) -> Tensor:
     """pose_c2w (N, 3, 4) on the CPU of images (N, 3, H, W) in [-1, 1], resized to the estimator's data.imsize."""
-    side, device = estimator.config.data.imsize, estimator.network.distance.device
+    network = estimator.network
+    return read_cameras(network, _resized(images, estimator.config.data.imsize), len(images), network.distance.device)
 
+
+def confidence_of(estimator: TrainedEstimator, images: Tensor) -> Tensor | None:
+    """The probability (N,) that each azimuth of `cameras_of` is right to 15 degrees; None for an estimator without a
+    distribution."""
+    network = estimator.network
+    if not isinstance(network, MixtureEstimator):
+        return None
+    images_of = _resized(images, estimator.config.data.imsize)
+    mixture = network.mixture_of(read(network, network.output, images_of, len(images), network.distance.device))
+    return mixture.confidence(mixture.most_likely())
+
+
+def _resized(images: Tensor, side: int) -> Callable[[range], Tensor]:
     def resized(indices: range) -> Tensor:
         part = images[indices.start : indices.stop].clamp(-1, 1)
         if part.shape[-2:] == (side, side):
             return part
         return F.interpolate(part, (side, side), mode="bilinear", antialias=True, align_corners=False)
 
-    return read_cameras(estimator.network, resized, len(images), device)
+    return resized
 
 
 def images_of(views: Views) -> Callable[[range], Tensor]:

@@ -116,6 +116,11 @@ def test_photographs_whose_cameras_were_lost_get_a_transforms_json(run_dir, tmp_
         )
     )
     torch.testing.assert_close(photos.labels.pose_c2w, cars.labels.pose_c2w[:5])
+    assert "confidence" not in (tmp_path / "photos" / "transforms.json").read_text()  # of an estimator without a distribution
+    monkeypatch.setattr(label_poses, "confidence_of", lambda _, images: torch.full((len(images),), 0.25))
+    call(*arguments, "--overwrite", cwd=tmp_path)
+    frames = json.loads((tmp_path / "photos" / "transforms.json").read_text())["frames"]
+    assert [frame["confidence"] for frame in frames] == [0.25] * 5
     assert "--overwrite replaces it" in call(*arguments, cwd=tmp_path, status=2)
 
 

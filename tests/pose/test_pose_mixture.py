@@ -1,10 +1,13 @@
 """The distribution over azimuths: its likelihood, its samples, its answers, and training with it."""
 
 import math
+from types import SimpleNamespace
 
 from graf.camera import azimuth_and_v, poses_at
-from graf.config import PoseConfig, PoseModelConfig
+from graf.config import DataConfig, PoseConfig, PoseModelConfig
+from graf.pose.accuracy import cameras_of, confidence_of
 from graf.pose.mixture import ARCS, CameraMixture, MixtureEstimator, mixture_losses
+from graf.pose.network import PoseEstimator
 from graf.pose.state import PoseState
 from graf.pose.step import PoseBatch, pose_objective
 
@@ -83,6 +86,16 @@ def test_an_untrained_estimator_gives_cameras_on_its_sphere(estimator):
     torch.testing.assert_close(v, found.v, atol=1e-4, rtol=0)
     assert bool(((found.concentration >= 1) & (found.concentration <= 1000)).all())
     assert torch.allclose(found.shares, torch.full((3, ARCS), 1 / ARCS), atol=0.02)  # it knows nothing yet
+
+
+def test_the_confidence_is_that_of_the_azimuths_that_are_read(estimator):
+    trained = SimpleNamespace(network=estimator, config=PoseConfig(data=DataConfig(imsize=32)))
+    images = torch.rand(3, 3, 64, 64) * 2 - 1
+    azimuth_deg, _ = azimuth_and_v(cameras_of(trained, images))
+    small = torch.nn.functional.interpolate(images, (32, 32), mode="bilinear", antialias=True, align_corners=False)
+    torch.testing.assert_close(confidence_of(trained, images), estimator.mixture(small).confidence(azimuth_deg))
+    trained.network = PoseEstimator(PoseModelConfig("conv", 8, 16, 2, 1), distance=3.6)
+    assert confidence_of(trained, images) is None
 
 
 def test_losses_are_of_azimuth_and_height():
