@@ -92,6 +92,19 @@ def test_the_second_round_goes_on_with_the_generator_of_the_first_and_its_box(fi
     assert_same(*(content_of(tmp_path / name / "round_2") for name in ("whole", "resumed")))
 
 
+def test_starts_go_on_bit_for_bit(find, tmp_path):
+    for out, endings in (("whole", [6]), ("resumed", [1, 2, 4, 3])):  # a start has three runs, which are asked for again
+        for ends_after in endings:
+            find(out, "--starts", "2", ends_after=ends_after, status=130)
+    first, again = (tmp_path / out / "round_0" for out in ("whole", "resumed"))
+    assert (first / "round.json").read_bytes() == (again / "round.json").read_bytes()
+    for start in ("start_0", "start_1"):
+        assert (first / start / "round.json").read_bytes() == (again / start / "round.json").read_bytes()
+        for run, network in (("generator", "generator_ema"), ("estimator", "estimator"), ("estimator_again", "estimator")):
+            ours, theirs = (read_checkpoint(folder / start / run / "model.pt")["state"][network] for folder in (first, again))
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours), (start, run)
+
+
 def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, monkeypatch):
     answers = iter((0.2, 0.7, 0.4))
     monkeypatch.setattr(find_cameras, "agreement", lambda first, second: next(answers))
