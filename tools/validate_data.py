@@ -22,10 +22,9 @@ from graf.data.advice.summary import log_summary
 from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
-from graf.data.folders import TRANSFORMS
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
-from graf.runtime.files import read_object, whole_file
+from graf.runtime.files import whole_file
 
 import numpy as np
 import torch
@@ -95,7 +94,8 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
     right their cameras, or sampled ones."""
     figure = Figure(figsize=(16, 10), layout="constrained")
     left, right = figure.subfigures(1, 2)
-    shown, confidence = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS), confidences(dataset, data)
+    shown = spread(len(dataset), SHEET_ROWS * SHEET_COLUMNS)
+    confidence = dataset.confidence or [None] * len(dataset)
     if dataset.posed:
         poses = dataset.labels.pose_c2w
         azimuth_deg, v = azimuth_and_v(poses)
@@ -109,25 +109,16 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         axes.imshow(picture(dataset, index))
         name = one_line(Path(dataset.files[index]).name)[-LONGEST_TITLE:]
         title = f"{azimuth_deg[index]:.0f}°, {polar_deg[index]:.0f}°" if dataset.posed else name
-        if (sure := confidence.get(Path(dataset.files[index]).resolve())) is not None:
-            title += f", {sure:.0%}"
+        if confidence[index] is not None:
+            title += f", {confidence[index]:.0%}"
         axes.set_title(title, fontsize=8, parse_math=False)
     for axes in left.axes:
         axes.axis("off")
-    of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if confidence else ''}"
+    of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if any(confidence) else ''}"
     left.suptitle(of_cameras if dataset.posed else "images")
     with whole_file(file) as temporary, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in file names
         figure.savefig(temporary, dpi=100)
-
-
-def confidences(dataset: Views, data: DataConfig) -> dict[Path, float]:
-    """How sure tools/find_cameras.py was of each image's camera, by the image's path; {} where no camera file has it."""
-    if dataset.label_source != "transforms":
-        return {}
-    files = [file for folder in data.datadir for file in Path(folder).rglob(TRANSFORMS)]
-    frames = [(file.parent / frame["file_path"], frame) for file in files for frame in read_object(file)["frames"]]
-    return {path.resolve(): frame["confidence"] for path, frame in frames if "confidence" in frame}
 
 
 def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:

@@ -57,7 +57,7 @@ class Folder:
 @dataclass(frozen=True)
 class Item:
     """One image with its labels and what a file says of its frame, in units of the uncropped image's width: the focal length,
-    and where the optical axis is, (right, down) of the centre."""
+    and where the optical axis is, (right, down) of the centre. confidence: of a camera that was found, in [0, 1]."""
 
     file: Path
     class_index: int
@@ -67,6 +67,7 @@ class Item:
     axis: tuple[float, float] = (0.0, 0.0)
     object: str | None = None
     mask: Path | None = None
+    confidence: float | None = None
 
 
 class Found(NamedTuple):

@@ -61,6 +61,7 @@ class ImageFolders(Views):
             alpha="rgba" if data.alpha == "rgba" else "ignore",
             label_source=source,
             thumbnails=thumbnails,
+            confidence=[item.confidence for item in items],
         )
 
     @property

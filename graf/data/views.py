@@ -38,6 +38,7 @@ class Views(Dataset, abc.ABC):
     alpha: Literal["ignore", "rgba"] = "ignore"  # whether images come with their opacity: data.alpha, resolved
     label_source: str = "none"  # where the cameras of images in folders come from: data.labels, resolved
     thumbnails: Tensor | None = None  # (N, 3, 8, 8) uint8, of images in folders
+    confidence: list[float | None] | None = None  # in [0, 1], of the cameras of images in folders that were found
 
     @abc.abstractmethod
     def read(self, index: int) -> Tensor:

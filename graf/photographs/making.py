@@ -78,7 +78,7 @@ def at_one_height(made: list[Made], options: Options) -> list[Made]:
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
             side = round(each.side * (box[2] - box[0]) / image.width)
-            _write(each.file, cropped(image, box, options.largest), _note(each.file) | {"side": side})
+            _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
         return each._replace(side=side)
 
     return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, boxes, strict=True)), available_cores()))

@@ -58,7 +58,12 @@ class Prepared:
     @property
     def all_cut(self) -> bool:
         """Whether all photographs have transparency."""
-        return all(made.how != "none" for made in self.made)
+        return all_cut(self.made)
+
+
+def all_cut(made: list[Made]) -> bool:
+    """Whether all photographs have transparency."""
+    return all(each.how != "none" for each in made)
 
 
 def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
@@ -84,7 +89,7 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
-    if options.scale == "height" and labels == "none" and made and all(each.how != "none" for each in made):
+    if options.scale == "height" and labels == "none" and made and all_cut(made):
         made = at_one_height(made, options)
     remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]

@@ -1,13 +1,14 @@
 """Cameras that a pose estimator reads off images, and their errors on generated views and on held-out real images."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from graf.data import Views
+from graf.errors import GrafError
 from graf.metrics.shapes import Subject
 from graf.pictures.sampling import fresh_renderings, labels_of, recorded
 from graf.pose.loading import TrainedEstimator
-from graf.pose.mixture import MixtureEstimator
+from graf.pose.mixture import CameraMixture, MixtureEstimator
 from graf.pose.splits import posed_splits
 from graf.rotations import NEAR_DEG, pose_errors
 from graf.runtime.retry import retry_halved
@@ -67,12 +68,19 @@ def cameras_of(estimator: TrainedEstimator, images: Tensor) -> Tensor:
 def confidence_of(estimator: TrainedEstimator, images: Tensor) -> Tensor | None:
     """The probability (N,) that each azimuth of `cameras_of` is right to 15 degrees; None for an estimator without a
     distribution."""
+    if not isinstance(estimator.network, MixtureEstimator):
+        return None
+    found = mixtures(estimator, _resized(images, estimator.config.data.imsize), len(images))
+    return torch.cat([mixture.confidence(mixture.most_likely()) for mixture in found])
+
+
+def mixtures(estimator: TrainedEstimator, images_of: Callable[[range], Tensor], n: int) -> Iterator[CameraMixture]:
+    """The cameras that n images may have, in their order, a hundred images at a time; `images_of` as `read_cameras` takes it.
+    Raises GrafError for an estimator without a distribution."""
     network = estimator.network
     if not isinstance(network, MixtureEstimator):
-        return None
-    images_of = _resized(images, estimator.config.data.imsize)
-    mixture = network.mixture_of(read(network, network.output, images_of, len(images), network.distance.device))
-    return mixture.confidence(mixture.most_likely())
+        raise GrafError(f"{estimator.checkpoint}: gives one camera per image; train it with model.azimuth_bins=24")
+    yield from map(network.mixture_of, read(network, network.output, images_of, n, network.distance.device).split(100))
 
 
 def _resized(images: Tensor, side: int) -> Callable[[range], Tensor]:

@@ -9,7 +9,6 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,15 +20,13 @@ from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_cl
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.data.hull import data_box
-from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, write_image
 from graf.pictures.sampling import LabelSampler, fresh_renderings, labels_in_range, recorded
-from graf.pose.accuracy import images_of, read
+from graf.pose.accuracy import images_of, mixtures
 from graf.pose.alignment import azimuth_numbers
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import TrainedEstimator
-from graf.pose.mixture import CameraMixture, MixtureEstimator
 from graf.pose.silhouettes import azimuths_by_width, elongations_of
 from graf.pose.splits import Subset
 from graf.runtime.console import progress
@@ -335,20 +332,10 @@ def straight_alpha(image: Tensor, background: tuple[float, float, float]) -> Ten
 # What a round's estimator reads
 
 
-def mixtures(estimator: TrainedEstimator, views: Views) -> Iterator[CameraMixture]:
-    """The cameras that a data set's images may have, in their order, a hundred images at a time. Raises GrafError for an
-    estimator without a distribution."""
-    network = estimator.network
-    if not isinstance(network, MixtureEstimator):
-        raise GrafError(f"{estimator.checkpoint}: gives one camera per image; train it with model.azimuth_bins=24")
-    output = read(network, network.output, images_of(views), len(views), network.distance.device)
-    yield from map(network.mixture_of, output.split(100))
-
-
 def find_cameras(estimator: TrainedEstimator, views: Views, rng: torch.Generator | None = None) -> FoundCameras:
     """The most likely cameras of a data set's images, or with `rng` one of each image's answers, by their probability."""
     parts = []
-    for mixture in mixtures(estimator, views):
+    for mixture in mixtures(estimator, images_of(views), len(views)):
         azimuth_deg = mixture.most_likely() if rng is None else mixture.sample_answer(rng)
         parts.append((azimuth_deg, mixture.v, mixture.confidence(azimuth_deg)))
     return FoundCameras(*map(torch.cat, zip(*parts, strict=True)))

@@ -93,6 +93,8 @@ def test_the_sheet_tells_how_sure_a_found_camera_is(program, tmp_path, monkeypat
     names, poses = ["a.png", "b.png"], poses_at(torch.tensor([0.0, 90.0]), torch.full((2,), 0.35), 3.6)
     for name in names:
         put(tmp_path / "found" / "000_cars" / name)
+    (tmp_path / "found" / "000_cars" / "other").mkdir()
+    (tmp_path / "found" / "000_cars" / "other" / "transforms.json").write_text("{}")  # of nobody
     texts, set_title = [], Axes.set_title
     monkeypatch.setattr(Axes, "set_title", lambda axes, text, *_, **kw: texts.append(text) or set_title(axes, text, **kw))
     flags = ("--data_dir", str(tmp_path / "found"), "--set", "data.imsize=16", "training.batch_size=2")

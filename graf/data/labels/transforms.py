@@ -65,7 +65,7 @@ def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fa
             faults.append(Fault(str(image or where), f"in {TRANSFORMS}: {error}", of_image=True))
         ignored |= distortions(intrinsics)
         if image:
-            name, mask = frame.get("object"), frame.get("mask_path")
+            name, mask, confidence = frame.get("object"), frame.get("mask_path"), frame.get("confidence")
             items.append(
                 Item(
                     image,
@@ -75,6 +75,7 @@ def read_transforms(folder: Path, class_index: int) -> tuple[list[Item], list[Fa
                     axis=found.axis,
                     object=f"{folder.name}/{name}" if isinstance(name, str | int) else None,
                     mask=_mask_file(folder, mask, where, faults) if mask is not None else None,
+                    confidence=confidence if isinstance(confidence, int | float) else None,
                 )
             )
     if ignored:
