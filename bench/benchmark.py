@@ -18,6 +18,7 @@ python bench/benchmark.py step       # what a step asks of a GPU, counted on a p
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -39,7 +40,7 @@ from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import whole_file, write_text
 from graf.runtime.limits import GB, MB
-from graf.runtime.precision import AmpSettings
+from graf.runtime.out_of_memory import OutOfMemory
 from measure_training import CCSR, NOT_REFINED, variant_config
 from plain_step import PlainGenerator
 
@@ -73,6 +74,14 @@ BUSY = "while True: pass"
 COUNTED = {"default": (FLOAT32,), "default, bfloat16": (AMP,), "cars_128": (), "graf": ()}  # a config with overrides
 SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
 BATCHES = (1, 4, 16)  # times the config's
+LAUNCHED = "training.cuda_graphs=none"
+WAYS = {  # of a batch's steps, the first of which the others are compared with
+    "float32": (FLOAT32, LAUNCHED),
+    "mixed precision": (AMP, LAUNCHED),
+    "+ CUDA graphs": (AMP,),
+    "+ compiled field": (AMP, "training.compile=true"),
+}
+SETTLED = "discriminator.low_res_steps=0", "discriminator.blur_steps=0"  # steps as they are in most of a run
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's
 RAYS = (1024, 4096, 16384)
 
@@ -98,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--rounds", type=positive, default=2, help="turns of each variant (default: 2)")
     p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
     p.add_argument("--dtype", default="auto", choices=["auto", "bfloat16"], help="speed: training.amp_dtype (default: auto)")
+    p.add_argument(
+        "--times", type=positive, nargs="+", default=BATCHES, help="batches: multiples of the config's (default: 1 4 16)"
+    )
     p.add_argument("--rays", type=int, nargs="+", choices=RAYS, default=RAYS, help="memory: rays per image")
     p.add_argument(
         "--variants",
@@ -150,7 +162,7 @@ def measured_row(args: argparse.Namespace, row: dict) -> dict | list[dict]:
     if args.what == "start":
         return row | start_row(args, row["name"])
     if row["name"] == PARTS:
-        config = speed_config(args, *SPEED[row["of"]], default=CONFIG_DIR / "default.yaml")
+        config = speed_config(args, *SPEED[row["of"]], LAUNCHED, default=CONFIG_DIR / "default.yaml")
         return speed.part_rows(config, device, args.steps or 10)
     config, plain = speed_config(args, *SPEED[row["name"]]), row["name"] == "plain"
     found = memory.measure_steps(config, row["name"] in ("float32", "amp"), args.steps or 10, device, plain)
@@ -391,31 +403,42 @@ def ccsr_rows(args: argparse.Namespace) -> list[dict]:
 
 
 def batch_rows(args: argparse.Namespace) -> list[dict]:
-    """Images per second and peak memory of steps with BATCHES times the config's batch, in float32 and in mixed precision."""
-    log.info("| batch | number format | images / s | x float32 | peak MiB |\n|%s", " --- |" * 5)
+    """Images per second and peak memory of steps with multiples of the config's batch, in each of WAYS."""
+    log.info("| batch | step | number format | images / s | x float32 | launches | busy | peak MiB |\n|%s", " --- |" * 8)
     rows = []
-    for times in BATCHES:
-        pair = [in_own_process({"times": times, "use_amp": use_amp}) for use_amp in (False, True)]
-        for row in pair:
-            row["times_float32"] = row["images_per_second"] / pair[0]["images_per_second"]
-            figures = row["images_per_second"], row["times_float32"], row["peak_bytes"] / MB
-            log.info("| %d | %s | %.1f | %.2f | %.0f |", row["batch"], row["number_format"], *figures)
-        rows += pair
+    for times in args.times:
+        ways = [in_own_process({"times": times, "name": name}) for name in WAYS]
+        for row in ways:
+            if row["images_per_second"] is None:
+                log.info("| %d | %s | | out of memory | | | | |", row["batch"], row["name"])
+                continue
+            row["times_float32"] = row["images_per_second"] / (ways[0]["images_per_second"] or math.nan)
+            figures = row["number_format"], row["images_per_second"], row["times_float32"]
+            gpu = (
+                "" if row["launches"] is None else row["launches"],
+                "" if row["busy_share"] is None else f"{row['busy_share']:.2f}",
+            )
+            log.info(
+                "| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |",
+                row["batch"],
+                row["name"],
+                *figures,
+                *gpu,
+                row["peak_bytes"] / MB,
+            )
+        rows += ways
     return rows
 
 
 def measured_batch(args: argparse.Namespace, row: dict, device: torch.device) -> dict:
-    """The row of so many times the config's batch, computed at once."""
+    """The row of so many times the config's batch, computed at once; images_per_second is None where it does not fit."""
     batch = row["times"] * load_config(args.config).training.batch_size
-    settings = f"training.batch_size={batch}", f"training.micro_batch={batch}", f"training.use_amp={row['use_amp']}"
-    config = load_config(args.config, settings)
-    found = memory.measure_steps(config, True, args.steps or 10, device)
-    return {
-        "batch": batch,
-        "number_format": AmpSettings.choose(config.training, device).number_format,
-        "images_per_second": batch / found["seconds_per_step"],
-        "peak_bytes": found["peak_bytes"],
-    }
+    at_once = f"training.batch_size={batch}", f"training.micro_batch={batch}", "nerf.checkpoint_rays=0"
+    config = load_config(args.config, (*at_once, *SETTLED, *WAYS[row["name"]]))
+    row |= {"batch": batch, "images_per_second": None}
+    with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
+        row |= speed.throughput(counted.with_data(config), device, args.steps or 10)
+    return row
 
 
 def memory_rows(args: argparse.Namespace) -> list[dict]:

@@ -142,9 +142,11 @@ def idle_bytes(device: torch.device) -> int:
     return 0 if device.type == "cuda" else psutil.Process().memory_info().rss
 
 
-def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None) -> Iterator[tuple[float, dict[str, Tensor]]]:
+def timed_steps(
+    state: TrainState, afterwards: Callable[[], None] | None = None, waits: bool = True
+) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """Train on random images for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
-    stats."""
+    stats. Without `waits` they are the host's alone, which goes on while a GPU computes, as in training."""
     state.skip_to_costliest_step()
     config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
@@ -160,7 +162,8 @@ def timed_steps(state: TrainState, afterwards: Callable[[], None] | None = None)
         state.advance()
         if afterwards:
             afterwards()
-        wait_for(device)
+        if waits:
+            wait_for(device)
         yield time.perf_counter() - start, stats
 
 

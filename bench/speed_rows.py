@@ -27,6 +27,7 @@ from graf.runtime.limits import available_cores
 from graf.runtime.precision import AmpSettings, has_bfloat16
 from graf.runtime.threads import map_in_threads
 from graf.training import learn, step
+from graf.training.graphs import EAGER_STEPS
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, counted_peak, idle_bytes, timed_steps, wait_for
 from operations import OneThread, flops_of, map_tensors, tensors_in
@@ -34,8 +35,11 @@ from plain_step import PlainGenerator
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 REPEATS = 5
+LAUNCHES = "cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync"  # in CUDA's names
 SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}  # side of the matrices, and float32 numbers that are copied
 
 
@@ -228,6 +232,43 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
             pass
     seconds = {direction: median(sum(turn[direction]) for turn in turns) / n_threads for direction in costs}
     return {direction: cost | {"seconds": seconds[direction]} for direction, cost in costs.items()}
+
+
+def throughput(config: Config, device: torch.device, n_steps: int) -> dict:
+    """Images per second of n_steps steps that are waited for once, as in training, and their peak memory; of a GPU also what a
+    step launches, and the share of the time in which it computes."""
+    keep_freed_memory()
+    idle = idle_bytes(device)
+    state = TrainState(config, device)
+    steps = timed_steps(state, waits=False)
+
+    def take(n: int) -> None:
+        for _ in islice(steps, n):
+            pass
+
+    take(EAGER_STEPS + 2)  # the next ones are recorded ones
+    seconds = seconds_of(lambda: take(n_steps), device) / n_steps
+    row = {
+        "number_format": state.amp.number_format,
+        "images_per_second": config.training.batch_size / seconds,
+        "peak_bytes": peak_memory_bytes(device) - idle,
+        "launches": None,
+        "busy_share": None,
+    }
+    if device.type == "cuda":
+        launches, gpu_seconds = gpu_work(lambda: take(1), device)
+        row |= {"launches": launches, "busy_share": gpu_seconds / seconds}
+    return row
+
+
+def gpu_work(call: Callable[[], None], device: torch.device) -> tuple[int, float]:
+    """What the call launches on a GPU, a whole graph counting as one launch, and the seconds that the GPU computes for it."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        call()
+        wait_for(device)
+    launches = sum(event.name.startswith(LAUNCHES) for event in found.events())
+    on_gpu = [e for e in found.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    return launches, sum(event.self_device_time_total for event in on_gpu) / 1e6
 
 
 def frame_row(generator: Generator, row: dict, n_frames: int) -> dict:

@@ -127,6 +127,9 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     patch, coarse = state.config.patch_size, state.config.discriminator.low_res_steps
     log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
+    if state.device.type == "cuda":
+        how = "recorded as CUDA graphs and replayed" if state.graphs else "launched operation by operation"
+        log.info("steps: %s (training.cuda_graphs)", how)
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
     )

@@ -506,6 +506,11 @@ class TrainingConfig(RunTrainingConfig):
         False,
         "compile the radiance field for training (torch.compile); this needs a C++ compiler, and is slower on a CPU",
     )
+    cuda_graphs: Literal["auto", "none"] = key(
+        "auto",
+        "auto: on an NVIDIA GPU record the operations of a step once and replay them (CUDA graphs), where memory for two steps "
+        "is free; none: launch them one by one",
+    )
     sample_every: Cadence = key(500, "steps between image grids (four times as often in the first 500)", 0)
     fid_every: Cadence = key(
         1000,

@@ -200,8 +200,10 @@ def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Te
     """(1 + scale) * layer(x) + shift, with x (B, N, C_in), scale and shift (B, C_out): (B, N, C_out)."""
     gain = 1 + scale
     weight = gain[:, :, None] * layer.weight  # (B, C_out, C_in)
-    bias = gain * layer.bias + shift
-    return torch.baddbmm(bias[:, None], x, weight.mT)
+    bias = (gain * layer.bias + shift)[:, None]
+    if torch.compiler.is_compiling():  # which adds the bias in the activation's pass, where baddbmm takes one to copy it
+        return x @ weight.mT + bias
+    return torch.baddbmm(bias, x, weight.mT)
 
 
 def mapping_network(width_in: int, width: int, width_out: int, depth: int, gain: float = 0.25) -> nn.Sequential:

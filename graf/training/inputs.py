@@ -5,7 +5,6 @@ Legend: B images of a step, or of a part of one, K side of a patch, W side of an
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import TypeVar
 
 from graf.camera import Labels
@@ -13,6 +12,7 @@ from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminators.convolutional import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
+from graf.training.graphs import each_tensor
 from graf.training.learn import retried
 from graf.training.losses import GAN_LOSSES
 from graf.training.state import TrainState
@@ -147,17 +147,6 @@ def in_one_copy(batches: T, device: torch.device) -> T:
         part.copy_(x)
     moved = dict(zip(found, as_in_block(block.to(device, non_blocking=device.type == "cuda")), strict=True))
     return each_tensor(batches, lambda x: moved.get(id(x), x))
-
-
-def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """Tuples and dataclasses with what `change` makes of each tensor in them."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(each_tensor(part, change) for part in value)
-    if dataclasses.is_dataclass(value):
-        return type(value)(*(each_tensor(getattr(value, f.name), change) for f in dataclasses.fields(value)))
-    return value
 
 
 def paired(state: TrainState, fake: Inputs, labels: Labels) -> Inputs:

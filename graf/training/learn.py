@@ -38,15 +38,25 @@ class AnyBatch(Protocol):
 Objective = Callable[[RunState, AnyBatch], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
 
 
-def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective) -> Stats:
+def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective, constants: tuple = ()) -> Stats:
     """Train one network on this process's batch; in smaller parts where memory runs out in any process.
+
+    constants: what the objective takes besides the batch and the state's tensors, with which the state's `graphs` are recorded.
 
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-    for found in tries(state.sizes.shrink, f"step {state.step + 1}", state.processes):
+
+    def take(batch: AnyBatch) -> tuple[Stats, list[Tensor]]:
+        return gradients(state, player, batch, objective)
+
+    def shrink() -> bool:
+        return state.graphs.give_up() or state.sizes.shrink()
+
+    for found in tries(shrink, f"step {state.step + 1}", state.processes):
         with found:
-            found.result = gradients(state, player, batch, objective)
+            sizes = state.sizes.images, state.sizes.rays
+            found.result = state.graphs.gradients(take, player.network, batch, (*constants, *sizes))
     totals, buffers = found.result
     stats = sum_over_processes(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
@@ -117,7 +127,8 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
     """
     state.weights_whole = False
     optimizer, scaler, grad_clip = player.optimizer, player.scaler, state.config.training.grad_clip
-    found = [p.grad for p in player.network.parameters() if p.grad is not None]
+    learned = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    found = [p.grad for p in learned]
     norm = nn.utils.get_total_norm(found) + 0 * sum(value.sum().float() for value in stats.values())
     if scaler.is_enabled():
         found[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
@@ -128,7 +139,7 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
     elif not norm.isfinite():
         return norm
     if grad_clip:
-        nn.utils.clip_grads_with_norm_(player.network.parameters(), grad_clip, norm)
+        nn.utils.clip_grads_with_norm_(learned, grad_clip, norm)
     scaler.step(optimizer)
     scaler.update()
     optimizer.found_inf = None

@@ -83,14 +83,20 @@ def augmented(images: Tensor, places: Tensor) -> Tensor:
     return images * ~(row[:, None, :, None] & column[:, None, None])
 
 
+def faded_sigma(sigma: float, steps: int, step: int) -> float:
+    """The standard deviation of `faded_blur`, in pixels; 0 where it would be too narrow to blur anything."""
+    sigma = sigma * (1 - step / steps) if step < steps else 0.0
+    return sigma if sigma >= NARROWEST_BLUR else 0.0
+
+
 def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
     """Images (B, C, H, W) blurred with a standard deviation in pixels that falls from `sigma` at step 0 to 0 at `steps`.
 
     A discriminator that sees sharp images from the start judges by edges before there is a shape to have them; Karras et al.
     (Alias-Free Generative Adversarial Networks, 2021) blur early on too.
     """
-    sigma = sigma * (1 - step / steps) if step < steps else 0.0
-    if sigma < NARROWEST_BLUR:
+    sigma = faded_sigma(sigma, steps, step)
+    if not sigma:
         return images
     size = 2 * math.ceil(3 * sigma) + 1
     return gaussian_blur(images, [size, size], [sigma, sigma])

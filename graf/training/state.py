@@ -30,6 +30,7 @@ from graf.private_torch import SkippingRMSprop, move_towards
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import ALONE, Processes
+from graf.training.graphs import CudaRecorder, Graphs
 
 import numpy as np
 import torch
@@ -70,6 +71,7 @@ class RunState(abc.ABC):
         self.config = config
         self.device = device
         self.processes = processes
+        self.graphs = Graphs()
         torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
@@ -175,6 +177,7 @@ class RunState(abc.ABC):
         Raises KeyError or RuntimeError where it is of another architecture, ValueError where of another optimizer.
         """
         self.unread = []
+        self.graphs.clear()
         # Networks, optimizers and scalers; scalers of an unfinished step cannot be reused
         for name in self.SCALERS:
             setattr(self, name, self.amp.scaler())
@@ -248,6 +251,9 @@ class TrainState(RunState):
         sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
         self.sizes = smallest_of_all(sizes, processes)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
+        if config.training.cuda_graphs == "auto" and device.type == "cuda":
+            two_fit = 2 * self._planned_bytes() <= budget_bytes(config.memory, device)  # one recorded beside another's memory
+            self.graphs = Graphs(CudaRecorder() if two_fit else None)
         self.set_learning_rates()
 
     @property
@@ -265,8 +271,12 @@ class TrainState(RunState):
         quarter too low."""
         if self.device.type != "cuda":
             return 0
-        plan = estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations)
-        return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * plan.total_bytes) // 2)
+        held = (2 if self.graphs else 1) * self._planned_bytes()
+        return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * held) // 2)
+
+    def _planned_bytes(self) -> int:
+        """What a step holds on a GPU, by the planner."""
+        return estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations).total_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:
         """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""

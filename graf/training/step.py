@@ -22,6 +22,7 @@ from graf.training.losses import (
     consistency_weight,
     discriminator_input,
     discriminator_loss,
+    faded_sigma,
     feature_penalty,
     generator_loss,
     label_loss,
@@ -49,7 +50,8 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    stats = learn(state, state.d, batch, discriminator_objective)
+    constants = blur_sigma(state), state.reg_param if state.penalises else None
+    stats = learn(state, state.d, batch, discriminator_objective, constants)
     state.discriminator.update_spectral_norms()
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
     return stats | (deviations if len(batch) * state.processes.world_size > 1 else {})
@@ -57,10 +59,18 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
+    ccsr = state.config.ccsr
+    constants = blur_sigma(state), consistency_weight(ccsr, state.step) if ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
-        stats = learn(state, state.g, batch, generator_objective)
+        stats = learn(state, state.g, batch, generator_objective, constants)
     state.update_average(stats["grad_norm_g"].isfinite())
     return stats
+
+
+def blur_sigma(state: TrainState) -> float:
+    """The standard deviation, in pixels, by which what the discriminator sees is blurred at this step."""
+    config = state.config.discriminator
+    return faded_sigma(config.blur_sigma, config.blur_steps, state.step)
 
 
 @contextlib.contextmanager

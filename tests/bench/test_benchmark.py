@@ -11,6 +11,7 @@ from graf.config import CONFIG_DIR, load_config
 from graf.data import images, loader
 from graf.errors import GrafError
 from graf.models.generator import Generator
+from graf.training.graphs import EAGER_STEPS
 from graf.training.state import TrainState
 from memory_rows import compared, count_memory, expected_bytes, network, timed_steps, verdicts
 from operations import LiveBytes
@@ -428,21 +429,59 @@ def test_no_more_loader_processes_than_cores_are_told(monkeypatch):
 
 def test_batches_are_compared_with_float32_of_the_same_batch(monkeypatch, caplog):
     def row(asked):
-        faster = 2 if asked["use_amp"] else 1
-        return {"batch": 8 * asked["times"], "number_format": "x", "images_per_second": 10.0 * faster, "peak_bytes": 3e6}
+        speed = (
+            None
+            if asked == {"times": 16, "name": "mixed precision"}
+            else 10.0 * (1 + list(benchmark.WAYS).index(asked["name"]))
+        )
+        on_gpu = {"launches": 2, "busy_share": 0.5} if asked["times"] == 4 else {"launches": None, "busy_share": None}
+        return (
+            asked | {"batch": 8 * asked["times"], "number_format": "x", "images_per_second": speed, "peak_bytes": 3e6} | on_gpu
+        )
 
     monkeypatch.setattr(benchmark, "in_own_process", row)
-    rows = benchmark.batch_rows(None)
-    assert [row["batch"] for row in rows] == [8, 8, 32, 32, 128, 128]
-    assert [row["times_float32"] for row in rows] == [1, 2] * 3
+    with caplog.at_level("INFO", "graf"):
+        rows = benchmark.batch_rows(benchmark.parser().parse_args(["batches"]))
+    assert [row["batch"] for row in rows] == [8] * 4 + [32] * 4 + [128] * 4
+    assert [row.get("times_float32") for row in rows] == [1, 2, 3, 4] * 2 + [1, None, 3, 4]
+    assert "| 128 | mixed precision | | out of memory |" in caplog.text and "| 2 | 0.50 |" in caplog.text
 
 
 def test_a_row_of_a_batch_is_a_step_of_that_batch_at_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        benchmark.memory, "measure_steps", lambda config, *_: seen.append(config) or {"seconds_per_step": 2.0, "peak_bytes": 1}
-    )
+    monkeypatch.setattr(benchmark.speed, "throughput", lambda config, *_: seen.append(config) or {"images_per_second": 8})
     args = benchmark.parser().parse_args(["batches", "--device", "cpu", "--config", "smoke"])
-    row = benchmark.measured_row(args, {"times": 4, "use_amp": False})
+    row = benchmark.measured_row(args, {"times": 4, "name": "float32"})
     assert (seen[0].training.batch_size, seen[0].images_at_once, row["batch"]) == (16, 16, 16)
-    assert (row["images_per_second"], row["number_format"]) == (8, "float32")
+    assert row["images_per_second"] == 8 and seen[0].training.cuda_graphs == "none"
+
+
+def test_a_batch_that_does_not_fit_is_a_row_without_a_speed(monkeypatch):
+    def runs_out(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(benchmark.speed, "throughput", runs_out)
+    args = benchmark.parser().parse_args(["batches", "--device", "cpu", "--config", "smoke"])
+    assert benchmark.measured_row(args, {"times": 4, "name": "float32"})["images_per_second"] is None
+
+
+def test_throughput_is_that_of_steps_after_the_first_ones(monkeypatch):
+    """On a clock that a step moves on by a second, and the first ones by an hour."""
+    now, taken = [0.0], []
+
+    def steps(state, waits):
+        assert not waits
+        while True:
+            now[0] += 3600.0 if len(taken) < EAGER_STEPS + 2 else 1.0
+            taken.append(now[0])
+            yield now[0], {}
+
+    monkeypatch.setattr(speed_rows, "timed_steps", steps)
+    monkeypatch.setattr(speed_rows.time, "perf_counter", lambda: now[0])
+    config = load_config(CONFIG_DIR / "smoke.yaml")
+    row = speed_rows.throughput(config, torch.device("cpu"), 5)
+    assert row["images_per_second"] == config.training.batch_size and row["launches"] is None
+
+
+def test_launches_are_counted_by_cudas_own_names():
+    assert "cudaLaunchKernelExC".startswith(speed_rows.LAUNCHES) and not "cudaStreamSynchronize".startswith(speed_rows.LAUNCHES)

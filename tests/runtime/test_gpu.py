@@ -1,6 +1,7 @@
 """Each path of the code that only a GPU takes, once: `make test-gpu`."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from graf.memory.budget import enforce_budget
 from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
+from graf.training.graphs import EAGER_STEPS, CudaRecorder, Graphs
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.step import train_step
 from step_rows import AnyViews
@@ -26,6 +28,7 @@ from test_distributed import run_that_loses_its_second_process
 
 GPU = torch.device("cuda", 0)
 N_GPUS = torch.cuda.device_count()
+SETTLED = ("discriminator.low_res_steps=0", "discriminator.blur_steps=0")  # so that steps are of one kind, which is recorded
 FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_GPUS == 0, reason="no CUDA GPU here")]
 
@@ -55,10 +58,11 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
     assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
 
 
-def test_a_step_waits_for_nothing(film, photographs, labels):
-    """As on the pretended GPU of bench/pretended_gpu.py; the first step makes what is kept."""
-    state, views = TrainState(film(), GPU, n_classes=2, n_elevations=3), AnyViews(labels)
-    for mode in ("default", "error"):
+@pytest.mark.parametrize("cuda_graphs", ["none", "auto"])
+def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs):
+    """As on the pretended GPU of bench/pretended_gpu.py; the first steps make what is kept, and record."""
+    state, views = TrainState(film(*SETTLED, f"training.cuda_graphs={cuda_graphs}"), GPU, 2, 3), AnyViews(labels)
+    for mode in ["default"] * (EAGER_STEPS + 1) + ["error"]:
         torch.cuda.set_sync_debug_mode(mode)
         try:
             stats = train_step(state, views, photographs.pin_memory(), labels)
@@ -66,6 +70,39 @@ def test_a_step_waits_for_nothing(film, photographs, labels):
             torch.cuda.set_sync_debug_mode("default")
         state.advance()
     assert stats["grad_norm_g"].isfinite()
+
+
+COMPILED = pytest.param(("training.compile=true",), marks=pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler"))
+
+
+@pytest.mark.parametrize("overrides", [(), FLOAT16, ("training.micro_batch=2",), COMPILED])
+def test_recorded_steps_are_those_that_are_launched(film, photographs, labels, monkeypatch, overrides):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    rows, states = [], []
+    for cuda_graphs in ("none", "auto"):
+        states.append(TrainState(film(*SETTLED, *overrides, f"training.cuda_graphs={cuda_graphs}"), GPU, 2, 3))
+        steps = [take_steps(states[-1], photographs.to(GPU).roll(i, 2), labels.to(GPU), 1) for i in range(EAGER_STEPS + 6)]
+        rows.append([{name: value.sum().item() for name, value in stats.items()} for stats in steps])
+    assert bool(states[1].graphs) and not states[0].graphs
+    for launched, recorded in zip(*rows, strict=True):
+        assert recorded == pytest.approx(launched, rel=1e-3, abs=1e-4)
+
+
+def test_steps_go_on_where_memory_runs_out_while_one_is_recorded(film, photographs, labels, caplog):
+    class WithoutRoom(CudaRecorder):
+        def __call__(self, work):
+            def runs_out():
+                work()
+                raise torch.OutOfMemoryError("no room")
+
+            return super().__call__(runs_out)
+
+    launched, recorded = (TrainState(film(*SETTLED, f"training.cuda_graphs={yes}"), GPU, 2, 3) for yes in ("none", "auto"))
+    recorded.graphs = Graphs(WithoutRoom())
+    images, labels = photographs.to(GPU), labels.to(GPU)
+    expected, found = (take_steps(state, images, labels, EAGER_STEPS + 4) for state in (launched, recorded))
+    assert caplog.text.count("cannot be recorded as a CUDA graph (no room)") == 1
+    assert found["loss_g"].item() == pytest.approx(expected["loss_g"].item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
@@ -124,14 +161,15 @@ def test_the_driver_and_the_allocator_answer():
 
 
 @pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])
-def test_two_steps_and_two_resumed_are_four_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
-    """With cuDNN's deterministic kernels: a film without CCSR has no other operation that adds in no fixed order."""
+def test_a_resumed_run_is_the_straight_one_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
+    """With cuDNN's deterministic kernels: a film without CCSR has no other operation that adds in no fixed order. The straight
+    run's last steps are recorded ones, the resumed run's are not."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     images, labels = photographs.to(GPU), labels.to(GPU)
-    straight, first, second = (TrainState(film(*overrides), GPU, n_classes=2, n_elevations=3) for _ in range(3))
-    take_steps(straight, images, labels, 4)
-    take_steps(first, images, labels, 2)
+    straight, first, second = (TrainState(film(*SETTLED, *overrides), GPU, n_classes=2, n_elevations=3) for _ in range(3))
+    take_steps(straight, images, labels, EAGER_STEPS + 4)
+    take_steps(first, images, labels, EAGER_STEPS + 2)
     save_checkpoint(tmp_path / "model.pt", first.checkpoint())
     load_checkpoint(tmp_path / "model.pt", second)
     take_steps(second, images, labels, 2)

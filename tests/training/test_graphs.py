@@ -1,0 +1,194 @@
+import logging
+from types import SimpleNamespace
+
+from graf.checkpoints.checkpoint import save_checkpoint
+from graf.models import generator
+from graf.runtime.limits import GB
+from graf.training import state as state_module
+from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording, each_tensor, tensors_of
+from graf.training.inputs import Batch, Inputs
+from graf.training.state import TrainState, load_checkpoint
+from graf.training.step import train_step
+from pretended_gpu import GPU, MEMORY_BYTES, pretended_gpu
+from step_rows import AnyViews
+
+import pytest
+import tape
+import torch
+from torch import nn
+
+KEPT = "discriminator.low_res_steps=0", "discriminator.blur_steps=0"
+
+
+@pytest.fixture(autouse=True)
+def fixed_shapes(monkeypatch):
+    """As on a GPU: no shape depends on values."""
+    monkeypatch.setattr(generator, "is_asynchronous", lambda _: True)
+
+
+def state_of(config, recorded):
+    state = TrainState(config, torch.device("cpu"), n_classes=2, n_elevations=3)
+    state.graphs = Graphs(tape.record if recorded else None)
+    return state
+
+
+def rows_of(state, images, labels, n):
+    """The stats of n steps on images that are new in each; those of step 8 are not finite."""
+    rows = []
+    for _ in range(n):
+        seen = images.roll(state.step, dims=2) * (torch.nan if state.step == 7 else 1)
+        rows.append({name: float(value) for name, value in train_step(state, AnyViews(labels), seen, labels).items()})
+        state.advance()
+    return rows
+
+
+def weights(state):
+    return [p.detach().clone() for name in state.NETWORKS for p in getattr(state, name).parameters()]
+
+
+def n_recordings(state):
+    return sum(isinstance(known, Recording) for known in state.graphs._kinds.values())
+
+
+def assert_same(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert a == pytest.approx(b, rel=1e-6, abs=1e-6, nan_ok=True)
+
+
+CASES = {
+    "penalties now and then, a blur that ends, coarse steps first": (
+        *("training.reg_every=2", "discriminator.blur_steps=10", "discriminator.low_res_steps=2"),
+        *("ray_sampler.rays_per_patch=256",),
+    ),
+    "parts": ("training.micro_batch=2", *KEPT),
+    "float16": ("training.use_amp=true", "training.amp_dtype=float16", *KEPT),
+}
+
+
+@pytest.mark.parametrize("overrides", CASES.values(), ids=CASES)
+def test_recorded_steps_are_the_eager_ones(film, photographs, labels, overrides):
+    """With a step among them that is skipped, because its images are not finite."""
+    eager, recorded = (state_of(film(*overrides), yes) for yes in (False, True))
+    assert_same(rows_of(eager, photographs, labels, 20), rows_of(recorded, photographs, labels, 20))
+    assert n_recordings(recorded) >= 2
+    for p, q in zip(weights(eager), weights(recorded), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("ccsr.mode=refine",), ("ccsr.mode=consistency", "ccsr.alpha_decay=0", "ray_sampler.rays_per_patch=256")],
+    ids=["refine", "consistency"],
+)
+def test_recorded_steps_with_ccsr_are_the_eager_ones(refine, photographs, labels, overrides):
+    eager, recorded = (state_of(refine(*KEPT, *overrides), yes) for yes in (False, True))
+    assert_same(rows_of(eager, photographs, labels, 10), rows_of(recorded, photographs, labels, 10))
+    assert n_recordings(recorded) == 2
+
+
+def test_a_weight_that_changes_in_each_step_is_never_recorded(film, photographs, labels):
+    eager, recorded = (
+        state_of(film(*KEPT, "ccsr.mode=consistency", "ccsr.alpha_decay=0.1", "training.anneal=r3gan"), yes)
+        for yes in (False, True)
+    )
+    assert_same(rows_of(eager, photographs, labels, 10), rows_of(recorded, photographs, labels, 10))
+    assert n_recordings(recorded) == 0 and len(recorded.graphs._kinds) == MOST_KINDS
+
+
+def test_steps_are_recorded_after_the_first_ones_of_their_kind(film, photographs, labels):
+    state = state_of(film(*KEPT), True)
+    rows_of(state, photographs, labels, EAGER_STEPS)
+    assert n_recordings(state) == 0
+    rows_of(state, photographs, labels, 1)
+    assert n_recordings(state) == 2
+
+
+def test_a_resumed_run_records_anew_and_goes_on_as_it_would_have(film, photographs, labels, tmp_path):
+    straight, resumed = (state_of(film(*KEPT), True) for _ in range(2))
+    rows_of(straight, photographs, labels, 6)
+    save_checkpoint(tmp_path / "model.pt", straight.checkpoint())
+    rows_of(resumed, photographs, labels, 5)
+    load_checkpoint(tmp_path / "model.pt", resumed)
+    assert n_recordings(resumed) == 0
+    assert_same(rows_of(straight, photographs, labels, 5), rows_of(resumed, photographs, labels, 5))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("operation not permitted when stream is capturing"), torch.OutOfMemoryError("CUDA")]
+)
+def test_a_step_that_cannot_be_recorded_is_computed_as_before_and_said_once(film, photographs, labels, caplog, error):
+    eager, recorded = (state_of(film(*KEPT), yes) for yes in (False, True))
+
+    def fails(work):
+        work()
+        raise error
+
+    recorded.graphs = Graphs(fails)
+    with caplog.at_level(logging.WARNING, "graf"):
+        assert_same(rows_of(eager, photographs, labels, 7), rows_of(recorded, photographs, labels, 7))
+    assert caplog.text.count("cannot be recorded as a CUDA graph") == 1 and str(error) in caplog.text
+    assert "training.cuda_graphs=none" in caplog.text
+
+
+def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photographs, labels, monkeypatch):
+    eager, recorded = (state_of(film("training.reg_every=5", *KEPT), yes) for yes in (False, True))
+    expected = rows_of(eager, photographs, labels, 6)
+    found = rows_of(recorded, photographs, labels, 4)
+    assert n_recordings(recorded) == 2
+    replayed, calls = Recording.gradients, []
+
+    def without_room(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return replayed(*args)
+
+    monkeypatch.setattr(Recording, "gradients", without_room)
+    assert_same(expected, found + rows_of(recorded, photographs, labels, 2))
+    assert len(calls) == 1 and n_recordings(recorded) == 0  # and none is made again
+    assert recorded.sizes.images == eager.sizes.images
+
+
+@pytest.mark.parametrize(
+    ("overrides", "records"),
+    [((), True), (("training.cuda_graphs=none",), False), (("memory.budget_gb=0.6",), False)],
+    ids=["room for two steps", "none", "room for one"],
+)
+def test_a_gpu_records_where_two_steps_fit(refine, monkeypatch, overrides, records):
+    monkeypatch.setattr(state_module, "estimate_step", lambda *_: SimpleNamespace(total_bytes=GB // 2))
+    with pretended_gpu():
+        state = TrainState(refine(*overrides), GPU)
+        spare = state.spare_bytes()
+    assert bool(state.graphs) == records
+    if not overrides:
+        assert spare == (MEMORY_BYTES - 1.25 * GB) // 2
+
+
+def test_a_cpu_records_nothing(film):
+    assert not TrainState(film(), torch.device("cpu")).graphs
+
+
+def test_each_tensor_of_a_batch_is_found_in_its_order(photographs, labels):
+    batch = Batch(None, photographs, labels, None)
+    assert [x.shape for x in tensors_of(batch)] == [(4, 3, 16, 16), (4, 3, 4), (4,), (4,)]
+    doubled = each_tensor((batch, 7, "x"), lambda x: 2 * x)
+    assert isinstance(doubled[0], Batch) and doubled[1:] == (7, "x") and doubled[0].fake_inputs is None
+    assert torch.equal(doubled[0].real_labels.pose_c2w, 2 * labels.pose_c2w)
+    assert Inputs.__dataclass_fields__  # a batch holds nothing but dataclasses, tensors and None
+
+
+def test_results_of_a_recording_stay_when_it_is_replayed():
+    layer, found = nn.Linear(3, 1, bias=False), []
+    graph = Graphs(tape.record)
+
+    def take(batch):
+        layer.zero_grad(set_to_none=True)
+        loss = layer(batch[0]).sum()
+        loss.backward()
+        return {"loss": loss.detach()}, []
+
+    for i in range(EAGER_STEPS + 3):
+        values, _ = graph.gradients(take, layer, (torch.full((2, 3), float(i)),), ())
+        found.append(values["loss"])
+        assert torch.equal(layer.weight.grad, torch.full((1, 3), 2.0 * i))
+    assert [x.item() for x in found] == pytest.approx([2 * i * layer.weight.sum().item() for i in range(EAGER_STEPS + 3)])
