@@ -413,19 +413,10 @@ def batch_rows(args: argparse.Namespace) -> list[dict]:
                 log.info("| %d | %s | | out of memory | | | | |", row["batch"], row["name"])
                 continue
             row["times_float32"] = row["images_per_second"] / (ways[0]["images_per_second"] or math.nan)
-            figures = row["number_format"], row["images_per_second"], row["times_float32"]
-            gpu = (
-                "" if row["launches"] is None else row["launches"],
-                "" if row["busy_share"] is None else f"{row['busy_share']:.2f}",
-            )
-            log.info(
-                "| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |",
-                row["batch"],
-                row["name"],
-                *figures,
-                *gpu,
-                row["peak_bytes"] / MB,
-            )
+            name = row["name"] if row["recorded"] or LAUNCHED in WAYS[row["name"]] else f"{row['name']} (not recorded)"
+            on_gpu = ("", "") if row["launches"] is None else (row["launches"], f"{row['busy_share']:.2f}")
+            figures = row["number_format"], row["images_per_second"], row["times_float32"], *on_gpu, row["peak_bytes"] / MB
+            log.info("| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |", row["batch"], name, *figures)
         rows += ways
     return rows
 

@@ -24,6 +24,7 @@ from graf.models.generator import Generator
 from graf.models.occupancy import ObjectRenderer
 from graf.runtime.device import keep_freed_memory, peak_memory_bytes
 from graf.runtime.limits import available_cores
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings, has_bfloat16
 from graf.runtime.threads import map_in_threads
 from graf.training import learn, step
@@ -235,8 +236,8 @@ def costs_of(calls: list[Call], state: TrainState, repeats: int) -> dict[str, di
 
 
 def throughput(config: Config, device: torch.device, n_steps: int) -> dict:
-    """Images per second of n_steps steps that are waited for once, as in training, and their peak memory; of a GPU also what a
-    step launches, and the share of the time in which it computes."""
+    """Images per second of n_steps steps of whole batches that are waited for once, as in training, and their peak memory; of
+    a GPU also what a step launches, and the share of the time in which it computes. Raises OutOfMemory."""
     keep_freed_memory()
     idle = idle_bytes(device)
     state = TrainState(config, device)
@@ -248,7 +249,10 @@ def throughput(config: Config, device: torch.device, n_steps: int) -> dict:
 
     take(EAGER_STEPS + 2)  # the next ones are recorded ones
     seconds = seconds_of(lambda: take(n_steps), device) / n_steps
+    if state.sizes.smaller_than is not None:
+        raise OutOfMemory(f"a step was taken with {state.sizes}")
     row = {
+        "recorded": bool(state.graphs),
         "number_format": state.amp.number_format,
         "images_per_second": config.training.batch_size / seconds,
         "peak_bytes": peak_memory_bytes(device) - idle,

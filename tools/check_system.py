@@ -31,6 +31,7 @@ from graf.runtime.limits import GB, MB, available_cores, memory_available, memor
 from graf.runtime.out_of_memory import first_line
 from graf.runtime.precision import AmpSettings, has_bfloat16, why_not_float16
 from graf.runtime.retry import attempt
+from graf.training.graphs import EAGER_STEPS
 from graf.training.inputs import discriminator_batch, generator_batch, in_one_copy
 from graf.training.state import TrainState
 from graf.training.step import discriminator_step, generator_step
@@ -41,6 +42,7 @@ import torch
 
 SHARED_MEMORY = Path("/dev/shm")
 STEPS = 2  # measured: the first one creates the optimizers' state, which the second one needs too
+RECORDED_STEPS = EAGER_STEPS + 2  # where steps are recorded, the last of which is a replayed one
 
 
 def main() -> int:
@@ -81,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     add_folder_flags(p)
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     p.add_argument("--budget_gb", type=float, help="assume this much memory instead of the free memory, in GB, such as 4")
-    p.add_argument("--no_step", action="store_true", help="only estimate; do not train two steps to measure")
+    p.add_argument("--no_step", action="store_true", help="only estimate; do not train a few steps to measure")
     return p
 
 
@@ -190,7 +192,7 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
         return 0
     idle = peak_memory_bytes(device)
     with attempt(even_smallest=True) as outcome:
-        sizes, seconds = take_steps(config, known, device)
+        sizes, seconds, n_steps = take_steps(config, known, device)
     if outcome.ran_out:
         log.info("\nmeasured: out of memory (%s)", outcome.ran_out)
         return budget + 1
@@ -198,7 +200,7 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
         log.info("\nmeasured: out of memory, survived with %s", sizes)
         return budget + 1
     taken = peak_memory_bytes(device)
-    log.info("\nmeasured in %d steps: %s over the idle process's %s", STEPS, size(taken - idle), size(idle))
+    log.info("\nmeasured in %d steps: %s over the idle process's %s", n_steps, size(taken - idle), size(idle))
     log.info("%s", completion(seconds, config.training.max_steps, config.discriminator.low_res_steps))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
@@ -209,15 +211,16 @@ def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
 
-def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tuple[StepSizes, float]:
-    """Training steps on noise instead of images. Returns the sizes of the parts that they were taken in, and the last
-    one's seconds, for the first finds nothing prepared."""
+def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tuple[StepSizes, float, int]:
+    """Training steps on noise instead of images. Returns the sizes of the parts that they were taken in, the last one's
+    seconds, for the first finds nothing prepared, and their number."""
     keep_freed_memory()
     state = TrainState(config, device, known.n_classes, known.n_elevations)
     state.skip_to_costliest_step()
     batch, width = config.training.batch_size, config.data.imsize
     images = torch.rand(batch, config.data.channels, width, width, generator=state.rng).to(device) * 2 - 1
-    for _ in range(STEPS):
+    n_steps = RECORDED_STEPS if state.graphs else STEPS
+    for _ in range(n_steps):
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)) for _ in range(3)]
         batches = discriminator_batch(state, images, *labels[:2]), generator_batch(state, labels[2], images, labels[0])
@@ -227,7 +230,7 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
         state.advance()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-    return state.sizes, time.perf_counter() - start
+    return state.sizes, time.perf_counter() - start, n_steps
 
 
 def advice(config: Config, sizes: StepSizes, budget: int, device: torch.device, excess: float) -> str:

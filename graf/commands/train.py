@@ -128,8 +128,9 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     if state.device.type == "cuda":
-        how = "recorded as CUDA graphs and replayed" if state.graphs else "launched operation by operation"
-        log.info("steps: %s (training.cuda_graphs)", how)
+        why_not = "memory for two is not free" if training.cuda_graphs == "auto" else "training.cuda_graphs=none"
+        launched = f"launched operation by operation ({why_not})"
+        log.info("steps: %s", "recorded as CUDA graphs where they repeat" if state.graphs else launched)
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
     )

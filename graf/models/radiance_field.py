@@ -202,7 +202,8 @@ def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Te
     weight = gain[:, :, None] * layer.weight  # (B, C_out, C_in)
     bias = (gain * layer.bias + shift)[:, None]
     if torch.compiler.is_compiling():  # which adds the bias in the activation's pass, where baddbmm takes one to copy it
-        return x @ weight.mT + bias
+        product = x @ weight.mT
+        return product + bias.to(product.dtype)
     return torch.baddbmm(bias, x, weight.mT)
 
 

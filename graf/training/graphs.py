@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeVar
 
+from graf.errors import GrafError
+from graf.runtime.device import clean_up
 from graf.runtime.out_of_memory import first_line
 
 import torch
@@ -17,11 +19,12 @@ from torch import Tensor, nn
 
 log = logging.getLogger("graf")
 
-T, AnyBatch = TypeVar("T"), TypeVar("AnyBatch")
+T, BatchType = TypeVar("T"), TypeVar("BatchType")
 Gradients = tuple[dict[str, Tensor], list[Tensor]]  # of `graf.training.learn.gradients`
+Recorder = Callable[[Callable[[], T]], tuple[Callable[[], None], T]]  # as CudaRecorder
 
 EAGER_STEPS = 3  # of each kind before it is recorded: they choose cuDNN's kernels, and make what is kept
-MOST_KINDS = 8  # of steps that are known; each network has one, and the discriminator one with its gradient penalty
+MOST_KINDS = 4  # of a network's steps that are known: with and without a gradient penalty, coarse and whole ones
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Recording:
     found: Gradients
 
     def gradients(self, inputs: list[Tensor]) -> Gradients:
-        """What is returned for a batch of these tensors; the network has its gradients."""
+        """What is returned for a batch of these tensors; the network has its gradients, until another recording is replayed."""
         for own, new in zip(self.inputs, inputs, strict=True):
             own.copy_(new, non_blocking=True)
         self.replay()
@@ -45,7 +48,7 @@ class Recording:
 
 
 class CudaRecorder:
-    """Records work in CUDA graphs that share their memory, since none is replayed while another's result is needed."""
+    """Records work in CUDA graphs that share their memory: a step is over with one's gradients before it replays another."""
 
     def __init__(self):
         self._pool: tuple[int, int] | None = None
@@ -53,8 +56,9 @@ class CudaRecorder:
     def __call__(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """What repeats the work, and the result, in which each repetition leaves its numbers; nothing is computed yet."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # the loader's threads go on
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        in_graph = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")  # the loader's threads go on
+        with torch.cuda.stream(here), in_graph:  # after a failure too the next work is on the stream of before
             result = work()
         return graph.replay, result
 
@@ -62,53 +66,69 @@ class CudaRecorder:
 class Graphs:
     """The recordings of a run's steps, one for each kind of step; none, where there is nothing that records."""
 
-    def __init__(self, record: Callable[[Callable[[], T]], tuple[Callable[[], None], T]] | None = None):
-        self._record = record  # as CudaRecorder does
+    def __init__(self, new_recorder: Callable[[], Recorder] | None = None):
+        self._new_recorder = new_recorder
         self.clear()
 
     def __bool__(self) -> bool:
         """Whether steps are recorded."""
-        return self._record is not None
+        return self._new_recorder is not None
+
+    @property
+    def recorded(self) -> int:
+        """The number of recordings, which hold memory."""
+        return sum(isinstance(known, Recording) for known in self._kinds.values())
 
     def clear(self) -> None:
         """Forget all recordings, since tensors of the state are new ones."""
-        self._kinds: OrderedDict[Hashable, int | Recording] = OrderedDict()  # how many were computed, and then how
+        self._kinds: OrderedDict[tuple[nn.Module, Hashable], int | Recording] = OrderedDict()  # or how many were computed
+        self._record = self._new_recorder() if self else None  # a new one, whose memory no old graph has
 
-    def give_up(self) -> bool:
-        """Forget all recordings, since their memory is needed, and make no more. Returns whether there was one."""
-        held = any(isinstance(known, Recording) for known in self._kinds.values())
-        self._record = None if held else self._record
+    def give_up(self, why: str) -> None:
+        """Forget all recordings and make no more; the log says why."""
+        if self:
+            advice = "operations are launched one by one, which takes longer; training.cuda_graphs=none does so from the start"
+            log.warning("steps are no longer recorded as CUDA graphs (%s): %s", why, advice)
+        self._new_recorder = None
         self.clear()
-        return held
 
     def gradients(
-        self, take: Callable[[AnyBatch], Gradients], network: nn.Module, batch: AnyBatch, constants: tuple
+        self, take: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType, constants: tuple
     ) -> Gradients:
         """What take(batch) returns and leaves in the network's gradients; by a recording where enough steps of the same
-        constants and shapes were computed. Where it cannot be recorded, it is computed as before, and the log says why."""
-        if not self:
+        constants and shapes were computed. Raises GrafError where PyTorch cannot go on after a failed recording."""
+        if not self or torch.is_anomaly_enabled():  # which reads from each backward pass
             return take(batch)
         inputs = tensors_of(batch)
-        kind = network, constants, *((x.shape, x.dtype) for x in inputs)
+        kind = network, (*constants, *((x.shape, x.dtype) for x in inputs))
         known = self._kinds.pop(kind, 0)
         if known == EAGER_STEPS:
             known = self._recorded(take, network, batch)
-        self._kinds[kind] = known if isinstance(known, Recording) else min(known + 1, EAGER_STEPS)
-        if len(self._kinds) > MOST_KINDS:
-            self._kinds.popitem(last=False)
+        if not self:
+            return take(batch)
+        self._kinds[kind] = known if isinstance(known, Recording) else known + 1
+        of_network = [kind for kind in self._kinds if kind[0] is network]
+        if len(of_network) > MOST_KINDS:
+            del self._kinds[of_network[0]]
         return known.gradients(inputs) if isinstance(known, Recording) else take(batch)
 
-    def _recorded(self, take: Callable[[AnyBatch], Gradients], network: nn.Module, batch: AnyBatch) -> Recording | int:
+    def _recorded(self, take: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
+        """The recording of a step; None after one that failed, which are given up."""
         batch = each_tensor(batch, torch.clone)
         try:
             replay, found = self._record(lambda: take(batch))
         except Exception as error:
-            self._record = None
-            advice = "operations are launched one by one; training.cuda_graphs=none does so from the start"
-            log.warning("a step cannot be recorded as a CUDA graph (%s): %s", first_line(error), advice)
-            return EAGER_STEPS
-        of_network = {p: p.grad for p in network.parameters() if p.grad is not None}
-        return Recording(replay, tensors_of(batch), of_network, found)
+            self.give_up(f"one cannot be recorded: {first_line(error.__context__ or error)}")
+        else:
+            of_network = {p: p.grad for p in network.parameters() if p.grad is not None}
+            return Recording(replay, tensors_of(batch), of_network, found)
+        try:
+            clean_up()
+        except RuntimeError as error:  # before version 2.12 PyTorch's allocator may take the failed recording for unfinished
+            message = f"PyTorch {torch.__version__} cannot go on after a CUDA graph that could not be recorded"
+            advice = "start the run again with --set training.cuda_graphs=none; it continues from its last checkpoint"
+            raise GrafError(f"{message} ({first_line(error)}); {advice}") from None
+        return None
 
 
 def tensors_of(value: object) -> list[Tensor]:

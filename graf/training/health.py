@@ -73,12 +73,12 @@ def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
 
 def first_not_finite(state: RunState, numbers: dict[str, float], images: Tensor | None) -> str:
     """Names the first scalar of a step that is not finite, and the first such tensor: real images, then weights, then gradients
-    in the order of the backward pass. Without the step's `images` its gradients are gone too."""
+    in the order of the backward pass. Without the step's `images` its gradients are gone too, and with graphs replaced."""
     number = next(f"{name} is {value:g}" for name, value in numbers.items() if not math.isfinite(value))
     tensor = next((name for name, tensor in _tensors(state, images) if not torch.isfinite(tensor).all()), None)
     if tensor:
         return f"{number}; the first tensor not finite is {tensor}"
-    return f"{number}; all weights {'and gradients ' if images is not None else ''}are finite"
+    return f"{number}; all weights {'and gradients ' if _has_gradients(state, images) else ''}are finite"
 
 
 def _tensors(state: RunState, images: Tensor | None) -> Iterator[tuple[str, Tensor]]:
@@ -87,10 +87,15 @@ def _tensors(state: RunState, images: Tensor | None) -> Iterator[tuple[str, Tens
     networks = {name: getattr(state, name) for name in state.LEARNERS}
     for network, module in networks.items():
         yield from ((f"the weight {network}.{path}", p) for path, p in module.named_parameters())
-    for network, module in networks.items() if images is not None else ():
+    for network, module in networks.items() if _has_gradients(state, images) else ():
         for path, p in reversed(list(module.named_parameters())):
             if p.grad is not None:
                 yield f"the gradient of {network}.{path}", p.grad
+
+
+def _has_gradients(state: RunState, images: Tensor | None) -> bool:
+    """Whether both networks still have the gradients of the step of these images: recorded graphs share their memory."""
+    return images is not None and not state.graphs
 
 
 def diagnosis(state: RunState) -> str:
@@ -130,6 +135,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     rollbacks = state.rollbacks + 1
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
+    state.graphs.clear()
     clean_up()
     best = state.best
     path = _restore_last_good(state)
@@ -140,6 +146,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     state.device_rng.manual_seed(seed + 1)
     state.rollbacks, state.best = rollbacks, best
     if isinstance(trouble, HalfUpdated):
+        state.graphs.give_up("out of memory")
         state.sizes.shrink()
     log.warning("%s", trouble)
     log.warning(

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol, TypeVar
 
 from graf.memory.sizes import split
@@ -46,14 +47,8 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-
-    def take(batch: AnyBatch) -> tuple[Stats, list[Tensor]]:
-        return gradients(state, player, batch, objective)
-
-    def shrink() -> bool:
-        return state.graphs.give_up() or state.sizes.shrink()
-
-    for found in tries(shrink, f"step {state.step + 1}", state.processes):
+    take = partial(gradients, state, player, objective)
+    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
         with found:
             sizes = state.sizes.images, state.sizes.rays
             found.result = state.graphs.gradients(take, player.network, batch, (*constants, *sizes))
@@ -62,7 +57,7 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
 
-def gradients(state: RunState, player: Player, batch: AnyBatch, objective: Objective) -> tuple[Stats, list[Tensor]]:
+def gradients(state: RunState, player: Player, objective: Objective, batch: AnyBatch) -> tuple[Stats, list[Tensor]]:
     """Leave the gradient of the mean loss over this process's batch in the network, part by part; where it fails, none.
 
     On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
@@ -154,7 +149,7 @@ def retried(state: RunState, sample: Callable[[], T]) -> T:
         state.set_random_states(before)
         return sample()
 
-    return retry_smaller(sample_from_there, state.sizes.shrink, f"step {state.step + 1}", state.processes)
+    return retry_smaller(sample_from_there, state.shrink, f"step {state.step + 1}", state.processes)
 
 
 @contextlib.contextmanager

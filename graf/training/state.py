@@ -140,6 +140,14 @@ class RunState(abc.ABC):
         if self.sizes.step_done():
             log.info("step %d: memory has sufficed for a while; trying %s again", self.step, self.sizes)
 
+    def shrink(self) -> bool:
+        """Let the next try of a step need less memory, in all processes alike: without recorded graphs, else in smaller parts.
+        False where there is nothing smaller."""
+        if self.processes.any(self.graphs.recorded > 0):
+            self.graphs.give_up("out of memory")
+            return True
+        return self.sizes.shrink()
+
     def spare_bytes(self) -> int:
         """Bytes that the plan of a step leaves free on a GPU; 0 where there is no plan."""
         return 0
@@ -253,7 +261,8 @@ class TrainState(RunState):
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         if config.training.cuda_graphs == "auto" and device.type == "cuda":
             two_fit = 2 * self._planned_bytes() <= budget_bytes(config.memory, device)  # one recorded beside another's memory
-            self.graphs = Graphs(CudaRecorder() if two_fit else None)
+            (fits_all,) = processes.minimum((two_fit,))
+            self.graphs = Graphs(CudaRecorder if fits_all else None)
         self.set_learning_rates()
 
     @property

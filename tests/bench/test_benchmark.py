@@ -11,6 +11,7 @@ from graf.config import CONFIG_DIR, load_config
 from graf.data import images, loader
 from graf.errors import GrafError
 from graf.models.generator import Generator
+from graf.runtime.out_of_memory import OutOfMemory
 from graf.training.graphs import EAGER_STEPS
 from graf.training.state import TrainState
 from memory_rows import compared, count_memory, expected_bytes, network, timed_steps, verdicts
@@ -435,6 +436,7 @@ def test_batches_are_compared_with_float32_of_the_same_batch(monkeypatch, caplog
             else 10.0 * (1 + list(benchmark.WAYS).index(asked["name"]))
         )
         on_gpu = {"launches": 2, "busy_share": 0.5} if asked["times"] == 4 else {"launches": None, "busy_share": None}
+        on_gpu |= {"recorded": asked["times"] == 4 and asked["name"] in ("+ CUDA graphs", "+ compiled field")}
         return (
             asked | {"batch": 8 * asked["times"], "number_format": "x", "images_per_second": speed, "peak_bytes": 3e6} | on_gpu
         )
@@ -445,6 +447,7 @@ def test_batches_are_compared_with_float32_of_the_same_batch(monkeypatch, caplog
     assert [row["batch"] for row in rows] == [8] * 4 + [32] * 4 + [128] * 4
     assert [row.get("times_float32") for row in rows] == [1, 2, 3, 4] * 2 + [1, None, 3, 4]
     assert "| 128 | mixed precision | | out of memory |" in caplog.text and "| 2 | 0.50 |" in caplog.text
+    assert caplog.text.count("+ CUDA graphs (not recorded) |") == 2 and "| 32 | + CUDA graphs |" in caplog.text
 
 
 def test_a_row_of_a_batch_is_a_step_of_that_batch_at_once(monkeypatch):
@@ -481,6 +484,17 @@ def test_throughput_is_that_of_steps_after_the_first_ones(monkeypatch):
     config = load_config(CONFIG_DIR / "smoke.yaml")
     row = speed_rows.throughput(config, torch.device("cpu"), 5)
     assert row["images_per_second"] == config.training.batch_size and row["launches"] is None
+
+
+def test_throughput_of_a_batch_that_had_to_be_divided_is_none(monkeypatch):
+    def steps(state, waits):
+        while True:
+            state.sizes.shrink()
+            yield 0.0, {}
+
+    monkeypatch.setattr(speed_rows, "timed_steps", steps)
+    with pytest.raises(OutOfMemory, match="1 image at a time"):
+        speed_rows.throughput(load_config(CONFIG_DIR / "smoke.yaml", ["training.batch_size=64"]), torch.device("cpu"), 1)
 
 
 def test_launches_are_counted_by_cudas_own_names():

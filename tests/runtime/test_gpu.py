@@ -69,7 +69,7 @@ def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs):
         finally:
             torch.cuda.set_sync_debug_mode("default")
         state.advance()
-    assert stats["grad_norm_g"].isfinite()
+    assert stats["grad_norm_g"].isfinite() and state.graphs.recorded == (2 if cuda_graphs == "auto" else 0)
 
 
 COMPILED = pytest.param(("training.compile=true",), marks=pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler"))
@@ -83,25 +83,26 @@ def test_recorded_steps_are_those_that_are_launched(film, photographs, labels, m
         states.append(TrainState(film(*SETTLED, *overrides, f"training.cuda_graphs={cuda_graphs}"), GPU, 2, 3))
         steps = [take_steps(states[-1], photographs.to(GPU).roll(i, 2), labels.to(GPU), 1) for i in range(EAGER_STEPS + 6)]
         rows.append([{name: value.sum().item() for name, value in stats.items()} for stats in steps])
-    assert bool(states[1].graphs) and not states[0].graphs
+    assert [state.graphs.recorded for state in states] == [0, 2]
     for launched, recorded in zip(*rows, strict=True):
         assert recorded == pytest.approx(launched, rel=1e-3, abs=1e-4)
 
 
-def test_steps_go_on_where_memory_runs_out_while_one_is_recorded(film, photographs, labels, caplog):
-    class WithoutRoom(CudaRecorder):
-        def __call__(self, work):
-            def runs_out():
-                work()
-                raise torch.OutOfMemoryError("no room")
+def runs_out():
+    raise torch.OutOfMemoryError("no room")
 
-            return super().__call__(runs_out)
+
+@pytest.mark.parametrize("fail", [runs_out, lambda: torch.ones(1, device=GPU).item()], ids=["memory", "a value is read"])
+def test_steps_go_on_where_one_cannot_be_recorded(film, photographs, labels, caplog, fail):
+    class Fails(CudaRecorder):
+        def __call__(self, work):
+            return super().__call__(lambda: (work(), fail())[0])
 
     launched, recorded = (TrainState(film(*SETTLED, f"training.cuda_graphs={yes}"), GPU, 2, 3) for yes in ("none", "auto"))
-    recorded.graphs = Graphs(WithoutRoom())
+    recorded.graphs = Graphs(Fails)
     images, labels = photographs.to(GPU), labels.to(GPU)
     expected, found = (take_steps(state, images, labels, EAGER_STEPS + 4) for state in (launched, recorded))
-    assert caplog.text.count("cannot be recorded as a CUDA graph (no room)") == 1
+    assert caplog.text.count("steps are no longer recorded as CUDA graphs") == 1
     assert found["loss_g"].item() == pytest.approx(expected["loss_g"].item(), rel=1e-3)
 
 
@@ -170,10 +171,19 @@ def test_a_resumed_run_is_the_straight_one_bit_for_bit(film, photographs, labels
     straight, first, second = (TrainState(film(*SETTLED, *overrides), GPU, n_classes=2, n_elevations=3) for _ in range(3))
     take_steps(straight, images, labels, EAGER_STEPS + 4)
     take_steps(first, images, labels, EAGER_STEPS + 2)
+    assert straight.graphs.recorded == first.graphs.recorded == 2
     save_checkpoint(tmp_path / "model.pt", first.checkpoint())
     load_checkpoint(tmp_path / "model.pt", second)
     take_steps(second, images, labels, 2)
     assert all(torch.equal(p, q) for p, q in zip(weights(straight), weights(second), strict=True))
+
+
+def test_a_run_that_loads_an_earlier_state_records_anew(film, photographs, labels):
+    state, images, labels = TrainState(film(*SETTLED), GPU, n_classes=2, n_elevations=3), photographs.to(GPU), labels.to(GPU)
+    for _ in range(3):
+        take_steps(state, images, labels, EAGER_STEPS + 2)
+        assert state.graphs.recorded == 2
+        state.load_state_dict(state.state_dict())
 
 
 @pytest.mark.skipif(N_GPUS < 2, reason="fewer than two CUDA GPUs here")

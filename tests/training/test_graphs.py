@@ -1,12 +1,14 @@
-import logging
+import dataclasses
 from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import save_checkpoint
+from graf.errors import GrafError
 from graf.models import generator
 from graf.runtime.limits import GB
+from graf.training import graphs, inputs
 from graf.training import state as state_module
 from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording, each_tensor, tensors_of
-from graf.training.inputs import Batch, Inputs
+from graf.training.inputs import Batch, sample_step
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.step import train_step
 from pretended_gpu import GPU, MEMORY_BYTES, pretended_gpu
@@ -26,9 +28,13 @@ def fixed_shapes(monkeypatch):
     monkeypatch.setattr(generator, "is_asynchronous", lambda _: True)
 
 
+def new_tape():
+    return tape.record
+
+
 def state_of(config, recorded):
     state = TrainState(config, torch.device("cpu"), n_classes=2, n_elevations=3)
-    state.graphs = Graphs(tape.record if recorded else None)
+    state.graphs = Graphs(new_tape if recorded else None)
     return state
 
 
@@ -44,10 +50,6 @@ def rows_of(state, images, labels, n):
 
 def weights(state):
     return [p.detach().clone() for name in state.NETWORKS for p in getattr(state, name).parameters()]
-
-
-def n_recordings(state):
-    return sum(isinstance(known, Recording) for known in state.graphs._kinds.values())
 
 
 def assert_same(one, other):
@@ -70,7 +72,7 @@ def test_recorded_steps_are_the_eager_ones(film, photographs, labels, overrides)
     """With a step among them that is skipped, because its images are not finite."""
     eager, recorded = (state_of(film(*overrides), yes) for yes in (False, True))
     assert_same(rows_of(eager, photographs, labels, 20), rows_of(recorded, photographs, labels, 20))
-    assert n_recordings(recorded) >= 2
+    assert recorded.graphs.recorded >= 2
     for p, q in zip(weights(eager), weights(recorded), strict=True):
         torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
 
@@ -83,7 +85,7 @@ def test_recorded_steps_are_the_eager_ones(film, photographs, labels, overrides)
 def test_recorded_steps_with_ccsr_are_the_eager_ones(refine, photographs, labels, overrides):
     eager, recorded = (state_of(refine(*KEPT, *overrides), yes) for yes in (False, True))
     assert_same(rows_of(eager, photographs, labels, 10), rows_of(recorded, photographs, labels, 10))
-    assert n_recordings(recorded) == 2
+    assert recorded.graphs.recorded == 2
 
 
 def test_a_weight_that_changes_in_each_step_is_never_recorded(film, photographs, labels):
@@ -92,15 +94,15 @@ def test_a_weight_that_changes_in_each_step_is_never_recorded(film, photographs,
         for yes in (False, True)
     )
     assert_same(rows_of(eager, photographs, labels, 10), rows_of(recorded, photographs, labels, 10))
-    assert n_recordings(recorded) == 0 and len(recorded.graphs._kinds) == MOST_KINDS
+    assert recorded.graphs.recorded == 0 and len(recorded.graphs._kinds) == 2 * MOST_KINDS
 
 
 def test_steps_are_recorded_after_the_first_ones_of_their_kind(film, photographs, labels):
     state = state_of(film(*KEPT), True)
     rows_of(state, photographs, labels, EAGER_STEPS)
-    assert n_recordings(state) == 0
+    assert state.graphs.recorded == 0
     rows_of(state, photographs, labels, 1)
-    assert n_recordings(state) == 2
+    assert state.graphs.recorded == 2
 
 
 def test_a_resumed_run_records_anew_and_goes_on_as_it_would_have(film, photographs, labels, tmp_path):
@@ -109,32 +111,102 @@ def test_a_resumed_run_records_anew_and_goes_on_as_it_would_have(film, photograp
     save_checkpoint(tmp_path / "model.pt", straight.checkpoint())
     rows_of(resumed, photographs, labels, 5)
     load_checkpoint(tmp_path / "model.pt", resumed)
-    assert n_recordings(resumed) == 0
+    assert resumed.graphs.recorded == 0
     assert_same(rows_of(straight, photographs, labels, 5), rows_of(resumed, photographs, labels, 5))
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("operation not permitted when stream is capturing"), torch.OutOfMemoryError("CUDA")]
-)
-def test_a_step_that_cannot_be_recorded_is_computed_as_before_and_said_once(film, photographs, labels, caplog, error):
-    eager, recorded = (state_of(film(*KEPT), yes) for yes in (False, True))
+def fails_with(error):
+    """A recorder's maker whose recordings fail."""
 
-    def fails(work):
+    def record(work):
         work()
         raise error
 
-    recorded.graphs = Graphs(fails)
-    with caplog.at_level(logging.WARNING, "graf"):
-        assert_same(rows_of(eager, photographs, labels, 7), rows_of(recorded, photographs, labels, 7))
-    assert caplog.text.count("cannot be recorded as a CUDA graph") == 1 and str(error) in caplog.text
-    assert "training.cuda_graphs=none" in caplog.text
+    return lambda: record
 
 
-def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photographs, labels, monkeypatch):
+NOT_PERMITTED = RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("error", [NOT_PERMITTED, torch.OutOfMemoryError("no room")])
+def test_a_step_that_cannot_be_recorded_is_computed_as_before_and_said_once(film, photographs, labels, caplog, error):
+    eager, recorded = (state_of(film(*KEPT), yes) for yes in (False, True))
+    recorded.graphs = Graphs(fails_with(error))
+    assert_same(rows_of(eager, photographs, labels, 7), rows_of(recorded, photographs, labels, 7))
+    assert caplog.text.count("steps are no longer recorded as CUDA graphs (one cannot be recorded: ") == 1
+    assert str(error) in caplog.text and "training.cuda_graphs=none" in caplog.text
+
+
+def test_the_cause_of_a_failed_recording_is_named(film, photographs, labels, caplog):
+    """PyTorch raises another error where it ends such a recording."""
+    state = state_of(film(*KEPT), True)
+
+    def record(work):
+        try:
+            raise NOT_PERMITTED
+        except RuntimeError:
+            raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+    state.graphs = Graphs(lambda: record)
+    rows_of(state, photographs, labels, 4)
+    assert str(NOT_PERMITTED) in caplog.text and "previous error" not in caplog.text
+
+
+def test_a_recording_that_fails_takes_the_others_with_it(film, photographs, labels):
+    state, calls = state_of(film(*KEPT), True), []
+
+    def record(work):
+        calls.append(work)
+        if len(calls) == 2:
+            raise NOT_PERMITTED
+        return tape.record(work)
+
+    state.graphs = Graphs(lambda: record)
+    rows_of(state, photographs, labels, 4)
+    assert len(calls) == 2 and state.graphs.recorded == 0 and not state.graphs
+
+
+def test_an_allocator_that_a_failed_recording_leaves_unusable_ends_the_run_with_advice(film, photographs, labels, monkeypatch):
+    state = state_of(film(*KEPT), True)
+    state.graphs = Graphs(fails_with(NOT_PERMITTED))
+
+    def assertion():
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(graphs, "clean_up", assertion)
+    with pytest.raises(GrafError, match="captures_underway.*training.cuda_graphs=none"):
+        rows_of(state, photographs, labels, 4)
+
+
+def test_with_anomaly_detection_nothing_is_recorded(film, photographs, labels):
+    state = state_of(film(*KEPT), True)
+    with torch.autograd.set_detect_anomaly(True):
+        rows_of(state, photographs, labels, 6)
+    assert state.graphs.recorded == 0 and state.graphs
+
+
+def test_each_set_of_recordings_has_a_recorder_of_its_own(film, photographs, labels):
+    made = []
+    state = state_of(film(*KEPT), True)
+    state.graphs = Graphs(lambda: made.append(1) or tape.record)
+    rows_of(state, photographs, labels, 5)
+    state.load_state_dict(state.state_dict())
+    assert len(made) == 2 and state.graphs.recorded == 0
+    rows_of(state, photographs, labels, 5)
+    assert state.graphs.recorded == 2
+
+
+def test_a_rare_kind_of_steps_is_recorded_though_another_network_changes_its_own_in_each_step(film, photographs, labels):
+    state = state_of(film(*KEPT, "training.reg_every=6", "ccsr.mode=consistency", "ccsr.alpha_decay=0.1"), True)
+    rows_of(state, photographs, labels, 25)
+    assert state.graphs.recorded == 2  # the discriminator's
+
+
+def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photographs, labels, monkeypatch, caplog):
     eager, recorded = (state_of(film("training.reg_every=5", *KEPT), yes) for yes in (False, True))
     expected = rows_of(eager, photographs, labels, 6)
     found = rows_of(recorded, photographs, labels, 4)
-    assert n_recordings(recorded) == 2
+    assert recorded.graphs.recorded == 2
     replayed, calls = Recording.gradients, []
 
     def without_room(*args):
@@ -145,7 +217,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
 
     monkeypatch.setattr(Recording, "gradients", without_room)
     assert_same(expected, found + rows_of(recorded, photographs, labels, 2))
-    assert len(calls) == 1 and n_recordings(recorded) == 0  # and none is made again
+    assert len(calls) == 1 and recorded.graphs.recorded == 0 and "(out of memory)" in caplog.text  # and none is made again
     assert recorded.sizes.images == eager.sizes.images
 
 
@@ -168,18 +240,47 @@ def test_a_cpu_records_nothing(film):
     assert not TrainState(film(), torch.device("cpu")).graphs
 
 
+def test_out_of_memory_while_a_step_is_sampled_takes_the_recordings_too(film, photographs, labels, monkeypatch):
+    state = state_of(film(*KEPT), True)
+    rows_of(state, photographs, labels, 4)
+    sample, calls = inputs.sample_inputs, []
+
+    def without_room(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("no room")
+        return sample(*args, **kwargs)
+
+    monkeypatch.setattr(inputs, "sample_inputs", without_room)
+    images = state.sizes.images
+    rows_of(state, photographs, labels, 1)
+    assert state.graphs.recorded == 0 and state.sizes.images == images
+
+
 def test_each_tensor_of_a_batch_is_found_in_its_order(photographs, labels):
     batch = Batch(None, photographs, labels, None)
     assert [x.shape for x in tensors_of(batch)] == [(4, 3, 16, 16), (4, 3, 4), (4,), (4,)]
     doubled = each_tensor((batch, 7, "x"), lambda x: 2 * x)
     assert isinstance(doubled[0], Batch) and doubled[1:] == (7, "x") and doubled[0].fake_inputs is None
     assert torch.equal(doubled[0].real_labels.pose_c2w, 2 * labels.pose_c2w)
-    assert Inputs.__dataclass_fields__  # a batch holds nothing but dataclasses, tensors and None
+
+
+def test_a_batch_holds_tensors_and_none_alone(refine, photographs, labels):
+    """Anything else would be read once, when a step is recorded."""
+
+    def leaves(value):
+        if dataclasses.is_dataclass(value):
+            return [leaf for field in dataclasses.fields(value) for leaf in leaves(getattr(value, field.name))]
+        return [value]
+
+    batches = sample_step(state_of(refine(), False), AnyViews(labels), photographs, labels)
+    found = [leaf for batch in batches for leaf in leaves(batch)]
+    assert len(found) > 10 and all(leaf is None or isinstance(leaf, torch.Tensor) for leaf in found)
 
 
 def test_results_of_a_recording_stay_when_it_is_replayed():
     layer, found = nn.Linear(3, 1, bias=False), []
-    graph = Graphs(tape.record)
+    graph = Graphs(new_tape)
 
     def take(batch):
         layer.zero_grad(set_to_none=True)
