@@ -75,6 +75,19 @@ def test_a_census_counts_tensors_by_shape_and_a_shared_storage_once(few_objects)
     del views
 
 
+def test_a_census_leaves_out_tensors_without_memory_of_their_own(few_objects):
+    """As those are of which torch.compile makes its graphs."""
+
+    class Pretended(torch.Tensor):
+        def untyped_storage(self):
+            raise AssertionError("was asked for its memory")
+
+    before = take_census()
+    kept = [torch.zeros(11, 4099).as_subclass(Pretended), torch.nn.Parameter(torch.zeros(13, 4099))]
+    gained = take_census().tensors - before.tensors
+    assert [group.shape for group in gained] == [(13, 4099)] and len(kept) == 2
+
+
 def test_a_census_counts_types(few_objects):
     before = take_census()
     kept = [Cycle() for _ in range(50)]
