@@ -14,9 +14,10 @@ FOG_STEPS = 100  # of training: until then a field is fog, whose depth is flat t
 WINDOW_STEPS, WINDOW_ROWS = 300, 10  # a warning is based on at least this many
 PINNED = 0.99  # accuracy of a discriminator from which the generator learns nothing
 EMPTY, OPAQUE = 0.01, 0.99  # mean opacity
+JUMPING = 5.0  # loss of a discriminator whose steps are too large; of one that cannot tell anything it is at most 2
 ALIKE = 0.1  # standard deviation of the fakes, as a share of that of the real images
 ACCURACIES = {"accuracy_d": "the discriminator", "accuracy_d_projected": "the projected discriminator beside it"}
-WATCHED = (*ACCURACIES, "opacity", "sample_std", "real_std")
+WATCHED = (*ACCURACIES, "loss_d", "opacity", "sample_std", "real_std")
 
 
 def collapse_warning(stats: dict[str, float | None]) -> str | None:
@@ -88,6 +89,12 @@ def collapses(means: Mapping[str, float], steps: int) -> dict[str, str]:
                 f"{judge} told {means[name]:.1%} of real images and fakes apart {last} ({name}): the generator hardly learns "
                 "from it any more. Lower training.lr_d, or raise training.reg_param or discriminator.blur_steps"
             )
+    if "accuracy_d" in means and means.get("loss_d", 0.0) >= JUMPING:  # a loss without such a level is as large as it likes
+        found["jumping"] = (
+            f"the discriminator's loss was {means['loss_d']:.1f} on average {last} (loss_d), more than if it knew nothing: it "
+            "jumps, and the generator with it. Lower training.lr_d and training.lr_g; wide networks (nerf.netwidth, "
+            "discriminator.ndf) need smaller ones"
+        )
     if opacity <= EMPTY:
         found["empty"] = (
             f"opacity was {opacity:.4f} on average {last}: the field has collapsed to nothing. Check that data.near and "

@@ -388,7 +388,7 @@ def test_a_batch_of_one_image_has_no_deviation(build, batch):
     assert not {"sample_std", "real_std"} & one.keys()
 
 
-HEALTHY = {"accuracy_d": 0.8, "opacity": 0.4, "sample_std": 0.1, "real_std": 0.3}
+HEALTHY = {"accuracy_d": 0.8, "loss_d": 1.2, "opacity": 0.4, "sample_std": 0.1, "real_std": 0.3}
 
 
 @pytest.mark.parametrize(
@@ -396,6 +396,7 @@ HEALTHY = {"accuracy_d": 0.8, "opacity": 0.4, "sample_std": 0.1, "real_std": 0.3
     [
         ("accuracy_d", 0.995, "accuracy_d", "99.5%"),
         ("accuracy_d_projected", 0.995, "accuracy_d_projected", "projected discriminator"),
+        ("loss_d", 39.2, "jumping", "39.2"),
         ("opacity", 0.001, "empty", "0.0010"),
         ("opacity", 0.999, "opaque", "0.9990"),
         ("sample_std", 0.02, "alike", "0.0200"),
@@ -406,6 +407,11 @@ def test_each_collapse_is_told_with_its_evidence(number, value, kind, evidence):
     found = collapses(HEALTHY | {number: value}, 300)
     assert list(found) == [kind]
     assert evidence in found[kind] and "over the last 300 steps" in found[kind]
+
+
+def test_a_loss_without_a_level_may_be_large():
+    """That of Wasserstein distances, of which no accuracy is known."""
+    assert collapses({name: value for name, value in HEALTHY.items() if name != "accuracy_d"} | {"loss_d": 39.2}, 300) == {}
 
 
 def told(caplog, watch, values, every=10, first=0):
