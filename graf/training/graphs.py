@@ -5,7 +5,6 @@ step, and the addresses of the weights, which optimizers change in place.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeVar
@@ -81,7 +80,7 @@ class Graphs:
 
     def clear(self) -> None:
         """Forget all recordings, since tensors of the state are new ones."""
-        self._kinds: OrderedDict[tuple[nn.Module, Hashable], int | Recording] = OrderedDict()  # or how many were computed
+        self._kinds: dict[tuple[nn.Module, Hashable], int | Recording] = {}  # or how many were computed; the latest one last
         self._record = self._new_recorder() if self else None  # a new one, whose memory no old graph has
 
     def give_up(self, why: str) -> None:

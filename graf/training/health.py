@@ -73,7 +73,7 @@ def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
 
 def first_not_finite(state: RunState, numbers: dict[str, float], images: Tensor | None) -> str:
     """Names the first scalar of a step that is not finite, and the first such tensor: real images, then weights, then gradients
-    in the order of the backward pass. Without the step's `images` its gradients are gone too, and with graphs replaced."""
+    in the order of the backward pass. Gradients are left out without the step's `images`, and where steps are recorded."""
     number = next(f"{name} is {value:g}" for name, value in numbers.items() if not math.isfinite(value))
     tensor = next((name for name, tensor in _tensors(state, images) if not torch.isfinite(tensor).all()), None)
     if tensor:
