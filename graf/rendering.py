@@ -60,7 +60,7 @@ def sample_pdf(depths: Tensor, weights: Tensor, n_samples: int, quantile: Tensor
     middles = (depths[..., 1:] + depths[..., :-1]) / 2
     probability = weights[..., 1:-1].detach() + 1e-5
     probability = probability / probability.sum(-1, keepdim=True)
-    cumulative = torch.nn.functional.pad(probability.cumsum(-1), (1, 0))  # (..., R, S - 1)
+    cumulative = torch.nn.functional.pad(_cumulative(probability), (1, 0))  # (..., R, S - 1)
     shape = (*weights.shape[:-1], n_samples)
     if quantile is None:
         quantile = torch.linspace(0, 1, n_samples, device=depths.device, dtype=depths.dtype).expand(shape)
@@ -82,10 +82,15 @@ def composite(density: Tensor, colour: Tensor, delta: Tensor) -> tuple[Tensor, T
     Returns colour (..., R, 3), without background, and weights (..., R, S).
     """
     optical_depth = density * delta
-    before = torch.nn.functional.pad(optical_depth[..., :-1].cumsum(-1), (1, 0))
+    before = torch.nn.functional.pad(_cumulative(optical_depth[..., :-1]), (1, 0))
     transmittance = torch.exp(-before)  # the product of 1 - alpha, with nothing to clamp
     weights = transmittance * -torch.expm1(-optical_depth)
     return (weights[..., None] * colour).sum(-2), weights
+
+
+def _cumulative(x: Tensor) -> Tensor:
+    """x.cumsum(-1), which is about three times slower on a GPU than along the first dimension."""
+    return x.movedim(-1, 0).contiguous().cumsum(0).movedim(0, -1) if x.is_cuda else x.cumsum(-1)
 
 
 def interval_lengths(depths: Tensor, rays_d: Tensor, endless: bool) -> Tensor:
