@@ -180,7 +180,7 @@ class _Autocast(torch.autocast):
 def pretended_gpu(gpu_device: torch.device = GPU) -> Iterator[PretendedGpu]:
     """A pretended GPU of NVIDIA's, or with `mps` of Apple's, for what is made and called inside."""
     gpu, make_rng, is_autocast_on = PretendedGpu(gpu_device), torch.Generator, torch.is_autocast_enabled
-    copy_parameter = nn.Parameter.__deepcopy__
+    autocast_dtype, copy_parameter = torch.get_autocast_dtype, nn.Parameter.__deepcopy__
 
     def rng(device="cpu") -> torch.Generator:
         return OnGpu() if torch.device(device).type == gpu_device.type else make_rng(device)
@@ -199,12 +199,13 @@ def pretended_gpu(gpu_device: torch.device = GPU) -> Iterator[PretendedGpu]:
         (torch.cuda, "is_bf16_supported", lambda including_emulation=True: True),
         (torch.cuda, "mem_get_info", lambda device=None: (MEMORY_BYTES, MEMORY_BYTES)),
         (torch.cuda, "get_device_name", lambda device=None: "pretended GPU"),
-        (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+        (torch.cuda, "get_device_capability", lambda device=None: (7, 5)),  # on which no field is fused
         (torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state()),
         (torch.cuda, "set_rng_state", lambda state, device=None: None),
         (torch.cuda, "memory_reserved", lambda device=None: 0),
         (torch, "autocast", _Autocast),
         (torch, "is_autocast_enabled", lambda device_type="cpu": is_autocast_on("cpu")),
+        (torch, "get_autocast_dtype", lambda device_type: autocast_dtype("cpu")),
         (torch, "Generator", rng),
         (nn.Parameter, "__deepcopy__", copied),
         (torch.cuda, "is_current_stream_capturing", lambda: False),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from graf.camera import Labels
 from graf.config import CcsrConfig, DiscriminatorConfig
 from graf.models.discriminators.convolutional import Scores
+from graf.models.discriminators.penalised_conv import gradients_by_images_alone
 from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.perception import feature_distance, features_of
 from graf.models.projection import ConsistencyEnforcingModule
@@ -191,7 +192,8 @@ def feature_penalty(discriminator: ProjectedDiscriminator, images: Tensor, label
         features = discriminator.features(images)
     features = [x.requires_grad_() for x in features]
     means = [logits.mean(1).sum() for logits in discriminator.logits(features, labels)]
-    gradients = torch.autograd.grad(sum(means), features, create_graph=True)
+    with gradients_by_images_alone():
+        gradients = torch.autograd.grad(sum(means), features, create_graph=True)
     return FEATURE_PENALTY * sum(g.square().sum(dim=(1, 2, 3)).mean() for g in gradients)
 
 
@@ -206,5 +208,6 @@ def wgan_gp_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor, labels
 def _image_gradient(discriminator: nn.Module, images: Tensor, labels: Labels | None) -> Tensor:
     images = images.requires_grad_()
     logits = discriminator(images, labels).logits
-    (gradient,) = torch.autograd.grad(logits.sum(), images, create_graph=True)
+    with gradients_by_images_alone():
+        (gradient,) = torch.autograd.grad(logits.sum(), images, create_graph=True)
     return gradient

@@ -532,7 +532,7 @@ def test_the_list_tells_names_and_shapes(run, checkpoint, tmp_path, network):
     assert status == 0
     lines = {line.split()[0]: line for line in said.splitlines() if line.strip()}
     if network == "discriminator":
-        assert lines["main.0"].endswith("Conv2d               (32, 8, 8)")
+        assert lines["main.0"].endswith("PenalisedConv2d      (32, 8, 8)")
         assert lines["output"].endswith("() as output.logits")
     else:
         assert lines["field.colour_layer"].endswith("not called as a module")

@@ -10,6 +10,7 @@ from typing import Any
 
 from graf.camera import Labels
 from graf.config import Config
+from graf.models.discriminators.penalised_conv import PenalisedConv2d
 from graf.models.discriminators.reconstruction import Reconstruction
 
 import torch
@@ -134,11 +135,11 @@ class Discriminator(ConditionedDiscriminator):
         return Scores(logits.float(), self.class_head(features).float(), self.elevation_head(features).float(), maps=maps)
 
     def _conv(self, width_in: int, width: int, stride: int, padding: int) -> nn.Module:
-        conv = SpectralConv if self.config.spectral_norm else nn.Conv2d
+        conv = SpectralConv if self.config.spectral_norm else PenalisedConv2d
         return conv(width_in, width, 4, stride, padding, bias=self.config.norm == "none")
 
 
-class SpectralConv(nn.Conv2d):
+class SpectralConv(PenalisedConv2d):
     """A convolution with its weight divided by its largest singular value, parameters and buffers named as by torch's
     `spectral_norm`. That keeps the divided weight in the module, where threads would mix up their graphs."""
 
