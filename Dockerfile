@@ -9,7 +9,7 @@
 # Leave out --gpus on a machine without a GPU. Make data/ and results/ first, or Docker makes them as root's.
 FROM python:3.12-slim
 
-# what tools/render_dataset.py draws meshes with, and the C and C++ compilers of training.compile (Triton's and PyTorch's)
+# what tools/render_dataset.py draws meshes with, and the C and C++ compilers of training.fused_field and training.compile
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgl1 libegl1 libgl1-mesa-dri g++ \
     && rm -rf /var/lib/apt/lists/*

@@ -74,12 +74,14 @@ BUSY = "while True: pass"
 COUNTED = {"default": (FLOAT32,), "default, bfloat16": (AMP,), "cars_128": (), "graf": ()}  # a config with overrides
 SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
 BATCHES = (1, 4, 16)  # times the config's
-LAUNCHED = "training.cuda_graphs=none"
+LAUNCHED, LAYERS = "training.cuda_graphs=none", "training.fused_field=none"
 WAYS = {  # of a batch's steps, the first of which the others are compared with
     "float32": (FLOAT32, LAUNCHED),
-    "mixed precision": (AMP, LAUNCHED),
-    "+ CUDA graphs": (AMP,),
-    "+ compiled field": (AMP, "training.compile=true"),
+    "mixed precision": (AMP, LAUNCHED, LAYERS),
+    "+ CUDA graphs": (AMP, LAYERS),
+    "+ compiled field": (AMP, LAYERS, "training.compile=true"),
+    "fused field": (AMP, LAUNCHED),
+    "fused field + CUDA graphs": (AMP,),
 }
 SETTLED = "discriminator.low_res_steps=0", "discriminator.blur_steps=0"  # steps as they are in most of a run
 SAMPLES = (20, 64)  # per ray: those of configs/film_64.yaml, and GRAF's

@@ -85,7 +85,7 @@ def estimated_rows(config: Config) -> Iterator[dict]:
     """
     counts = {}
     for name, (memory, bandwidth, has_bfloat16) in GPUS.items():
-        training = dataclasses.replace(config.training, use_amp=has_bfloat16)
+        training = dataclasses.replace(config.training, use_amp=has_bfloat16, fused_field="none")
         config = with_data(dataclasses.replace(config, training=training))
         if has_bfloat16 not in counts:
             counts[has_bfloat16] = [_counts(config, n) for n in (1, 2)]

@@ -131,6 +131,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         why_not = "memory for two is not free" if training.cuda_graphs == "auto" else "training.cuda_graphs=none"
         launched = f"launched operation by operation ({why_not})"
         log.info("steps: %s", "recorded as CUDA graphs where they repeat" if state.graphs else launched)
+        by_layers = f"layer by layer, for {state.why_not_fused}"
+        log.info("field: %s", by_layers if state.why_not_fused else "all layers in one operation")
     log.info(
         "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
     )

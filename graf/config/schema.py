@@ -504,7 +504,14 @@ class TrainingConfig(RunTrainingConfig):
     model_average_beta: float = key(0.998, "decay of the generator's EMA, which samples and evaluation use", 0, 1)
     compile: bool = key(
         False,
-        "compile the radiance field for training (torch.compile); this needs a C++ compiler, and is slower on a CPU",
+        "compile the radiance field for training (torch.compile) where it is not fused (fused_field); this needs a C++ "
+        "compiler, and is slower on a CPU",
+    )
+    fused_field: Literal["auto", "none"] = key(
+        "auto",
+        "auto: on an NVIDIA GPU (Ampere or later), in mixed precision, all layers of a film field of width 64 or 128 are one "
+        "operation, which saves time and memory; this needs Triton (not on Windows), a C compiler and Python's headers; none: "
+        "an operation per layer",
     )
     cuda_graphs: Literal["auto", "none"] = key(
         "auto",

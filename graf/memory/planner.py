@@ -27,6 +27,8 @@ from graf.models.ccsr import LightBackbone
 from graf.models.discriminators.convolutional import Discriminator
 from graf.models.discriminators.mixed import MixedDiscriminator
 from graf.models.discriminators.projected import ProjectedDiscriminator, stages_of
+from graf.models.fused_film import rows_at_once, scratch_bytes
+from graf.models.fusing import why_not_fused
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE
 from graf.models.radiance_field import encoding_width
@@ -99,7 +101,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
         discriminator = build_discriminator(config, n_classes, n_elevations)
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
-    step = _Step(config, generator, discriminator, batch, amp.dtype.itemsize, device_type, n_threads)
+    step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
     field_kept, field_backward = step.field()
     moments = {
         "discriminator step": {
@@ -134,9 +136,14 @@ class _Step:
     generator: Generator
     discriminator: nn.Module
     batch: int  # images at a time
-    size: int  # bytes of a number that a network keeps
+    dtype: torch.dtype  # of the numbers that a network keeps
     device_type: str
     n_threads: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number that a network keeps."""
+        return self.dtype.itemsize
 
     @functools.cached_property
     def field_networks(self) -> list[tuple[int, int, int]]:
@@ -151,6 +158,11 @@ class _Step:
     def renderings(self) -> int:
         """Renderings per image: two where the coarse one is scored beside the fine one."""
         return len(self.field_networks)
+
+    @functools.cached_property
+    def is_fused(self) -> bool:
+        """Whether a field's layers are one operation, on the machine at hand."""
+        return not why_not_fused(self.config, self.device_type, self.dtype)
 
     @property
     def is_projected(self) -> bool:
@@ -200,19 +212,24 @@ class _Step:
         nerf, rays = self.config.nerf, self.batch * self.config.ray_sampler.rays_per_patch
         others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
         at_once = rays_of_a_piece(nerf, rays, self.device_type) if others_wait else nerf.checkpoint_rays
-        kept = peak = 0  # per ray
+        kept = peak = scratch = 0  # per ray, but scratch
         for depth, width, n_samples in self.field_networks:
             sample_kept, sample_peak = self._field_sample(depth, width)
             kept, peak = kept + n_samples * sample_kept, max(peak, kept + n_samples * sample_peak)
+            if self.is_fused:
+                rows = rows_at_once(self.batch, math.ceil(n_samples * at_once / self.batch), depth + 1, width, self.size)
+                scratch = max(scratch, scratch_bytes(self.batch, rows, depth + 1, width, self.size))
         weights, planes = self._modulated_weights(), self._planes()
         if not others_wait:
-            return planes, peak * at_once + weights + planes
+            return planes, peak * at_once + weights + planes + scratch
         weights = weights * math.ceil(rays / at_once) + planes  # a copy per piece
-        return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights
+        return kept * rays + weights, kept * (rays - at_once) + peak * at_once + weights + scratch
 
     def _field_sample(self, depth: int, width: int) -> tuple[int, int]:
         """`field` for one sample. A layer keeps its activated output, where that is not computed again; some more are in
         flight where the density's and the colour's gradients meet."""
+        if self.is_fused:
+            return COMPOSITING * FLOAT, COMPOSITING * FLOAT  # its own layers are in the scratch
         nerf, size = self.config.nerf, self.size
         inputs, layers, in_flight = 0, max(1, depth - 1), 4
         if nerf.conditioning == "triplane":  # what the planes have at the sample, and where it was looked up
@@ -366,26 +383,29 @@ def smallest_edits(config: Config, budget_bytes: int, device_type: str = "cpu") 
     nothing suffices.
     """
 
-    def fits(edits: tuple[str, ...]) -> bool:
-        return estimate_step(override(config, edits), device_type).total_bytes <= budget_bytes
+    def needed(edits: tuple[str, ...]) -> int:
+        return estimate_step(override(config, edits), device_type).total_bytes
 
     taken: tuple[str, ...] = ()
-    if fits(taken):
+    least = needed(taken)
+    if least <= budget_bytes:
         return taken
     for key, values in _ladder(config):
         before = taken
         for value in values:
             edits = (*before, f"{key}={as_yaml(value)}")
             try:
-                enough = fits(edits)
+                found = needed(edits)
             except ConfigError:  # such as a patch of a size that the discriminator does not have
                 continue
-            taken = edits
-            if enough:
+            if found >= least:  # such as a width that no kernel has
+                continue
+            taken, least = edits, found
+            if least <= budget_bytes:
                 # Leave out earlier ones that are not needed any more
                 for earlier in before:
                     fewer = tuple(edit for edit in taken if edit != earlier)
-                    taken = fewer if fits(fewer) else taken
+                    taken = fewer if needed(fewer) <= budget_bytes else taken
                 return taken
     return None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from graf.config import Config
+from graf.models.fused_film import FusedFilm
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,8 @@ class FilmField(nn.Module):
     activation per sample. The shape code modulates the layers up to the density, the appearance code those of the colour.
     """
 
+    fused = False  # whether all layers are one operation, where points need no gradient (graf/models/fused_film.py)
+
     def __init__(self, config: Config, depth: int, width: int):
         super().__init__()
         self.config, latents, mapping_depth = config.nerf, config.z_dist, config.nerf.mapping_depth
@@ -181,6 +184,9 @@ class FilmField(nn.Module):
 
     def forward(self, points: Tensor, view_directions: Tensor, styles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """See `ConcatField.forward`."""
+        device_type = points.device.type
+        if self.fused and torch.is_autocast_enabled(device_type) and not points.requires_grad:
+            return self.fused_forward(points, styles, torch.get_autocast_dtype(device_type))
         b, r, s, _ = points.shape
         of_layers, of_colour = styles
         h = positional_encoding(points.flatten(1, 2), self.config.multires)  # (B, R S, C)
@@ -194,6 +200,20 @@ class FilmField(nn.Module):
         h = F.relu(film_linear(self.colour_layer, h, *of_colour.unbind(1)), inplace=True)
         colour = self.colour(h)
         return density.float().view(b, r, s), colour.float().view(b, r, s, 3)
+
+    def fused_forward(self, points: Tensor, styles: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """`forward` by a kernel that computes products in this number format."""
+        width, layers = self.density.in_features, [*self.layers, self.colour_layer]
+        of_layers, of_colour = styles
+        scale, shift = torch.cat([of_layers, of_colour[:, None]], dim=1).float().unbind(2)  # (B, L + 1, C) each
+        gain = 1 + scale
+        weights = torch.stack([F.pad(layer.weight, (0, width - layer.in_features)) for layer in layers])  # (L + 1, C, C)
+        biases = gain * torch.stack([layer.bias for layer in layers]) + shift
+        heads = torch.cat([self.density.weight, self.colour.weight])
+        head_biases = torch.cat([self.density.bias, self.colour.bias])
+        inputs = points.flatten(1, 2), gain[..., None] * weights, biases, heads, head_biases, self.config.multires, dtype
+        density, colour = FusedFilm.apply(*inputs)
+        return density.view(points.shape[:3]), colour.view(points.shape)
 
 
 def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
 from graf.models.discriminators.mixed import MixedDiscriminator
+from graf.models.fusing import why_not_fused
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator
@@ -249,8 +250,7 @@ class TrainState(RunState):
         self.generator = Generator(config, n_classes).to(device)
         self.discriminator = build_discriminator(config, n_classes, n_elevations).to(device)
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
-        if config.training.compile:
-            compile_fields(self.generator)
+        self.why_not_fused = self._fuse_or_compile(config)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
         self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
@@ -264,6 +264,22 @@ class TrainState(RunState):
             (fits_all,) = processes.minimum((two_fit,))
             self.graphs = Graphs(CudaRecorder if fits_all else None)
         self.set_learning_rates()
+
+    def _fuse_or_compile(self, config: Config) -> str:
+        """Have the layers of fields that train computed as one operation, in all processes or in none, or compiled where the
+        config says so; returns why they are not one here, or ""."""
+        why_not = why_not_fused(config, self.device.type, self.amp.dtype)
+        if why_not and self.device.type == "cuda" and self.amp.enabled and config.nerf.conditioning == "film":
+            log.info("the field is computed layer by layer, which takes more time and memory: %s", why_not)
+        (all_fuse,) = self.processes.minimum((not why_not,))
+        if all_fuse:
+            for field in self.generator.fields:
+                field.fused = True
+            if config.training.compile:
+                log.info("training.compile: nothing to compile, the field's layers are one operation (training.fused_field)")
+        elif config.training.compile:
+            compile_fields(self.generator)
+        return why_not or ("" if all_fuse else "another process cannot")
 
     @property
     def d(self) -> Player:
@@ -378,7 +394,7 @@ def compile_fields(generator: Generator) -> None:
     """
     if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
         raise GrafError("training.compile: no C++ compiler is found; install g++, or set training.compile=false")
-    for field in filter(None, (generator.field, generator.field_fine)):
+    for field in generator.fields:
         # On a CPU the number of rays that hit the box changes from step to step
         field.compile(dynamic=not is_asynchronous(generator.background.device.type))
 

@@ -5,6 +5,7 @@ import functools
 import gc
 
 from graf.config import CONFIG_DIR, Config, load_config, override
+from graf.memory import planner
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, process_bytes, smallest_edits
 from graf.runtime import precision
 from graf.runtime.limits import MB
@@ -254,3 +255,15 @@ def test_what_a_notebook_holds_beside_the_libraries_is_not_counted_as_theirs():
     assert process_bytes(600 * MB) == 704 * MB  # 600 + 64, in whole 64
     assert process_bytes(5000 * MB) == process_bytes(800 * MB) == 896 * MB
     assert process_bytes(100 * MB) == process_bytes(400 * MB)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "measured_mb"),  # the peak of tensors in launched steps on an H100, docs/lab/2026-11-26-running.md
+    [("cars_128", 8, 719), ("cars_128", 32, 1198), ("cars_128_gpu", 32, 1441)],
+)
+def test_a_fused_fields_step_is_estimated_within_a_quarter_of_what_a_gpu_measured(monkeypatch, name, batch, measured_mb):
+    monkeypatch.setattr(planner, "why_not_fused", lambda *asked: "")
+    monkeypatch.setattr(precision, "has_bfloat16", lambda _: True)
+    settings = (f"training.batch_size={batch}", "training.use_amp=true", "nerf.checkpoint_rays=0", "data.alpha=rgba")
+    estimate = estimate_step(load_config(CONFIG_DIR / f"{name}.yaml", settings), "cuda")
+    assert (estimate.total_bytes - estimate.process_bytes) / MB == pytest.approx(measured_mb, rel=0.25)

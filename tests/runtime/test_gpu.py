@@ -13,6 +13,9 @@ from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
 from graf.memory.budget import enforce_budget
 from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
+from graf.models import fused_film
+from graf.models.fused_film import SAMPLES_AND_WARPS, TILE
+from graf.models.fusing import LEAST_CAPABILITY, why_not_fused
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.graphs import EAGER_STEPS, CudaRecorder, Graphs
@@ -30,6 +33,10 @@ GPU = torch.device("cuda", 0)
 N_GPUS = torch.cuda.device_count()
 SETTLED = ("discriminator.low_res_steps=0", "discriminator.blur_steps=0")  # so that steps are of one kind, which is recorded
 FLOAT16 = ("training.use_amp=true", "training.amp_dtype=float16")
+CAN_FUSE = N_GPUS > 0 and torch.cuda.get_device_capability(GPU) >= LEAST_CAPABILITY
+WIDE = ("training.use_amp=true", "nerf.netwidth=64", "nerf.multires=6")
+only_fusing = pytest.mark.skipif(not CAN_FUSE, reason="no GPU here fuses fields")
+FUSED = pytest.param(WIDE, marks=only_fusing, id="fused")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(N_GPUS == 0, reason="no CUDA GPU here")]
 
 
@@ -58,10 +65,12 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
     assert not all(torch.equal(p, q) for p, q in zip(before[:n_of_generator], weights(state), strict=False))
 
 
+@pytest.mark.parametrize("overrides", [(), FUSED])
 @pytest.mark.parametrize("cuda_graphs", ["none", "auto"])
-def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs):
+def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs, overrides):
     """As on the pretended GPU of bench/pretended_gpu.py; the first steps make what is kept, and record."""
-    state, views = TrainState(film(*SETTLED, f"training.cuda_graphs={cuda_graphs}"), GPU, 2, 3), AnyViews(labels)
+    config = film(*SETTLED, *overrides, f"training.cuda_graphs={cuda_graphs}")
+    state, views = TrainState(config, GPU, 2, 3), AnyViews(labels)
     for mode in ["default"] * (EAGER_STEPS + 1) + ["error"]:
         torch.cuda.set_sync_debug_mode(mode)
         try:
@@ -75,7 +84,7 @@ def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs):
 COMPILED = pytest.param(("training.compile=true",), marks=pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler"))
 
 
-@pytest.mark.parametrize("overrides", [(), FLOAT16, ("training.micro_batch=2",), COMPILED])
+@pytest.mark.parametrize("overrides", [(), FLOAT16, ("training.micro_batch=2",), COMPILED, FUSED])
 def test_recorded_steps_are_those_that_are_launched(film, photographs, labels, monkeypatch, overrides):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     rows, states = [], []
@@ -86,6 +95,31 @@ def test_recorded_steps_are_those_that_are_launched(film, photographs, labels, m
     assert [state.graphs.recorded for state in states] == [0, 2]
     for launched, recorded in zip(*rows, strict=True):
         assert recorded == pytest.approx(launched, rel=1e-3, abs=1e-4)
+
+
+@only_fusing
+@pytest.mark.parametrize("width", SAMPLES_AND_WARPS)
+def test_a_fused_field_is_the_field(film, monkeypatch, width):
+    """Within a product's rounding in 16 bits; the backward pass takes three pieces, of which the last is not full."""
+    monkeypatch.setattr(fused_film, "SCRATCH_BYTES", 0)
+    config = film(*WIDE, f"nerf.netwidth={width}", f"nerf.samples_per_ray={5 * TILE // 2 // 64}")
+    assert why_not_fused(config, "cuda", torch.bfloat16) == ""
+    torch.manual_seed(0)
+    generator = Generator(config).to(GPU)
+    field, latents = generator.field, torch.randn(4, config.z_dist.dim, device=GPU)
+    points = torch.rand(4, 64, config.nerf.samples_per_ray, 3, device=GPU) * 2 - 1
+    density_gradient, colour_gradient = torch.randn_like(points[..., 0]), torch.randn_like(points)
+    found = []
+    for enabled, fused in ((False, False), (True, False), (True, True)):
+        field.zero_grad()
+        field.fused = fused
+        with torch.autocast("cuda", torch.bfloat16, enabled):
+            outputs = field(points, torch.zeros(4, 64, 3, device=GPU), field.styles(latents))
+        torch.autograd.backward(outputs, [density_gradient, colour_gradient])
+        found.append([*outputs, *(p.grad.clone() for p in field.parameters())])
+    exact, by_layers, fused = found
+    for true, rounded, value in zip(exact, by_layers, fused, strict=True):
+        assert (value - true).norm() <= 3 * (rounded - true).norm()
 
 
 def runs_out():
@@ -161,7 +195,7 @@ def test_the_driver_and_the_allocator_answer():
     assert GPU_READINGS.keys() & found.keys()
 
 
-@pytest.mark.parametrize("overrides", [(), FLOAT16], ids=["float32", "float16"])
+@pytest.mark.parametrize("overrides", [pytest.param((), id="float32"), pytest.param(FLOAT16, id="float16"), FUSED])
 def test_a_resumed_run_is_the_straight_one_bit_for_bit(film, photographs, labels, tmp_path, monkeypatch, overrides):
     """With cuDNN's deterministic kernels: a film without CCSR has no other operation that adds in no fixed order. The straight
     run's last steps are recorded ones, the resumed run's are not."""
