@@ -38,7 +38,7 @@ from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import is_out_of_memory
-from graf.training.losses import discriminator_input
+from graf.training.losses import discriminator_input, faded_sigma
 
 import torch
 from torch import Tensor, nn
@@ -251,7 +251,8 @@ def judged(
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
     projection = None if generator is None else generator.projection
-    return discriminator_input(patches, None, alpha if alpha.shape[1] else None, config.discriminator, projection, step)
+    alpha, blur = alpha if alpha.shape[1] else None, faded_sigma(config.discriminator, step)
+    return discriminator_input(patches, None, alpha, config.discriminator, projection, blur)
 
 
 def named_layers(network: nn.Module) -> dict[str, nn.Module]:

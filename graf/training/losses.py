@@ -33,13 +33,13 @@ def discriminator_input(
     alpha: Tensor | None,
     config: DiscriminatorConfig,
     projection: ConsistencyEnforcingModule | None,
-    step: int,
+    blur: float = 0.0,
     mirrored: Tensor | None = None,
     places: Tensor | None = None,
 ) -> Tensor:
-    """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K) at a step: blurred early in training; then
-    with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored; with
-    discriminator.augment `augmented` at places (B, 4).
+    """The discriminator's input (B, C, K, K), float32, for images (B, 3, K, K): `blurred` with the standard deviation `blur`;
+    then with discriminator.dual their enlarged low-resolution images, with alpha their opacity, blurred as they are; mirrored;
+    with discriminator.augment `augmented` at places (B, 4).
 
     low (B, 3, k, k): what the images were refined from; None for real images, which go through the same downsampling H.
     alpha (B, 1, k, k) in [-1, 1]: opacity as it was rendered, which is enlarged; that of real images (B, 1, K, K) goes through
@@ -47,12 +47,8 @@ def discriminator_input(
     images to flip, None for no flips. Patches have no optical axis, and no camera is judged with them.
     """
     side = images.shape[-1]
-
-    def blurred(x: Tensor) -> Tensor:
-        return faded_blur(x, config.blur_sigma, config.blur_steps, step)
-
     with torch.autocast(images.device.type, enabled=False):
-        seen = [blurred(images.float())]
+        seen = [blurred(images.float(), blur)]
         if config.dual:
             low = projection.downsample(images) if low is None else low.float()
             seen.append(F.interpolate(low, side, mode="bilinear"))
@@ -61,7 +57,7 @@ def discriminator_input(
             if projection is not None:
                 low_alpha = projection.downsample(alpha) if alpha.shape[-1] == side else alpha
                 alpha = F.interpolate(low_alpha, side, mode="bilinear")
-            seen.append(blurred(alpha))
+            seen.append(blurred(alpha, blur))
         seen = torch.cat(seen, dim=1)
         seen = seen if mirrored is None else torch.where(mirrored, seen.flip(3), seen)
         return augmented(seen, places) if config.augment else seen
@@ -84,19 +80,19 @@ def augmented(images: Tensor, places: Tensor) -> Tensor:
     return images * ~(row[:, None, :, None] & column[:, None, None])
 
 
-def faded_sigma(sigma: float, steps: int, step: int) -> float:
-    """The standard deviation of `faded_blur`, in pixels; 0 where it would be too narrow to blur anything."""
-    sigma = sigma * (1 - step / steps) if step < steps else 0.0
-    return sigma if sigma >= NARROWEST_BLUR else 0.0
-
-
-def faded_blur(images: Tensor, sigma: float, steps: int, step: int) -> Tensor:
-    """Images (B, C, H, W) blurred with a standard deviation in pixels that falls from `sigma` at step 0 to 0 at `steps`.
+def faded_sigma(config: DiscriminatorConfig, step: int) -> float:
+    """The standard deviation, in pixels, by which images are blurred at a step: it falls from discriminator.blur_sigma to 0 at
+    blur_steps; 0 where it would be too narrow to blur anything.
 
     A discriminator that sees sharp images from the start judges by edges before there is a shape to have them; Karras et al.
     (Alias-Free Generative Adversarial Networks, 2021) blur early on too.
     """
-    sigma = faded_sigma(sigma, steps, step)
+    sigma = config.blur_sigma * (1 - step / config.blur_steps) if step < config.blur_steps else 0.0
+    return sigma if sigma >= NARROWEST_BLUR else 0.0
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """Images (B, C, H, W) blurred with a standard deviation in pixels; themselves where it is 0."""
     if not sigma:
         return images
     size = 2 * math.ceil(3 * sigma) + 1

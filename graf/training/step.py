@@ -50,7 +50,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    constants = blur_sigma(state), state.reg_param if state.penalises else None
+    constants = faded_sigma(state.config.discriminator, state.step), state.reg_param if state.penalises else None
     stats = learn(state, state.d, batch, discriminator_objective, constants)
     state.discriminator.update_spectral_norms()
     deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
@@ -60,17 +60,14 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
     ccsr = state.config.ccsr
-    constants = blur_sigma(state), consistency_weight(ccsr, state.step) if ccsr.mode == "consistency" else None
+    constants = (
+        faded_sigma(state.config.discriminator, state.step),
+        consistency_weight(ccsr, state.step) if ccsr.mode == "consistency" else None,
+    )
     with frozen(state.discriminator):
         stats = learn(state, state.g, batch, generator_objective, constants)
     state.update_average(stats["grad_norm_g"].isfinite())
     return stats
-
-
-def blur_sigma(state: TrainState) -> float:
-    """The standard deviation, in pixels, by which what the discriminator sees is blurred at this step."""
-    config = state.config.discriminator
-    return faded_sigma(config.blur_sigma, config.blur_steps, state.step)
 
 
 @contextlib.contextmanager
@@ -201,8 +198,8 @@ def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low:
     """The discriminator's input from images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1]."""
     config, projection = state.config, state.generator.projection
     alpha = alpha if config.data.alpha == "rgba" else None
-    mirrored = inputs.mirrored if config.discriminator.hflip else None
-    return discriminator_input(images, low, alpha, config.discriminator, projection, state.step, mirrored, inputs.places[:, :4])
+    mirrored, blur = inputs.mirrored if config.discriminator.hflip else None, faded_sigma(config.discriminator, state.step)
+    return discriminator_input(images, low, alpha, config.discriminator, projection, blur, mirrored, inputs.places[:, :4])
 
 
 @torch.no_grad()

@@ -2,16 +2,18 @@
 
 import math
 
+from graf.config import DiscriminatorConfig
 from graf.models.discriminators.convolutional import Scores
 from graf.models.perception import feature_distance, feature_network, features_of
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.losses import (
     FEATURE_PENALTY,
     augmented,
+    blurred,
     consistency_loss,
     discriminator_input,
     discriminator_loss,
-    faded_blur,
+    faded_sigma,
     feature_penalty,
     generator_loss,
     label_loss,
@@ -226,45 +228,46 @@ def test_photographs_are_judged_beside_what_the_same_downsampling_makes_of_them(
 
 
 @pytest.mark.parametrize("kernel", ["box", "bicubic"])
-@pytest.mark.parametrize("step", [0, 100])
-def test_opacity_of_photographs_is_judged_as_the_rendered_one_is(refine, kernel, step):
+@pytest.mark.parametrize("blur", [2.0, 0.0])
+def test_opacity_of_photographs_is_judged_as_the_rendered_one_is(refine, kernel, blur):
     """A photograph's opacity of which H makes what the field rendered looks the same, blurred or not."""
-    config, projection = refine("discriminator.blur_steps=50").discriminator, ConsistencyEnforcingModule(kernel, 2)
+    config, projection = refine().discriminator, ConsistencyEnforcingModule(kernel, 2)
     rendered = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(5)) * 2 - 1
     photographed = projection(torch.zeros(2, 1, 16, 16), rendered)
     images = torch.zeros(2, 3, 16, 16)
-    seen = [discriminator_input(images, None, alpha, config, projection, step) for alpha in (rendered, photographed)]
+    seen = [discriminator_input(images, None, alpha, config, projection, blur) for alpha in (rendered, photographed)]
     assert seen[0].shape == (2, 4, 16, 16)
     torch.testing.assert_close(seen[1], seen[0], atol=1e-5, rtol=0)
     enlarged = F.interpolate(rendered, 16, mode="bilinear")
-    torch.testing.assert_close(seen[0][:, 3:], faded_blur(enlarged, 2.0, 50, step), atol=1e-5, rtol=0)
-    assert torch.equal(seen[0][:, 3:], enlarged) == (step == 100)
+    torch.testing.assert_close(seen[0][:, 3:], blurred(enlarged, blur), atol=1e-5, rtol=0)
+    assert torch.equal(seen[0][:, 3:], enlarged) == (blur == 0)
 
 
 def test_opacity_is_seen_as_it_is_where_images_are_not_refined(smoke):
     alpha = torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(5)) * 2 - 1
-    images, config = torch.zeros(2, 3, 16, 16), smoke("discriminator.blur_steps=0").discriminator
-    assert torch.equal(discriminator_input(images, None, alpha, config, None, 0), torch.cat([images, alpha], dim=1))
+    images, config = torch.zeros(2, 3, 16, 16), smoke().discriminator
+    assert torch.equal(discriminator_input(images, None, alpha, config, None), torch.cat([images, alpha], dim=1))
 
 
 def test_the_blur_fades_to_nothing():
     rng = torch.Generator().manual_seed(0)
     images = torch.rand(2, 3, 32, 32, generator=rng)
-    spread = [faded_blur(images, 2.0, 100, step).std().item() for step in (0, 25, 50, 75, 89)]
+    config = DiscriminatorConfig(blur_sigma=2.0, blur_steps=100)
+    spread = [blurred(images, faded_sigma(config, step)).std().item() for step in (0, 25, 50, 75, 89)]
     assert spread == sorted(spread)
     assert spread[0] < 0.3 * images.std()
-    for step in (95, 100, 10_000):
-        assert faded_blur(images, 2.0, 100, step) is images
-    assert faded_blur(images, 2.0, 0, 0) is images
+    assert [faded_sigma(config, step) for step in (95, 100, 10_000)] == [0, 0, 0]
+    assert faded_sigma(DiscriminatorConfig(blur_sigma=2.0, blur_steps=0), 0) == 0
+    assert blurred(images, 0.0) is images
 
 
 def test_the_blur_is_a_gaussian_of_that_width():
     impulse = torch.zeros(1, 3, 33, 33)
     impulse[..., 16, 16] = 1
-    blurred = faded_blur(impulse, 2.0, 100, 25)[0, 0]
+    found = blurred(impulse, 1.5)[0, 0]
     x = torch.arange(33.0) - 16
-    assert blurred.sum().item() == pytest.approx(1, abs=1e-5)
-    assert (blurred.sum(0) * x.square()).sum().sqrt().item() == pytest.approx(1.5, abs=0.02)
+    assert found.sum().item() == pytest.approx(1, abs=1e-5)
+    assert (found.sum(0) * x.square()).sum().sqrt().item() == pytest.approx(1.5, abs=0.02)
 
 
 def test_augmented_images_are_shifted_and_covered_as_places_say():

@@ -380,7 +380,8 @@ def test_the_generator_is_compared_with_the_photograph_of_the_same_row(request, 
         patches = steps.cut_patch(images, draws.grid)
         alpha = patches[:, 3:] if config.data.alpha == "rgba" else None
         projection = state.generator.projection
-        expected = steps.discriminator_input(patches[:, :3], None, alpha, config.discriminator, projection, 0)
+        blur = steps.faded_sigma(config.discriminator, 0)
+        expected = steps.discriminator_input(patches[:, :3], None, alpha, config.discriminator, projection, blur)
         assert torch.equal(seen, torch.where(draws.mirrored, expected.flip(3), expected))
 
 
