@@ -10,8 +10,8 @@ import dataclasses
 
 from graf.camera import Labels
 from graf.config import NerfConfig
+from graf.models.fields.radiance_field import ConcatField, FilmField
 from graf.models.generator import Generator, Rendering
-from graf.models.radiance_field import ConcatField, FilmField
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, interval_lengths, stratified_depths
 
@@ -124,6 +124,6 @@ def plain_film(field: FilmField, points: Tensor, view_directions: Tensor, latent
 
 
 def plain_encoding(x: Tensor, n_frequencies: int) -> Tensor:
-    """positional_encoding of graf.models.radiance_field written plainly."""
+    """positional_encoding of graf.models.fields.radiance_field written plainly."""
     waves = [wave(2.0**k * x) for k in range(n_frequencies) for wave in (torch.sin, torch.cos)]
     return torch.cat([x, *waves], dim=-1)

@@ -10,7 +10,7 @@ from graf.config.checks import PATCH_SIZES, SCALE_FACTORS
 from graf.foreign.checkpoints import Weights
 from graf.models.background import PLACE
 from graf.models.ccsr import prime_factors
-from graf.models.triplane import START
+from graf.models.fields.triplane import START
 
 
 @dataclass(frozen=True)

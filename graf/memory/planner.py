@@ -27,14 +27,14 @@ from graf.models.ccsr import LightBackbone
 from graf.models.discriminators.convolutional import Discriminator
 from graf.models.discriminators.mixed import MixedDiscriminator
 from graf.models.discriminators.projected import ProjectedDiscriminator, stages_of
-from graf.models.fused_film import rows_at_once, scratch_bytes
-from graf.models.fusing import why_not_fused
+from graf.models.fields.fused_film import rows_at_once, scratch_bytes
+from graf.models.fields.fusing import why_not_fused
+from graf.models.fields.radiance_field import encoding_width
+from graf.models.fields.triplane import START
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE
-from graf.models.radiance_field import encoding_width
 from graf.models.registry import build_discriminator
 from graf.models.rrdb import RRDBNet
-from graf.models.triplane import START
 from graf.pieces import rays_of_a_piece
 from graf.runtime.limits import MB
 from graf.runtime.precision import AmpSettings

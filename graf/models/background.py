@@ -7,8 +7,8 @@ Legend: B images, h x w rays of each, C codes, K side of the plane in pixels.
 import math
 
 from graf.config import Config
-from graf.models.radiance_field import mapping_network
-from graf.models.triplane import START, styled_convs, synthesise
+from graf.models.fields.radiance_field import mapping_network
+from graf.models.fields.triplane import START, styled_convs, synthesise
 
 import torch
 from torch import Tensor, nn

@@ -13,8 +13,8 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.models.background import BackgroundPlane
 from graf.models.ccsr import Refinement
+from graf.models.fields.radiance_field import recomputed
 from graf.models.projection import ConsistencyEnforcingModule
-from graf.models.radiance_field import recomputed
 from graf.models.registry import build_field
 from graf.pieces import is_asynchronous, rays_of_a_piece, render_images
 from graf.private_torch import shallow_copy

@@ -9,8 +9,8 @@ from graf.config import Config
 from graf.models.discriminators.convolutional import ConditionedDiscriminator, Discriminator
 from graf.models.discriminators.mixed import MixedDiscriminator
 from graf.models.discriminators.projected import ProjectedDiscriminator
-from graf.models.radiance_field import ConcatField, FilmField
-from graf.models.triplane import TriplaneField
+from graf.models.fields.radiance_field import ConcatField, FilmField
+from graf.models.fields.triplane import TriplaneField
 
 from torch import nn
 

@@ -22,7 +22,7 @@ from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
 from graf.models.discriminators.mixed import MixedDiscriminator
-from graf.models.fusing import why_not_fused
+from graf.models.fields.fusing import why_not_fused
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
 from graf.models.registry import build_discriminator

@@ -13,9 +13,9 @@ from graf.data import build_loader
 from graf.data.toy_cars import ToyCars
 from graf.memory.budget import enforce_budget
 from graf.memory.readings import GPU_READINGS, Gpu, read_allocator
-from graf.models import fused_film
-from graf.models.fused_film import SAMPLES_AND_WARPS, TILE
-from graf.models.fusing import LEAST_CAPABILITY, why_not_fused
+from graf.models.fields import fused_film
+from graf.models.fields.fused_film import SAMPLES_AND_WARPS, TILE
+from graf.models.fields.fusing import LEAST_CAPABILITY, why_not_fused
 from graf.models.generator import Generator
 from graf.runtime.precision import LARGEST_ERROR, float16_error, why_not_float16
 from graf.training.graphs import EAGER_STEPS, CudaRecorder, Graphs

@@ -1,11 +1,11 @@
-"""Whether training computes its fields' layers as one operation (graf/models/fused_film.py)."""
+"""Whether training computes its fields' layers as one operation (graf/models/fields/fused_film.py)."""
 
 import functools
 import importlib.util
 
 from graf.config import Config, NerfConfig
-from graf.models.fused_film import SAMPLES_AND_WARPS, TILE
-from graf.models.radiance_field import FilmField, encoding_width
+from graf.models.fields.fused_film import SAMPLES_AND_WARPS, TILE
+from graf.models.fields.radiance_field import FilmField, encoding_width
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 import torch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from graf.config import Config
-from graf.models.fused_film import FusedFilm
+from graf.models.fields.fused_film import FusedFilm
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +154,7 @@ class FilmField(nn.Module):
     activation per sample. The shape code modulates the layers up to the density, the appearance code those of the colour.
     """
 
-    fused = False  # whether all layers are one operation, where points need no gradient (graf/models/fused_film.py)
+    fused = False  # whether all layers are one operation, where points need no gradient (graf/models/fields/fused_film.py)
 
     def __init__(self, config: Config, depth: int, width: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Triton kernels of `graf.models.fused_film`: a block of samples goes through all layers without leaving the chip.
+"""Triton kernels of `graf.models.fields.fused_film`: a block of samples goes through all layers without leaving the chip.
 
 Legend: B images, N samples per image, M of them per program, L layers of C channels, the last of which is the colour's.
 """

@@ -1,8 +1,8 @@
 """The field in three planes: look-ups at known places, and what depends on which code."""
 
+from graf.models.fields.radiance_field import mapping_network
+from graf.models.fields.triplane import TriplaneField
 from graf.models.generator import Generator
-from graf.models.radiance_field import mapping_network
-from graf.models.triplane import TriplaneField
 
 import pytest
 import torch

@@ -8,9 +8,9 @@ four pieces.
 import json
 
 from graf.config import CONFIG_DIR, load_config
-from graf.models import fused_film
-from graf.models.fusing import largest_error
-from graf.models.radiance_field import FilmField, recomputed
+from graf.models.fields import fused_film
+from graf.models.fields.fusing import largest_error
+from graf.models.fields.radiance_field import FilmField, recomputed
 
 import torch
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, load_config
-from graf.models import fused_film, fusing
-from graf.models.fused_film import TILE, rows_at_once, scratch_bytes
-from graf.models.fusing import why_not_fused
-from graf.models.radiance_field import FilmField
+from graf.models.fields import fused_film, fusing
+from graf.models.fields.fused_film import TILE, rows_at_once, scratch_bytes
+from graf.models.fields.fusing import why_not_fused
+from graf.models.fields.radiance_field import FilmField
 from graf.models.registry import build_field
 from graf.training import state
 
@@ -26,7 +26,7 @@ TAKEN = ("nerf.conditioning=film", "nerf.netwidth=64")
 def interpreted():
     """What interpreted_film.py finds; in a process of its own, for Triton asks for the interpreter once."""
     pytest.importorskip("triton")
-    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(HERE / "interpreted_film.py")]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -195,7 +195,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(name, width, monkeypatch
     """The interpreter lets pass what the compiler refuses."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     pytest.importorskip("triton")
-    from graf.models import film_kernels
+    from graf.models.fields import film_kernels
 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile

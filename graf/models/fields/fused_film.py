@@ -40,7 +40,7 @@ class FusedFilm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, points, weights, biases, heads, head_biases, n_frequencies, dtype):
-        from graf.models.film_kernels import film_forward  # needs Triton, which PyTorch has on some systems only
+        from graf.models.fields.film_kernels import film_forward  # needs Triton, which PyTorch has on some systems only
 
         (n_images, n, _), (_, n_layers, width, _) = points.shape, weights.shape
         tensors = [x.contiguous() for x in (points, weights.to(dtype), biases, heads, head_biases)]
@@ -56,7 +56,7 @@ class FusedFilm(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_density, d_colour):
-        from graf.models.film_kernels import film_backward
+        from graf.models.fields.film_kernels import film_backward
 
         points, weights, biases, heads = ctx.saved_tensors
         (n_images, n, _), (_, n_layers, width, _) = points.shape, weights.shape

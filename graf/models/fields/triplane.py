@@ -5,7 +5,7 @@ Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of 
 """
 
 from graf.config import Config
-from graf.models.radiance_field import film_linear, mapping_network
+from graf.models.fields.radiance_field import film_linear, mapping_network
 
 import torch
 from torch import Tensor, nn

@@ -2,7 +2,7 @@
 
 import math
 
-from graf.models.radiance_field import (
+from graf.models.fields.radiance_field import (
     ConcatField,
     FilmField,
     encoding_width,

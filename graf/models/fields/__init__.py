@@ -1,0 +1,1 @@
+"""Radiance fields: from points and latents to density and colour."""
