@@ -36,7 +36,9 @@ def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
     for name in ("load_estimator", "load_generator"):
         monkeypatch.setattr(measure_cameras, name, str)
     monkeypatch.setattr(measure_cameras, "kid", lambda run_dir, *_: {"a": 0.1, "b": 0.2}.get(run_dir[0], 0.3))
-    (tmp_path / "settings.json").write_text(json.dumps({"rounds": 1, "config": config_to_dict(load_config(None))}))
+    settings = {"rounds": 1, "config": config_to_dict(load_config(None))}
+    del settings["config"]["training"]["cuda_graphs"]  # as in a folder of a version that did not have it
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
     (tmp_path / "round_1" / "estimator").mkdir(parents=True)
     monkeypatch.setattr(sys, "argv", ["measure_cameras.py", str(tmp_path), "--runs", "a/generator", "b/generator"])
     measure_cameras.main()
