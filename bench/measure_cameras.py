@@ -16,7 +16,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v
 from graf.checkpoints.generator_loading import load_generator
-from graf.config import Config, config_from_dict, config_to_dict, merge, override
+from graf.config import Config, completed_config, override
 from graf.data import Views, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
@@ -42,8 +42,7 @@ def main() -> None:
     settings = read_object(args.out / SETTINGS)
     if "rounds" not in settings:
         raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
-    where = str(args.out / SETTINGS)
-    config = config_from_dict(merge(config_to_dict(Config()), settings["config"], where), where)  # also of an older version
+    config = completed_config(settings["config"], str(args.out / SETTINGS))
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
     photographs = in_one_class(build_dataset(config), config)
     if not photographs.posed:

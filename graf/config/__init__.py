@@ -5,6 +5,7 @@ config = load_config("carla_64", ["training.batch_size=4"])
 
 from graf.config.reading import (
     CONFIG_DIR,
+    completed_config,
     config_from_dict,
     config_of_ours,
     config_rows,

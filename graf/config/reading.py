@@ -241,6 +241,11 @@ def config_from_dict(raw: dict, where: str, schema: type[C] = Config) -> C:
     return config
 
 
+def completed_config(raw: dict, where: str, schema: type[C] = Config) -> C:
+    """`config_from_dict` of what an older version may have written: keys that it lacks have their defaults."""
+    return config_from_dict(merge(config_to_dict(schema()), raw, where), where, schema)
+
+
 def config_to_dict(config: RunConfig) -> dict:
     """The config as nested dictionaries of plain values, ready for YAML, JSON and `config_from_dict`."""
     return json.loads(json.dumps(dataclasses.asdict(config)))  # tuples as lists

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint
 from graf.checkpoints.generator_loading import trained_checkpoint
-from graf.config import PoseConfig, config_from_dict, config_to_dict, merge
+from graf.config import PoseConfig, completed_config
 from graf.errors import CheckpointError
 from graf.pose.mixture import build_estimator
 from graf.pose.network import PoseEstimator
@@ -36,7 +36,7 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
     content = read_checkpoint(path)
     if content.get("format") != POSE_FORMAT:
         raise CheckpointError(f"{path}: not a pose estimator; name a run of train_pose.py, such as results/pose")
-    config = config_from_dict(merge(config_to_dict(PoseConfig()), content["config"], str(path)), str(path), PoseConfig)
+    config = completed_config(content["config"], str(path), PoseConfig)
     network = build_estimator(config.model)
     try:
         network.load_state_dict(content["state"]["estimator"])
