@@ -68,7 +68,7 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
-        "3,200 of 200; from 410 of ten it learned noise, for the discriminator won. Add photographs of other objects, "
+        "3,200 of 200; from 400 of ten it learned noise, for the discriminator won. Add photographs of other objects, "
         f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}. Raise training.reg_param if loss_d falls to 0{single}"
     )
 
