@@ -17,7 +17,7 @@ from pathlib import Path
 
 from graf.checkpoints.generator_loading import load_generator, trained_checkpoint
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import CONFIG_DIR, Config, PoseConfig, RunConfig, config_to_dict, load_config
+from graf.config import CONFIG_DIR, Config, DataConfig, PoseConfig, RunConfig, completed_config, config_to_dict, load_config
 from graf.data import Views, build_dataset
 from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
@@ -52,15 +52,21 @@ def main() -> int:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")
     if not 0 < args.keep <= 1:
         raise GrafError(f"--keep {args.keep:g}: expected a share above 0 and up to 1")
-    if config.training.max_steps <= args.rounds:
+    steps = [rounds.posed_steps(config, number, args.rounds) for number in range(1, args.rounds + 1)]
+    if steps[0] < 1:
         raise GrafError(
-            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first"
+            f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first; set "
+            "more steps, or fewer --rounds"
         )
+    check_out(args.out, config.data)
+    choose_device(args.device)
     unposed = rounds.unposed(config, Round(args.out, 0))
     photographs = rounds.in_one_class(build_dataset(unposed), config)
     check_numbers(photographs, args, config, pose)
-    settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep}
-    claim_folder(args.out, settings | {"config": config_to_dict(config), "estimator": config_to_dict(pose)})
+    settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
+    settings |= {"photographs": photographs.fingerprint}
+    settings |= {"config": config_to_dict(config), "estimator": config_to_dict(pose)}
+    claim_folder(args.out, settings, completed)
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
@@ -76,7 +82,11 @@ def main() -> int:
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--config", type=Path, help="YAML file of the generator's run; its steps are those of all rounds together")
+    p.add_argument(
+        "--config",
+        type=Path,
+        help="YAML file of the generator's run; its steps are those of all rounds together, with one start",
+    )
     add_training_flags(p)
     add_data_flag(p)
     p.add_argument("--out", type=Path, default=Path("results/cameras"), help="folder of the rounds (default results/cameras)")
@@ -89,16 +99,23 @@ def parser() -> argparse.ArgumentParser:
         "cameras, with some guessed from silhouettes, and with a quarter of the azimuths; for objects that do not turn, or "
         "have their front on both sides",
     )
-    p.add_argument("--views", type=positive, default=2000, help="generated views that an estimator learns from (default 2000)")
+    p.add_argument("--views", type=positive, default=4000, help="generated views that an estimator learns from (default 4000)")
     p.add_argument("--keep", type=float, default=0.9, help="share of the photographs that a round trains with, the surest ones")
     p.add_argument(
         "--estimator",
         type=Path,
         default=CONFIG_DIR / "pose_mixture.yaml",
-        help="YAML file of the estimators' runs (default configs/pose_mixture.yaml)",
+        help="YAML file of the estimators' runs (default configs/pose_mixture.yaml); the rounds set its data, seed and use_amp",
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     return p
+
+
+def check_out(out: Path, data: DataConfig) -> None:
+    """Raise GrafError where what is written would be taken for photographs when the command is given again."""
+    inside = [folder for folder in data.datadir if out.resolve().is_relative_to(Path(folder).resolve())]
+    if data.type == "images" and inside:
+        raise GrafError(f"--out {out}: lies within the photographs' folder {inside[0]}; name a folder outside of it")
 
 
 def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, pose: PoseConfig) -> None:
@@ -109,7 +126,8 @@ def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, 
             f"{kept} of {len(photographs)} photographs are left by --keep {args.keep:g}, fewer than training.batch_size "
             f"{config.training.batch_size}; add photographs, or set --keep 1 or a smaller training.batch_size"
         )
-    learned = int(args.views * (1 - pose.training.validation_share - pose.training.test_share))
+    shares = pose.training.validation_share, pose.training.test_share
+    learned = args.views - sum(max(1, round(share * args.views)) for share in shares)  # as split_by_object has it
     if learned < pose.training.batch_size:
         raise GrafError(
             f"--views {args.views}: an estimator learns from some {learned} of them, fewer than the training.batch_size "
@@ -132,7 +150,7 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     """A generator without cameras: of several the one about whose photographs two estimators agree best. Returns an exit status
     as `take_round`."""
     if args.starts == 1:
-        if not (status := train("train.py", this.generator, rounds.unposed(config, this, photographs), device=args.device)):
+        if not (status := train_unposed(this, rounds.unposed(config, this, photographs), args)):
             write_record(this, {})
         return status
     agreements = []
@@ -148,13 +166,23 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     return 0
 
 
+def train_unposed(this: Round, config: Config, args: argparse.Namespace) -> int:
+    """Train a generator without cameras, and show it from all around. Returns an exit status as `take_round`."""
+    if not (status := train("train.py", this.generator, config, device=args.device)):
+        write_sheet(this.sheet, load_generator(this.generator, device=choose_device(args.device)), this.name)
+    return status
+
+
 def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
     """Train a generator without cameras, and two estimators that tell whether it shows what photographs show: they agree about
     the photographs where it does. Returns an exit status as `take_round`."""
     device, found = choose_device(args.device), []
     unposed = rounds.unposed(config, start, photographs)
-    begun = rounds.STARTS[start.start % len(rounds.STARTS)](unposed, photographs, start) or unposed
-    if status := train("train.py", start.generator, begun, device=args.device):
+    kind = rounds.STARTS[start.start % len(rounds.STARTS)]
+    if (begun := kind(unposed, photographs, start)) is None:
+        log.info("start %d: not possible with these photographs and this config; it samples cameras as asked", start.start + 1)
+        begun = unposed
+    if status := train_unposed(start, begun, args):
         return status
     make_views(start.views, start.generator, args.views, device)
     for seed, name in enumerate(("estimator", "estimator_again")):
@@ -169,7 +197,7 @@ def judge(start: Round, args: argparse.Namespace, config: Config, pose: PoseConf
 def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: PoseConfig, photographs: Views) -> int:
     """Views, an estimator that learns from them, the photographs' cameras, and a generator that learns from those. Returns an
     exit status as `take_round`."""
-    device = choose_device(args.device)
+    device, config = choose_device(args.device), rounds.in_range_of_start(config, Round(args.out, 0))
     make_views(this.views, this.before.generator, args.views, device)
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
@@ -181,11 +209,10 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     start = ["--resume", str(trained_checkpoint(this.before.generator))] if goes_on else []
     if status := train("train.py", this.generator, posed, *start, device=args.device):
         return status
-    generator = load_generator(this.generator, device=device)
-    write_sheet(this.sheet, photographs, found, generator, f"round {this.number}")
+    write_sheet(this.sheet, load_generator(this.generator, device=device), this.name, (photographs, found))
     if this.number == args.rounds and config.data.type == "images":
-        for file in rounds.write_cameras(args.out / "cameras", photographs, found, config.data):
-            log.info("%s: the cameras by the names of your files; copy it into the folder that holds them", file)
+        for file, home in rounds.write_cameras(args.out / "cameras", photographs, found, config.data):
+            log.info("%s: the cameras by the names of your files; copy it into %s", file, home)
     write_record(this, told)
     return 0
 
@@ -235,6 +262,12 @@ def run(command: list[str]) -> int:
     process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
     with forwarded_signals(process):
         return exit_status(process.wait())
+
+
+def completed(settings: dict, where: str) -> dict:
+    """The settings of a folder that an older version began, with the config keys that it lacked."""
+    schemas = {"config": Config, "estimator": PoseConfig}
+    return settings | {name: config_to_dict(completed_config(settings[name], where, schemas[name])) for name in schemas}
 
 
 def config_file(run_dir: Path) -> Path:

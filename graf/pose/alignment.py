@@ -10,6 +10,7 @@ from graf.rotations import NEAR_DEG, circular_distance
 
 from torch import Tensor
 
+PAIRS_AT_ONCE = 1 << 20  # of azimuths that are compared, which bounds memory
 OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the object than to its sides
 
 
@@ -70,7 +71,9 @@ def agreement(first_deg: Tensor, second_deg: Tensor) -> float:
     do, 0 where an image's two answers are no nearer than those of two different images, as where one answer is given to all.
     """
     together = float((circular_distance(first_deg, second_deg) < NEAR_DEG).double().mean())
-    by_chance = float((circular_distance(first_deg[:, None], second_deg) < NEAR_DEG).double().mean())
+    parts = first_deg.split(PAIRS_AT_ONCE // len(second_deg) + 1)
+    near = sum(int((circular_distance(part[:, None], second_deg) < NEAR_DEG).sum()) for part in parts)
+    by_chance = near / (len(first_deg) * len(second_deg))
     return (together - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
 
 

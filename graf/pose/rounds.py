@@ -60,6 +60,10 @@ class Round:
         return folder if self.start is None else folder / f"start_{self.start}"
 
     @property
+    def name(self) -> str:
+        return f"round {self.number}" if self.start is None else f"round {self.number}, start {self.start}"
+
+    @property
     def views(self) -> Path:
         """The generated views that its estimator learns from."""
         return self.folder / "views"
@@ -75,15 +79,20 @@ class Round:
         return self.folder / "photographs"
 
     @property
+    def chosen(self) -> "Round":
+        """Of several starts the one that round 0 chose, once it has; else the round itself."""
+        start = read_object(self.record).get("start") if self.number == 0 and self.start is None else None
+        return self if start is None else Round(self.out, 0, start)
+
+    @property
     def generator(self) -> Path:
-        """The run of train.py; of several starts that of the chosen one, once there is one."""
-        chosen = read_object(self.record).get("start") if self.number == 0 and self.start is None else None
-        return self.folder / "generator" if chosen is None else Round(self.out, 0, chosen).generator
+        """The run of train.py."""
+        return self.chosen.folder / "generator"
 
     @property
     def sheet(self) -> Path:
-        """Photographs by their azimuths, and generated objects seen from there."""
-        return self.folder / "sheet.png"
+        """Generated objects seen from all around, below photographs by the azimuths that were read, if any were."""
+        return self.chosen.folder / "sheet.png"
 
     @property
     def record(self) -> Path:
@@ -110,6 +119,12 @@ class FoundCameras(NamedTuple):
 def unposed_steps(config: Config) -> int:
     """The steps of round 0, whose generator is used for its views alone."""
     return max(1, round(UNPOSED_SHARE * config.training.max_steps))
+
+
+def posed_steps(config: Config, number: int, n_rounds: int) -> int:
+    """The steps of the second generator after a round: those that round 0 leaves are divided by 1 : 2 : 3 and so on, for
+    cameras are better in later rounds."""
+    return (config.training.max_steps - unposed_steps(config)) * number * (number + 1) // (n_rounds * (n_rounds + 1))
 
 
 def in_one_class(photographs: Views, config: Config) -> Views:
@@ -175,6 +190,12 @@ def narrowed(unposed: Config, photographs: Views, start: Round) -> Config | None
 STARTS = (as_asked, from_silhouettes, narrowed)  # in turn; where one has no config, the photographs start as asked
 
 
+def in_range_of_start(config: Config, first: Round) -> Config:
+    """The config with the range of azimuths that round 0 trained with, which a narrow start has made smaller."""
+    data = load_config(first.generator / "config.yaml").data
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, umin=data.umin, umax=data.umax))
+
+
 def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: str | tuple[float, ...]) -> Config:
     """The config of a later round's generator; `config`: the asked one, with the data section of round 0; folders: those of the
     round's photographs.
@@ -183,7 +204,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     shortened by the steps of round 0.
     """
     training, discriminator = config.training, config.discriminator
-    in_all = training.max_steps - unposed_steps(config)
+    in_all = posed_steps(config, n_rounds, n_rounds)
 
     def shortened(step: int) -> int:
         return max(1, step * in_all // training.max_steps)
@@ -192,8 +213,8 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
     else:
         schedule = {"anneal_steps": shortened(training.burn_in)}
+    steps = posed_steps(config, this.number, n_rounds)
     low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
-    steps = in_all * this.number // n_rounds
     return dataclasses.replace(
         config,
         expname=this.generator.name,
@@ -284,9 +305,9 @@ def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: fl
     return list(folders)
 
 
-def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
-    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class, which
-    belongs into the folder that all its files are in. Returns the files. data: with which the photographs were read."""
+def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[tuple[Path, Path]]:
+    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class. Returns the
+    files, each with the folder of its photographs, where it belongs. data: with which the photographs were read."""
     poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
     for name, rows in class_rows(dataset).items():
         files = [Path(dataset.files[row]) for row in rows]
@@ -294,8 +315,8 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
         names = [file.relative_to(home).as_posix() for file in files]
         sizes = [open_rgb(file, data.background).size for file in files]
         objects = [dataset.objects[row] for row in rows]
-        written_files.append(out / name / TRANSFORMS)
-        write_text(written_files[-1], transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
+        written_files.append((out / name / TRANSFORMS, home))
+        write_text(out / name / TRANSFORMS, transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
     return written_files
 
 

@@ -25,6 +25,7 @@ def write_cameras_page(out: Path, n_rounds: int) -> Path:
         embedder=Embedder(out, out),
         near_deg=NEAR_DEG,
         rounds=list(zip(records, (this.sheet for this in rounds), strict=True)),
+        unposed_sheet=Round(out, 0).sheet,
         calibration=curve,
     )
     write_text(out / PAGE, page)

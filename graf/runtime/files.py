@@ -93,13 +93,17 @@ def kept_json(path: Path, compute: Callable[[], Any]) -> Any:
     return content
 
 
-def claim_folder(out: Path, settings: dict[str, Any]) -> None:
-    """Create the folder, or continue a set of the same settings in it. Raises GrafError where it contains anything else."""
+def claim_folder(out: Path, settings: dict[str, Any], completed: Callable[[dict, str], dict] | None = None) -> None:
+    """Create the folder, or continue a set of the same settings in it. Raises GrafError where it contains anything else.
+
+    completed: adds the keys that the settings of an older version lack; it takes them and the file's name.
+    """
     file = out / SETTINGS
     if file.exists():
         try:
             kept = dict(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
+            kept = completed(kept, str(file)) if completed else kept
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise GrafError(f"{file}: cannot be read; choose another --out") from None
         differing = [name for name in settings if settings[name] != kept.get(name)]
         if differing:

@@ -54,7 +54,9 @@ def test_the_calibration_curve_groups_by_confidence():
     assert high == pytest.approx((0.85, 1.0, 2))
 
 
-def test_agreement_is_beyond_chance():
+@pytest.mark.parametrize("pairs_at_once", [1, 5, 1000])
+def test_agreement_is_beyond_chance(pairs_at_once, monkeypatch):
+    monkeypatch.setattr("graf.pose.alignment.PAIRS_AT_ONCE", pairs_at_once)
     first = torch.tensor([0.0, 90.0, 180.0, 270.0])
     assert agreement(first, first + torch.tensor([5.0, -14.0, 0.0, 10.0])) == 1
     assert agreement(torch.full((4,), 30.0), torch.full((4,), 30.0)) == 0

@@ -5,18 +5,20 @@ import json
 from pathlib import Path
 
 from graf.camera import Labels, azimuth_and_v, poses_at
-from graf.config import PoseConfig, load_config, override
+from graf.config import PoseConfig, config_to_dict, load_config, override
 from graf.data import build_dataset
 from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
-from graf.pictures.outputs import write_image
+from graf.pictures.outputs import as_uint8, write_image
 from graf.pose import rounds
-from graf.pose.round_sheet import surest
+from graf.pose.round_sheet import surest, surest_photographs
 from graf.pose.rounds import FoundCameras, Round
+from graf.runtime.files import write_text
 
 import pytest
 import torch
+import yaml
 
 
 class Shots(Views):
@@ -47,7 +49,7 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     later = []
     for number in (1, 2, 3):
         later.append(rounds.posed(config, Round(tmp_path, number), 3, [tmp_path], "none"))
-    assert [one.training.max_steps for one in later] == [1400, 2800, 4200]
+    assert [one.training.max_steps for one in later] == [700, 2100, 4200]
     assert {one.discriminator.low_res_steps for one in later} == {1400}
     assert {one.training.milestones for one in later} == {(3500,)}
     assert {one.data.labels for one in later} == {"transforms"}
@@ -63,6 +65,16 @@ def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
     assert (data.umin, data.umax) == (pytest.approx(0.35), pytest.approx(0.45))
     front = rounds.unposed(load_config(None, ["data.camera_prior=front"]), start)
     assert rounds.narrowed(front, Shots(1), start) is None
+
+
+def test_rounds_after_a_narrow_start_have_its_azimuths(tmp_path):
+    asked = load_config(None, ["data.umin=0.2", "data.umax=0.6"])
+    first = Round(tmp_path, 0, 2)
+    narrow = rounds.narrowed(rounds.unposed(asked, first), Shots(1), first)
+    write_text(first.generator / "config.yaml", yaml.safe_dump(config_to_dict(narrow)))
+    later = rounds.in_range_of_start(asked, first)
+    assert later.data.u_range == narrow.data.u_range
+    assert later.data.labels == asked.data.labels != narrow.data.labels
 
 
 def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
@@ -130,7 +142,7 @@ def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
     assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
     first = rounds.posed(config, Round(tmp_path, 1), 2, [tmp_path], "none").training
-    assert (first.max_steps, first.burn_in, first.anneal) == (350, 700, "r3gan")
+    assert (first.max_steps, first.burn_in, first.anneal) == (233, 700, "r3gan")
 
 
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):
@@ -168,7 +180,9 @@ def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
         shots.files[number] = str(tmp_path / "photos" / name)
         write_image(tmp_path / "photos" / name, torch.zeros(3, 10, 20, dtype=torch.uint8))
     data = load_config(None, ["data.fov=90"]).data
-    bus, mini = rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1, 0.2, 0.8]), data)
+    written = rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1, 0.2, 0.8]), data)
+    (bus, home), (mini, home_of_mini) = written
+    assert (home, home_of_mini) == (tmp_path / "photos" / "bus", tmp_path / "photos" / "mini")
     frames = json.loads(bus.read_text())["frames"]
     assert [frame["file_path"] for frame in frames] == ["a/0.png", "b/1.png"]
     assert [(frame["w"], frame["h"], round(frame["fl_x"], 3)) for frame in frames] == [(20, 10, 5.0)] * 2  # of the square crop
@@ -208,6 +222,16 @@ def test_errors_of_held_out_views():
     assert errors["within_15_deg"] == 0.5 and errors["confused"] == 0.25
     assert errors["height"] == pytest.approx(0, abs=1e-5)
     assert sum(group["n"] for group in errors["calibration"]) == 4
+
+
+def test_a_sheet_shows_photographs_in_the_column_of_their_azimuth():
+    shots = Shots(3)
+    found = FoundCameras(torch.tensor([95.0, 5.0, 100.0]), torch.full((3,), 0.3), torch.tensor([0.2, 0.5, 0.9]))
+    shown = surest_photographs(shots, found, 30.0, shots[0]["image"].shape[-1]).unflatten(0, (3, 12))
+    expected = torch.full_like(shown, 255)
+    for place, index in (((0, 0), 1), ((0, 3), 2), ((1, 3), 0)):
+        expected[place] = as_uint8(shots[index]["image"])
+    assert torch.equal(shown, expected) and (expected[0, 0] != 255).any()
 
 
 def test_a_sheets_column_has_the_surest_photographs_of_its_azimuths():

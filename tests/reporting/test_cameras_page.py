@@ -19,8 +19,12 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
         write_image(this.sheet, torch.zeros(3, 8, 8, dtype=torch.uint8))
     page = write_cameras_page(tmp_path, 2)
     text = page.read_text(encoding="utf-8")
+    assert "Round 0" not in text  # an older version drew no sheet of it
+    Round(tmp_path, 0).folder.mkdir()
+    write_image(Round(tmp_path, 0).sheet, torch.zeros(3, 8, 8, dtype=torch.uint8))
+    text = write_cameras_page(tmp_path, 2).read_text(encoding="utf-8")
     assert page == tmp_path / "cameras.html"
     assert text.count("<td>4.3 degrees</td>") == 2 and "<td>50 %</td>" in text and "<td>88 %</td>" in text
-    assert text.count('src="data:image/png;base64,') == 3  # the curve, and two sheets
-    assert text.index("Round 2") < text.index("Round 1")
+    assert text.count('src="data:image/png;base64,') == 4  # the curve, and three sheets
+    assert text.index("Round 2") < text.index("Round 1") < text.index("Round 0")
     assert "http" not in text.replace("http-equiv", "")

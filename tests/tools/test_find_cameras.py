@@ -5,6 +5,7 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import load_config
+from graf.pose import rounds
 from graf.pose.rounds import Round
 from tools import find_cameras
 
@@ -22,18 +23,26 @@ PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.j
 @pytest.fixture
 def find(tmp_path, monkeypatch):
     """Runs the tool on sixteen cars; train.py and train_pose.py run in this process, and draw nothing. `ends_after`: a number
-    of runs."""
+    of runs; `at_step`: where the next one is interrupted, which otherwise does not begin."""
     monkeypatch.setattr("graf.commands.run.draw_curves", lambda *_: [])
     monkeypatch.setattr("graf.commands.train_pose.draw_validation", lambda _: None)
     (tmp_path / "estimator.yaml").write_text(ESTIMATOR)
 
     def find(
-        out: str, *flags: str, ends_after: int | None = None, status: int = 0, n_rounds: int = 1, max_steps: int = 4
+        out: str,
+        *flags: str,
+        ends_after: int | None = None,
+        at_step: int | None = None,
+        status: int = 0,
+        n_rounds: int = 1,
+        max_steps: int = 4,
     ) -> str:
         runs: list[str] = []
 
         def run(command: list[str]) -> int:
             if len(runs) == ends_after:
+                if at_step:
+                    call(Path(command[0]).name, *command[1:], "--max_steps", str(at_step), cwd=tmp_path)
                 return 130
             runs.append(call(Path(command[0]).name, *command[1:], cwd=tmp_path))
             return 0
@@ -67,6 +76,7 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     said = find("whole")
     for part in PARTS:
         assert (tmp_path / "whole" / "round_1" / part).exists(), said
+    assert (tmp_path / "whole" / "round_0" / "sheet.png").exists()
     assert len(load_config(tmp_path / "whole" / "round_1" / "generator" / "config.yaml").data.box) == 6  # by the found cameras
     whole = content_of(tmp_path / "whole" / "round_1")
     for ends_after in (0, 1, 1):
@@ -79,15 +89,42 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
 
 
+def test_a_folder_of_an_older_version_goes_on(find, tmp_path):
+    find("old", ends_after=0, status=130)
+    file = tmp_path / "old" / "settings.json"
+    settings = json.loads(file.read_text())
+    del settings["config"]["training"]["fused_field"], settings["estimator"]["training"]["blur"]
+    file.write_text(json.dumps(settings))
+    assert "continuing the set in it" in find("old", ends_after=0, status=130)
+    assert "choose another --out" in find("old", "--set", "training.fused_field=none", status=2)
+    file.write_text(json.dumps(settings | {"photographs": "others"}))
+    assert "contains a set with other photographs (see settings.json); choose another --out" in find("old", status=2)
+    for config in (None, "text", {}):
+        file.write_text(json.dumps({"config": config}))
+        assert "settings.json: cannot be read; choose another --out" in find("old", status=2)
+
+
+def test_a_start_that_is_not_possible_is_told(find, monkeypatch):
+    monkeypatch.setattr(rounds, "STARTS", (lambda *_: None,))
+    assert "start 1: not possible with these photographs" in find("told", "--starts", "2", ends_after=0, status=130)
+
+
+def test_an_out_within_the_photographs_is_refused(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for out in ("photos", "photos/cameras"):
+        said = call("tools/find_cameras.py", "--data_dir", "photos", "--out", out, cwd=tmp_path, status=2)
+        assert f"--out {out}: lies within the photographs' folder photos" in said
+
+
 def test_the_second_round_goes_on_with_the_generator_of_the_first_and_its_box(find, tmp_path):
     asked = {"n_rounds": 2, "max_steps": 8}
     find("whole", **asked)
     first, second = (tmp_path / "whole" / f"round_{number}" / "generator" / "config.yaml" for number in (1, 2))
     assert load_config(first).data.box == load_config(second).data.box != "none"
-    assert [load_config(file).training.max_steps for file in (first, second)] == [3, 7]
-    for ends_after in (4, 1):
-        find("resumed", ends_after=ends_after, status=130, **asked)
-    (tmp_path / "resumed" / "round_2" / "round.json").unlink(missing_ok=True)
+    assert [load_config(file).training.max_steps for file in (first, second)] == [2, 7]
+    find("resumed", ends_after=4, status=130, **asked)
+    find("resumed", ends_after=1, at_step=5, status=130, **asked)
+    assert (tmp_path / "resumed" / "round_2" / "generator").exists()
     find("resumed", **asked)
     assert_same(*(content_of(tmp_path / name / "round_2") for name in ("whole", "resumed")))
 
@@ -99,7 +136,8 @@ def test_starts_go_on_bit_for_bit(find, tmp_path):
     first, again = (tmp_path / out / "round_0" for out in ("whole", "resumed"))
     assert (first / "round.json").read_bytes() == (again / "round.json").read_bytes()
     for start in ("start_0", "start_1"):
-        assert (first / start / "round.json").read_bytes() == (again / start / "round.json").read_bytes()
+        for name in ("round.json", "sheet.png"):
+            assert (first / start / name).read_bytes() == (again / start / name).read_bytes()
         for run, network in (("generator", "generator_ema"), ("estimator", "estimator"), ("estimator_again", "estimator")):
             ours, theirs = (read_checkpoint(folder / start / run / "model.pt")["state"][network] for folder in (first, again))
             assert all(torch.equal(ours[name], theirs[name]) for name in ours), (start, run)
@@ -113,6 +151,7 @@ def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, mon
     record = json.loads(first.record.read_text())
     assert (record["start"], record["agreements"]) == (1, [0.2, 0.7, 0.4])
     assert first.generator == tmp_path / "chosen" / "round_0" / "start_1" / "generator"
+    assert first.sheet == first.generator.with_name("sheet.png") and first.sheet.exists()
     configs = [load_config(first.folder / f"start_{n}" / "generator.yaml") for n in (0, 1, 2)]
     assert [config.training.seed for config in configs] == [0, 1, 2]
     assert [config.data.labels for config in configs] == ["none", "transforms", "none"]  # those by silhouettes were written
@@ -125,7 +164,8 @@ def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, mon
     [
         (["--keep", "0"], "--keep 0: expected a share"),
         (["--estimator", "pose"], "model.azimuth_bins is 0; set it to 24"),
-        (["--set", "training.max_steps=2"], "training.max_steps: 2 steps are too few for 2 rounds and the first"),
+        (["--set", "training.max_steps=3"], "training.max_steps: 3 steps are too few for 2 rounds and the first"),
+        (["--set", "training.max_steps=0"], "set more steps, or fewer --rounds"),
         (["--data_dir", "phtos"], "phtos"),
         (
             ["--set", "data.n_images=8", "data.imsize=16"],
