@@ -9,10 +9,13 @@ address that the selector on pytorch.org shows behind --index-url for Linux, Pip
 endef
 export WITHOUT_CARD
 
-.PHONY: help train weights docs test test-versions test-gpu lint
+.PHONY: help view train weights docs test test-versions test-gpu lint
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## */make \1	/p' $(MAKEFILE_LIST)
+
+view: .venv/viewer  ## install into .venv, show the shipped weights in the browser
+	$(BIN)/python view.py
 
 train: .venv/ready  ## install into .venv, train the default run on the embedded cars, render the sweep
 	$(BIN)/python train.py --config configs/default.yaml --use_amp
@@ -36,6 +39,10 @@ test-versions:  ## the tests with each PyTorch from 2.6 to the newest, in enviro
 
 test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of them
 	$(BIN)/python -m pytest -m gpu -rs
+
+.venv/viewer: .venv/ready
+	$(BIN)/pip install --editable '.[viewer]'
+	touch $@
 
 .venv/docs: .venv/ready
 	$(BIN)/pip install --editable '.[docs]'

@@ -54,6 +54,11 @@ def test_make_alone_prints_a_line_for_each_target(make):
     assert all(len(line.split()) > 3 for line in lines)
 
 
+def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
+    commands = [line for line in make("--dry-run", "view") if ".venv/bin" in line]
+    assert commands[-2:] == [".venv/bin/pip install --editable '.[viewer]'", ".venv/bin/python view.py"]
+
+
 def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
     lines = "\n".join(make("--dry-run", "weights")).replace("\\\n", " ").splitlines()
     train, sweep, export, measure = (line.split()[1:] for line in lines if ".venv/bin/python" in line)
