@@ -24,6 +24,7 @@ from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.memory.watch import exit_status, forwarded_signals
 from graf.pose import rounds
+from graf.pose.accuracy import accuracy_warning
 from graf.pose.alignment import agreement
 from graf.pose.loading import load_estimator
 from graf.pose.round_sheet import write_sheet
@@ -72,8 +73,11 @@ def main() -> int:
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
     for number in range(args.rounds + 1):
         if status := take_round(Round(args.out, number), args, config, pose, photographs):
+            log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
             return status
         page = write_cameras_page(args.out, number) if number else None
+    for file in sorted((args.out / rounds.CAMERAS).glob(f"*/{TRANSFORMS}")):
+        log.info("%s: the cameras by the names of your files; copy it into the folder that holds them", file)
     last = Round(args.out, args.rounds)
     check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
     log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
@@ -161,7 +165,7 @@ def first_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
         if not start.record.exists() and (status := judge(start, args, reseeded, pose, photographs)):
             return status
         agreements.append(read_object(start.record)["agreement"])
-        log.info("start %d of %d: two estimators agree by %.2f", number + 1, args.starts, agreements[-1])
+        log.info("start %d of %d: two estimators agree by %.2f of 1", number + 1, args.starts, agreements[-1])
     write_record(this, {"start": agreements.index(max(agreements)), "agreements": agreements})
     return 0
 
@@ -211,8 +215,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
         return status
     write_sheet(this.sheet, load_generator(this.generator, device=device), this.name, (photographs, found))
     if this.number == args.rounds and config.data.type == "images":
-        for file, home in rounds.write_cameras(args.out / "cameras", photographs, found, config.data):
-            log.info("%s: the cameras by the names of your files; copy it into %s", file, home)
+        rounds.write_cameras(args.out / rounds.CAMERAS, photographs, found, config.data)
     write_record(this, told)
     return 0
 
@@ -237,6 +240,8 @@ def read_cameras(
     """The cameras that the round's estimator reads: sampled by their probability, in the last round the most likely; and what
     the round's record says of them."""
     estimator = load_estimator(this.estimator, device)
+    if doubt := accuracy_warning(estimator).removeprefix(f"{estimator.checkpoint}: "):
+        log.warning("round %d: the estimator %s", this.number, doubt)
     rng = None if this.number == args.rounds else seeded_rng(config.training.seed, this.number)
     found = rounds.find_cameras(estimator, photographs, rng)
     held_out = posed_splits(estimator.config).test
@@ -247,7 +252,7 @@ def read_cameras(
         "degrees; it believes the same of %.0f %% of the photographs",
         *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], 100 * confidence),
     )
-    return found, {"held_out_views": errors, "confidence": confidence}
+    return found, {"held_out_views": errors, "confidence": confidence, "doubt": doubt}
 
 
 def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: str) -> int:
@@ -258,10 +263,12 @@ def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: st
 
 
 def run(command: list[str]) -> int:
-    """Run a Python program, which gets the signals that would end this one. Returns its exit status."""
+    """Run a Python program, which gets the signals that would end this one. Returns its exit status; that of a signal also
+    where the program came to its end, since nothing is to follow."""
     process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
-    with forwarded_signals(process):
-        return exit_status(process.wait())
+    with forwarded_signals(process) as received:
+        status = exit_status(process.wait())
+    return 128 + received[0] if received and status == 0 else status
 
 
 def completed(settings: dict, where: str) -> dict:

@@ -250,17 +250,20 @@ def exit_status(status: int) -> int:
 
 
 @contextlib.contextmanager
-def forwarded_signals(process: psutil.Process) -> Iterator[None]:
-    """Forward signals that would end this program to the process, which may have something to save."""
+def forwarded_signals(process: psutil.Process) -> Iterator[list[int]]:
+    """Forward signals that would end this program to the process, which may have something to save. Yields the list of those
+    that came."""
+    received: list[int] = []
 
     def forward(number: int, _frame: object) -> None:
+        received.append(number)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -4,13 +4,15 @@ on both sides, a mirror.
 Legend: N images.
 """
 
+import math
 from typing import NamedTuple
 
 from graf.rotations import NEAR_DEG, circular_distance
 
+import torch
 from torch import Tensor
 
-PAIRS_AT_ONCE = 1 << 20  # of azimuths that are compared, which bounds memory
+ARC_DEG = 15  # in which azimuths are counted
 OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the object than to its sides
 
 
@@ -67,14 +69,21 @@ def azimuth_errors(aligned_deg: Tensor, true_deg: Tensor) -> AzimuthErrors:
 
 
 def agreement(first_deg: Tensor, second_deg: Tensor) -> float:
-    """How far two lists of azimuths (N,) of the same images agree to 15 degrees beyond chance (Cohen 1960): 1 where all
-    do, 0 where an image's two answers are no nearer than those of two different images, as where one answer is given to all.
+    """How much two lists of azimuths (N,) of the same images tell about each other: the mean of their entropies less that of
+    their difference, in arcs of 15 degrees, as a share of the largest possible.
+
+    1 where both are equal and stand evenly around the circle; 0 where an image's two answers have nothing to do with each
+    other, or all images have one answer. Answers from a narrow range tell less, although they lie close together.
     """
-    together = float((circular_distance(first_deg, second_deg) < NEAR_DEG).double().mean())
-    parts = first_deg.split(PAIRS_AT_ONCE // len(second_deg) + 1)
-    near = sum(int((circular_distance(part[:, None], second_deg) < NEAR_DEG).sum()) for part in parts)
-    by_chance = near / (len(first_deg) * len(second_deg))
-    return (together - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+    difference = first_deg - second_deg + ARC_DEG / 2  # equal answers fall into the middle of an arc
+    shared = (_entropy(first_deg) + _entropy(second_deg)) / 2 - _entropy(difference)
+    return shared / math.log(360 / ARC_DEG)
+
+
+def _entropy(azimuth_deg: Tensor) -> float:
+    """The entropy in nats of azimuths (N,), counted in arcs."""
+    counts = torch.bincount((azimuth_deg.double() % 360 // ARC_DEG).long())
+    return float(torch.distributions.Categorical(counts).entropy())
 
 
 def reliability(confidence: Tensor, right: Tensor, n_groups: int = 5) -> list[Reliability]:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
+CAMERAS = "cameras"  # folder of all photographs' cameras by the names of their own files
 BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
@@ -293,7 +294,7 @@ def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: fl
     folders = {this.photographs / name: rows for name, rows in class_rows(dataset).items()}
     if all((folder / TRANSFORMS).exists() for folder in folders):
         return list(folders)
-    objects, kept = dataset.objects, set(surest_rows(dataset, found.confidence, keep).tolist())
+    objects, kept = known_objects(dataset), set(surest_rows(dataset, found.confidence, keep).tolist())
     poses, data = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), dataclasses.replace(data, center_crop=0)
     for folder, of_class in folders.items():
         rows = [row for row in of_class if row in kept]
@@ -305,19 +306,25 @@ def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: fl
     return list(folders)
 
 
-def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[tuple[Path, Path]]:
-    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class. Returns the
-    files, each with the folder of its photographs, where it belongs. data: with which the photographs were read."""
+def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
+    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class, which
+    belongs into the folder that all its files are in. Returns the files. data: with which the photographs were read."""
     poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
+    of_all = known_objects(dataset)
     for name, rows in class_rows(dataset).items():
         files = [Path(dataset.files[row]) for row in rows]
         home = Path(os.path.commonpath([file.parent for file in files]))
         names = [file.relative_to(home).as_posix() for file in files]
         sizes = [open_rgb(file, data.background).size for file in files]
-        objects = [dataset.objects[row] for row in rows]
-        written_files.append((out / name / TRANSFORMS, home))
-        write_text(out / name / TRANSFORMS, transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
+        objects = [of_all[row] for row in rows]
+        written_files.append(out / name / TRANSFORMS)
+        write_text(written_files[-1], transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
     return written_files
+
+
+def known_objects(dataset: Views) -> list[str]:
+    """The name of the object in each photograph; another for each where the names of files tell them from nothing."""
+    return dataset.objects if len(set(dataset.objects)) > 1 else [str(row) for row in range(len(dataset))]
 
 
 def class_rows(dataset: Views) -> dict[str, list[int]]:

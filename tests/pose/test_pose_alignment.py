@@ -1,5 +1,7 @@
 """Alignment of azimuths that agree up to a turn and a mirror; confusions; calibration."""
 
+import math
+
 from graf.pose.alignment import Alignment, AzimuthErrors, agreement, azimuth_errors, best_alignment, reliability
 from graf.rotations import circular_distance
 
@@ -54,12 +56,13 @@ def test_the_calibration_curve_groups_by_confidence():
     assert high == pytest.approx((0.85, 1.0, 2))
 
 
-@pytest.mark.parametrize("pairs_at_once", [1, 5, 1000])
-def test_agreement_is_beyond_chance(pairs_at_once, monkeypatch):
-    monkeypatch.setattr("graf.pose.alignment.PAIRS_AT_ONCE", pairs_at_once)
-    first = torch.tensor([0.0, 90.0, 180.0, 270.0])
-    assert agreement(first, first + torch.tensor([5.0, -14.0, 0.0, 10.0])) == 1
-    assert agreement(torch.full((4,), 30.0), torch.full((4,), 30.0)) == 0
-    half = agreement(first, torch.tensor([0.0, 90.0, 0.0, 90.0]))  # two of four agree, a quarter of all pairs does
-    assert half == pytest.approx((1 / 2 - 1 / 4) / (1 - 1 / 4))
-    assert agreement(first, first + 90) == pytest.approx(-1 / 3)
+def test_agreement_is_what_two_lists_tell_about_each_other():
+    around = 15 * torch.arange(240.0) % 360 + 1
+    assert agreement(around, around + 5) == pytest.approx(1)
+    assert agreement(torch.full((4,), 30.0), torch.full((4,), 30.0)) == pytest.approx(0)
+    quarter = 15 * (torch.arange(240.0) % 6) + 1
+    assert agreement(quarter, quarter) == pytest.approx(math.log(6) / math.log(24))
+    opposite = torch.where(torch.arange(240) // 24 % 2 == 0, 0.0, 180.0)  # half are taken for the other end: one bit is lost
+    assert agreement(around, around + opposite) == pytest.approx(1 - math.log(2) / math.log(24))
+    rng = torch.Generator().manual_seed(0)
+    assert abs(agreement(*(360 * torch.rand(2, 4000, generator=rng)))) < 0.01

@@ -180,9 +180,7 @@ def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
         shots.files[number] = str(tmp_path / "photos" / name)
         write_image(tmp_path / "photos" / name, torch.zeros(3, 10, 20, dtype=torch.uint8))
     data = load_config(None, ["data.fov=90"]).data
-    written = rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1, 0.2, 0.8]), data)
-    (bus, home), (mini, home_of_mini) = written
-    assert (home, home_of_mini) == (tmp_path / "photos" / "bus", tmp_path / "photos" / "mini")
+    bus, mini = rounds.write_cameras(tmp_path / "cameras", shots, found_of([0.9, 0.1, 0.2, 0.8]), data)
     frames = json.loads(bus.read_text())["frames"]
     assert [frame["file_path"] for frame in frames] == ["a/0.png", "b/1.png"]
     assert [(frame["w"], frame["h"], round(frame["fl_x"], 3)) for frame in frames] == [(20, 10, 5.0)] * 2  # of the square crop
@@ -190,6 +188,13 @@ def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
     assert [frame["file_path"] for frame in json.loads(mini.read_text())["frames"]] == ["0.png", "1.png"]
     azimuth_deg, _ = azimuth_and_v(torch.tensor([frame["transform_matrix"] for frame in frames])[:, :3])
     torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 20.0]), atol=1e-3, rtol=0)
+
+
+def test_photographs_that_are_counted_are_of_objects_of_their_own():
+    shots = Shots(3)
+    assert rounds.known_objects(shots) == shots.objects and len(set(shots.objects)) == 3
+    shots.files = [f"photos/IMG_{number}.jpg" for number in range(3)]
+    assert rounds.known_objects(shots) == ["0", "1", "2"]
 
 
 def test_colours_before_a_background_are_written_without_it():

@@ -15,7 +15,8 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
         curve = [{"confidence": 0.4, "right": right, "n": 8}]
         views = {"median_deg": 4.26, "within_15_deg": right, "confused": 0.125, "height": 0.01, "calibration": curve}
         this.folder.mkdir()
-        this.record.write_text(json.dumps({"round": number, "held_out_views": views, "confidence": 0.75}))
+        doubt = {"doubt": "reads nothing"} if number == 1 else {}  # an older version wrote none
+        this.record.write_text(json.dumps({"round": number, "held_out_views": views, "confidence": 0.75} | doubt))
         write_image(this.sheet, torch.zeros(3, 8, 8, dtype=torch.uint8))
     page = write_cameras_page(tmp_path, 2)
     text = page.read_text(encoding="utf-8")
@@ -26,5 +27,6 @@ def test_the_page_tells_each_rounds_errors_and_holds_its_sheet(tmp_path):
     assert page == tmp_path / "cameras.html"
     assert text.count("<td>4.3 degrees</td>") == 2 and "<td>50 %</td>" in text and "<td>88 %</td>" in text
     assert text.count('src="data:image/png;base64,') == 4  # the curve, and three sheets
-    assert text.index("Round 2") < text.index("Round 1") < text.index("Round 0")
+    assert text.index("<h2>Round 2") < text.index("<h2>Round 1") < text.index("<h2>Round 0")
+    assert "<strong>Round 1:</strong> the estimator reads nothing" in text and "<strong>Round 2:</strong>" not in text
     assert "http" not in text.replace("http-equiv", "")

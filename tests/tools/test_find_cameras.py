@@ -17,6 +17,14 @@ ESTIMATOR = """
 model: {azimuth_bins: 12, d_model: 8, num_heads: 2, num_layers: 1}
 training: {max_steps: 2, batch_size: 4, nworkers: 0, monitoring: none}
 """
+# Comes to its end although it gets Ctrl-C, which the tool passes on.
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGINT, lambda *_: None)
+time.sleep(0.3)
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(0.3)
+"""
 PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.json")
 
 
@@ -86,6 +94,8 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     record = json.loads(whole["round.json"])
     assert 0 < record["confidence"] <= 1 and record["held_out_views"]["calibration"]
     assert "is done" in find("whole", ends_after=0)
+    assert "expect errors as large" in said  # two steps teach nothing
+    assert "round 0 has not ended (exit status 130); the same command continues it" in find("new", ends_after=0, status=130)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
 
 
@@ -184,7 +194,13 @@ def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("program", "status"), [("", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", 143)]
+    ("program", "status"),
+    [
+        ("", 0),
+        ("raise SystemExit(3)", 3),
+        ("import os; os.kill(os.getpid(), 15)", 143),
+        (DEAF, 130),
+    ],
 )
 def test_the_status_of_a_run_is_that_of_its_program(program, status):
     assert find_cameras.run(["-c", program]) == status

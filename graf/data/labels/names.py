@@ -145,7 +145,8 @@ def _unknown_elevation(elevations: list[float], pattern: NamePattern, data: Data
         degrees = " or ".join(pattern.text.replace("<elevation>", f"<{part}>") for part in ("elevation_deg", "polar_deg"))
         return (
             f"is not given, and the file names have the elevations {_listed(elevations)}; if these are degrees, set "
-            f"data.name_pattern: {degrees} (from straight above); else name a v for each, smallest first, {table}"
+            f"data.name_pattern: {degrees} (from straight above); else name a v for each, smallest first, {table}. "
+            "If the names are no cameras, set data.labels=none"
         )
     if pattern.elevation is None and len(data.rings) != 1:
         found = f"has {len(data.rings)} values" if data.rings else "is not given"
