@@ -10,6 +10,7 @@ Legend: P images, N points, side x side pixels of a silhouette.
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator
 
 from graf.camera import focal_length
@@ -41,14 +42,18 @@ class NoHull(GrafError):
     """Why the objects' visual hull is not known."""
 
 
-def data_box(dataset: Views, data: DataConfig) -> tuple[float, ...] | str:
+def data_box(dataset: Views, data: DataConfig, held: float = 1.0) -> tuple[float, ...] | str:
     """The low and the high corner (6 numbers, scene units) of the box around all objects, or "none" where the data do not
-    determine it; logged either way."""
+    determine it; logged either way.
+
+    held: the share of the silhouettes that it is to contain; below 1 where some cameras are wrong.
+    """
     try:
         if isinstance(dataset, ToyCars) and dataset.posed:
             box, contents = car_box(data), f"all {len(dataset)} toy cars"
         else:
-            box, contents = hull_box(dataset, data), f"the silhouettes of all {len(dataset)} images"
+            box = hull_box(dataset, data, held)
+            contents = f"the silhouettes of {'all' if held == 1 else f'{held:.0%} of'} {len(dataset)} images"
     except NoHull as reason:
         log.info("data.box: none, for %s", reason)
         return "none"
@@ -63,9 +68,9 @@ def car_box(data: DataConfig) -> tuple[float, ...]:
     return tuple(round(x, 4) for x in [*(-x for x in high), *high])
 
 
-def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
-    """The low and the high corner (6 numbers, scene units) of the box around the visual hull, enlarged until it contains every
-    image's silhouette, with a margin. Raises NoHull."""
+def hull_box(dataset: Views, data: DataConfig, held: float = 1.0) -> tuple[float, ...]:
+    """The low and the high corner (6 numbers, scene units) of the box around the visual hull, enlarged until it contains the
+    share `held` of the images' silhouettes, with a margin. Raises NoHull."""
     if dataset.labels is None:
         raise NoHull("the images have no known cameras")
     try:
@@ -81,7 +86,7 @@ def hull_box(dataset: Views, data: DataConfig) -> tuple[float, ...]:
         raise NoHull("the images' silhouettes have no point in common")
     box = torch.stack([points.amin(0) - cell, points.amax(0) + cell])
     centre, half_size = box.mean(0), (box[1] - box[0]) / 2
-    half_size = half_size * enlargement(dataset, box, data) * (1 + MARGIN)
+    half_size = half_size * enlargement(dataset, box, data, held) * (1 + MARGIN)
     return tuple(round(x, 4) for x in torch.cat([centre - half_size, centre + half_size]).tolist())
 
 
@@ -99,8 +104,8 @@ def silhouettes(dataset: Views, index: Tensor, data: DataConfig, desc: str) -> I
     yield from progress(masks, desc=desc, total=len(index), unit="image")
 
 
-def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
-    """The factor, at least 1, by which a box (2, 3) is scaled about its centre to contain all silhouettes.
+def enlargement(dataset: Views, box: Tensor, data: DataConfig, held: float = 1.0) -> float:
+    """The factor, at least 1, by which a box (2, 3) is scaled about its centre to contain the share `held` of the silhouettes.
 
     Logs how many silhouettes leave the box, and how many the frame cuts off, so that the rest of the object is not seen.
     """
@@ -110,8 +115,10 @@ def enlargement(dataset: Views, box: Tensor, data: DataConfig) -> float:
         rays_o, rays_d = camera_rays(pose_c2w[None], outline(mask)[None, None], len(mask), data)
         scales.append(max(scale_to_meet(box, rays_o[0], rays_d[0]).tolist(), default=0.0))
         cut_off += bool(mask[[0, -1]].any() or mask[:, [0, -1]].any())
-    largest, outside = max(1.0, *scales), sum(scale > 1 for scale in scales)
-    if outside:
+    largest, outside = max(1.0, sorted(scales)[math.ceil(held * n) - 1]), sum(scale > 1 for scale in scales)
+    if outside and held < 1:
+        log.info("data.box: %d of %d silhouettes leave the visual hull; the box is %.2f times as large", outside, n, largest)
+    elif outside:
         log.info(
             "data.box: %d of %d silhouettes (%.1f %%) leave the visual hull, %s the furthest; the box is %.2f times as "
             "large as the hull and holds them all",

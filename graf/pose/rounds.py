@@ -39,6 +39,7 @@ log = logging.getLogger("graf")
 
 CAMERAS = "cameras"  # folder of all photographs' cameras by the names of their own files
 BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one that is misread takes it far beyond the objects
+BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
@@ -241,7 +242,7 @@ def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str
     share = max(BOX_SHARE, min(1.0, FEWEST_FOR_BOX / len(photographs)))
     rows = surest_rows(photographs, found.confidence, share)
     labels = Labels.of_poses(poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2)[rows])
-    return data_box(Subset(photographs, rows.tolist(), labels), data)
+    return data_box(Subset(photographs, rows.tolist(), labels), data, BOX_HOLDS)
 
 
 def of_estimator(pose: PoseConfig, config: Config, this: Round, seed: int, name: str = "estimator") -> PoseConfig:

@@ -131,6 +131,21 @@ def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, mon
     assert "reach the frame's edge" not in caplog.text
 
 
+@pytest.mark.parametrize(("held", "outside"), [(15 / 16, False), (1.0, True)])
+def test_a_camera_that_is_wrong_does_not_enlarge_the_box_of_a_share(smoke, monkeypatch, held, outside, caplog):
+    monkeypatch.setattr(module, "HULL_IMAGES", 2)
+    x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
+    discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
+    photographs = Photographs(Labels.of_poses(around(16)), 16, lambda i: discs[i])
+    with caplog.at_level(logging.INFO, "graf"):
+        box = torch.tensor(hull_box(photographs, smoke("data.imsize=48").data, held)).view(2, 3)
+    even = torch.tensor(
+        hull_box(Photographs(Labels.of_poses(around(16)), 16, lambda i: discs[0]), smoke("data.imsize=48").data)
+    )
+    assert ((box - even.view(2, 3)).abs().max() > 0.1) == outside
+    assert "1 of 16 silhouettes" in caplog.text
+
+
 def test_the_log_tells_silhouettes_that_the_frame_cuts_off(smoke, caplog):
     band = torch.zeros(48, 48)
     band[20:28] = 1

@@ -94,6 +94,12 @@ def test_the_box_is_around_photographs_whose_cameras_are_sure(monkeypatch):
     )
 
 
+def test_a_silhouette_that_is_surely_misread_does_not_enlarge_the_box(monkeypatch):
+    monkeypatch.setattr(rounds, "data_box", lambda views, data, held: (len(views), held))
+    found = FoundCameras(torch.zeros(1000), torch.full((1000,), 0.3), torch.rand(1000))
+    assert rounds.box_around(Shots(1000), found, load_config(None).data) == (500, 0.98)
+
+
 def test_the_box_is_the_asked_one_or_that_of_the_run_that_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "box_around", lambda *_: "around")
     boxes = {"asked": (-1.0,) * 3 + (1.0,) * 3, "going on": (-2.0,) * 3 + (2.0,) * 3}
