@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import json
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from graf.runtime.command_line import Parser, add_data_flag, add_training_flags,
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
+from graf.runtime.interruption import REQUEUE
 
 import psutil
 import torch
@@ -268,7 +270,9 @@ def run(command: list[str]) -> int:
     process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
     with forwarded_signals(process) as received:
         status = exit_status(process.wait())
-    return 128 + received[0] if received and status == 0 else status
+    if status or not received:
+        return status
+    return 128 + received[0] if received[0] in (signal.SIGINT, signal.SIGTERM) else REQUEUE
 
 
 def completed(settings: dict, where: str) -> dict:

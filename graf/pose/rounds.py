@@ -324,7 +324,7 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
 
 
 def known_objects(dataset: Views) -> list[str]:
-    """The name of the object in each photograph; another for each where the names of files tell them from nothing."""
+    """The name of the object in each photograph; if names of files do not tell objects apart, one for each photograph."""
     return dataset.objects if len(set(dataset.objects)) > 1 else [str(row) for row in range(len(dataset))]
 
 

@@ -17,12 +17,12 @@ ESTIMATOR = """
 model: {azimuth_bins: 12, d_model: 8, num_heads: 2, num_layers: 1}
 training: {max_steps: 2, batch_size: 4, nworkers: 0, monitoring: none}
 """
-# Comes to its end although it gets Ctrl-C, which the tool passes on.
+# Comes to its end although it gets a signal, which the tool passes on.
 DEAF = """
 import os, signal, time
-signal.signal(signal.SIGINT, lambda *_: None)
+signal.signal(signal.NAME, lambda *_: None)
 time.sleep(0.3)
-os.kill(os.getppid(), signal.SIGINT)
+os.kill(os.getppid(), signal.NAME)
 time.sleep(0.3)
 """
 PARTS = ("views", "estimator", "photographs", "generator", "sheet.png", "round.json")
@@ -199,7 +199,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(find, tmp_path, 
         ("", 0),
         ("raise SystemExit(3)", 3),
         ("import os; os.kill(os.getpid(), 15)", 143),
-        (DEAF, 130),
+        (DEAF.replace("NAME", "SIGINT"), 130),
+        (DEAF.replace("NAME", "SIGUSR1"), 3),
     ],
 )
 def test_the_status_of_a_run_is_that_of_its_program(program, status):
