@@ -25,12 +25,12 @@ from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.memory.watch import exit_status, forwarded_signals
 from graf.pose import rounds
-from graf.pose.accuracy import accuracy_warning
+from graf.pose.accuracy import doubt_about
 from graf.pose.alignment import agreement
 from graf.pose.loading import load_estimator
 from graf.pose.round_sheet import write_sheet
 from graf.pose.rounds import FoundCameras, Round
-from graf.pose.splits import posed_splits
+from graf.pose.splits import held_out_objects, posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
 from graf.rotations import NEAR_DEG
@@ -132,8 +132,7 @@ def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, 
             f"{kept} of {len(photographs)} photographs are left by --keep {args.keep:g}, fewer than training.batch_size "
             f"{config.training.batch_size}; add photographs, or set --keep 1 or a smaller training.batch_size"
         )
-    shares = pose.training.validation_share, pose.training.test_share
-    learned = args.views - sum(max(1, round(share * args.views)) for share in shares)  # as split_by_object has it
+    learned = args.views - sum(held_out_objects(args.views, pose.training.validation_share, pose.training.test_share))
     if learned < pose.training.batch_size:
         raise GrafError(
             f"--views {args.views}: an estimator learns from some {learned} of them, fewer than the training.batch_size "
@@ -242,7 +241,7 @@ def read_cameras(
     """The cameras that the round's estimator reads: sampled by their probability, in the last round the most likely; and what
     the round's record says of them."""
     estimator = load_estimator(this.estimator, device)
-    if doubt := accuracy_warning(estimator).removeprefix(f"{estimator.checkpoint}: "):
+    if doubt := doubt_about(estimator):
         log.warning("round %d: the estimator %s", this.number, doubt)
     rng = None if this.number == args.rounds else seeded_rng(config.training.seed, this.number)
     found = rounds.find_cameras(estimator, photographs, rng)

@@ -106,15 +106,21 @@ def accuracy(predicted: Tensor, true: Tensor) -> dict[str, float]:
 
 
 def accuracy_warning(estimator: TrainedEstimator) -> str:
-    """A warning where the estimator's newest validation says that its cameras cannot be trusted, else an empty string."""
+    """A warning, with the checkpoint's name, where the estimator's cameras cannot be trusted, else an empty string."""
+    doubt = doubt_about(estimator)
+    return doubt and f"{estimator.checkpoint}: {doubt}"
+
+
+def doubt_about(estimator: TrainedEstimator) -> str:
+    """Why the estimator's cameras cannot be trusted, by its newest validation; an empty string where they can."""
     if not estimator.validation:
-        return f"{estimator.checkpoint}: was never validated, so the error of its cameras is unknown; train it longer"
+        return "was never validated, so the error of its cameras is unknown; train it longer"
     read, true = (estimator.validation[name].cpu() for name in ("predicted_pose", "target_pose"))
     error, guess = accuracy(read, true)["azimuth_deg"], _guess_deg(true)
     if error <= min(NEAR_DEG, guess / 2):
         return ""
     return (
-        f"{estimator.checkpoint}: reads azimuths with a median error of {error:.1f} degrees on images that it was not trained "
+        f"reads azimuths with a median error of {error:.1f} degrees on images that it was not trained "
         f"on, where guessing has {guess:.0f}; expect errors as large in these cameras, or train it longer"
     )
 

@@ -325,7 +325,8 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
 
 def known_objects(dataset: Views) -> list[str]:
     """The name of the object in each photograph; if names of files do not tell objects apart, one for each photograph."""
-    return dataset.objects if len(set(dataset.objects)) > 1 else [str(row) for row in range(len(dataset))]
+    objects = dataset.objects
+    return objects if len(set(objects)) > 1 else [str(row) for row in range(len(dataset))]
 
 
 def class_rows(dataset: Views) -> dict[str, list[int]]:

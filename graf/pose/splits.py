@@ -70,6 +70,11 @@ def posed_splits(config: PoseConfig, cache: Path | None = None) -> Splits:
     return split_by_object(dataset, config.training.validation_share, config.training.test_share)
 
 
+def held_out_objects(n: int, validation_share: float, test_share: float) -> tuple[int, int]:
+    """How many of n objects are for validation and for the test."""
+    return max(1, round(validation_share * n)), max(1, round(test_share * n))
+
+
 def split_by_object(views: Views, validation_share: float, test_share: float) -> Splits:
     """Split a data set by object; by image, with a warning, where fewer than three objects are known.
 
@@ -87,7 +92,7 @@ def split_by_object(views: Views, validation_share: float, test_share: float) ->
     if len(set(names)) < FEWEST_OBJECTS:
         raise DataError(f"{len(names)} images cannot be split into training, validation and test; add images")
     ranked = sorted(set(names), key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
-    n_test, n_validation = (max(1, round(share * len(ranked))) for share in (test_share, validation_share))
+    n_validation, n_test = held_out_objects(len(ranked), validation_share, test_share)
     if n_test + n_validation >= len(ranked):
         raise DataError(
             f"training.validation_share and training.test_share leave none of {len(ranked)} objects to train on; lower them"

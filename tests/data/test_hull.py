@@ -117,11 +117,16 @@ def test_the_box_holds_the_few_objects_that_are_larger(smoke, caplog):
     assert "of 512 silhouettes" in told and "photograph " in told and "holds them all" in told
 
 
+def one_wide_disc() -> list[torch.Tensor]:
+    """Sixteen silhouettes (48, 48), of which number 7 is twice as wide."""
+    x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
+    return [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
+
+
 def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, monkeypatch, caplog):
     """Two of 16 make the hull. The disc of one that is not among them is twice as wide, and the box holds it too."""
     monkeypatch.setattr(module, "HULL_IMAGES", 2)
-    x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
-    discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
+    discs = one_wide_disc()
     data, poses = smoke("data.imsize=48").data, around(16)
     with caplog.at_level(logging.INFO, "graf"):
         box = torch.tensor(hull_box(Photographs(Labels.of_poses(poses), 16, lambda i: discs[i]), data)).view(2, 3)
@@ -134,8 +139,7 @@ def test_all_photographs_are_looked_at_and_not_only_those_of_the_hull(smoke, mon
 @pytest.mark.parametrize(("held", "outside"), [(15 / 16, False), (1.0, True)])
 def test_a_camera_that_is_wrong_does_not_enlarge_the_box_of_a_share(smoke, monkeypatch, held, outside, caplog):
     monkeypatch.setattr(module, "HULL_IMAGES", 2)
-    x, y = torch.meshgrid(torch.arange(48) - 23.5, torch.arange(48) - 23.5, indexing="xy")
-    discs = [(x**2 + y**2 <= (16 if i == 7 else 8) ** 2).float() for i in range(16)]
+    discs = one_wide_disc()
     photographs = Photographs(Labels.of_poses(around(16)), 16, lambda i: discs[i])
     with caplog.at_level(logging.INFO, "graf"):
         box = torch.tensor(hull_box(photographs, smoke("data.imsize=48").data, held)).view(2, 3)
