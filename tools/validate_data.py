@@ -64,7 +64,7 @@ def main() -> None:
         log.info("no faults but the cameras'; see the warning above")
     else:
         log.info("nothing else that would stop training" if config.data.on_bad_file == "skip" else "no faults")
-    log_summary(dataset, config.data)
+    log_summary(dataset, config)
 
 
 def own_folder(config: Config) -> Path:

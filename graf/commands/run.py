@@ -88,9 +88,13 @@ def is_done(state: RunState, checkpoint: Path | None, resume: str) -> bool:
     return done
 
 
-def note_data(state: RunState, dataset: Views) -> None:
-    """Record the data's fingerprint in the state, and warn if it is not the one that the checkpoint was trained on."""
-    if state.data_fingerprint not in ("", dataset.fingerprint):
+def note_data(state: RunState, dataset: Views, checkpoint: Path | None) -> None:
+    """Record the data's fingerprint in the state; if the checkpoint was trained on other data, warn where it is the run's own,
+    and log it where the run begins with another run's."""
+    config, other = state.config, state.data_fingerprint not in ("", dataset.fingerprint)
+    if other and checkpoint and not lies_in(config.run_dir, checkpoint):
+        log.info("%s learned from other images; this run goes on with %d of its own", checkpoint, len(dataset))
+    elif other:
         log.warning(
             "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "
             "preprocessing than the checkpoint was trained on; %d images now, and training continues with them; "

@@ -33,7 +33,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> in
     """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status."""
     with set_up(args, read_config) as setup:
         state, dataset = generator_run(args, setup)
-        note_data(state, dataset)
+        note_data(state, dataset, setup.checkpoint)
         # What ends before a first step
         if args.dry_run:
             with anomaly_checks(args, state):
@@ -56,7 +56,7 @@ def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, V
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
     dataset = processes.in_turn(lambda: build_dataset(config, cache, trained))
-    log_warnings(dataset, config.data)
+    log_warnings(dataset, config)
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them
     config = processes.broadcast(lambda: resolve(config, dataset, trained))

@@ -28,7 +28,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
     """Train a pose estimator by the flags of train_pose.py, as graf.commands.train.train_run does a generator."""
     with set_up(args, read_config) as setup:
         state, splits = pose_run(args, setup)
-        note_data(state, splits.training)
+        note_data(state, splits.training, setup.checkpoint)
         # What ends before a first step
         if args.dry_run:
             with anomaly_checks(args, state):

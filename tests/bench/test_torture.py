@@ -222,17 +222,17 @@ class Data(list):
         self.fingerprint = fingerprint
 
 
-def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog):
-    def resumed(state, data):
+def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog, tmp_path):
+    def resumed(state, data, checkpoint=None):
         another = TrainState(refine(), torch.device("cpu"))
         another.load_state_dict(state.state_dict())
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            note_data(another, data)
+            note_data(another, data, checkpoint or another.config.run_dir / "newest.pt")
         return another
 
     first = TrainState(refine(), torch.device("cpu"))
-    note_data(first, Data(9, "a"))
+    note_data(first, Data(9, "a"), None)
     first.step = 5
     assert not caplog.text
     second = resumed(first, Data(9, "a"))
@@ -241,3 +241,5 @@ def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog):
     assert "the data has changed since step 5" in caplog.text and "8 images now" in caplog.text
     resumed(third, Data(8, "b"))
     assert not caplog.text  # it is told once
+    resumed(third, Data(7, "c"), tmp_path / "another_run" / "newest.pt")
+    assert not caplog.text  # a run that begins with another's checkpoint has images of its own

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 
-from graf.config import DataConfig
+from graf.config import Config, DataConfig
 from graf.data.advice.cameras import cameras_in_words, pattern_with_angles
 from graf.data.advice.evidence import Evidence, evidence_of
 from graf.data.advice.warnings import sampled_all_around, warnings_about
@@ -12,8 +12,9 @@ from graf.data.views import Views
 log = logging.getLogger("graf")
 
 
-def log_summary(dataset: Views, data: DataConfig) -> None:
+def log_summary(dataset: Views, config: Config) -> None:
     """Log what will be learned from, a line each, and what is missing; then all that `log_warnings` logs."""
+    data = config.data
     evidence = evidence_of(dataset, data)
     lines = {
         "images": _images(data, evidence),
@@ -25,16 +26,16 @@ def log_summary(dataset: Views, data: DataConfig) -> None:
     }
     indented = (f"  {name:<12}{text}".replace("\n", f"\n{'':14}") for name, text in lines.items())
     log.info("%s", "\n".join(["what will be learned from:", *indented]))
-    _log_warnings(dataset, data, evidence)
+    _log_warnings(dataset, config, evidence)
 
 
-def log_warnings(dataset: Views, data: DataConfig) -> None:
+def log_warnings(dataset: Views, config: Config) -> None:
     """Warn of what will keep the data set from being learned, and log from where cameras are sampled if it has none."""
-    _log_warnings(dataset, data, evidence_of(dataset, data))
+    _log_warnings(dataset, config, evidence_of(dataset, config.data))
 
 
-def _log_warnings(dataset: Views, data: DataConfig, evidence: Evidence) -> None:
-    for warning in warnings_about(dataset, data, evidence):
+def _log_warnings(dataset: Views, config: Config, evidence: Evidence) -> None:
+    for warning in warnings_about(dataset, config, evidence):
         log.warning("%s", warning)
     if around := sampled_all_around(dataset, evidence):
         log.info("%s", around)

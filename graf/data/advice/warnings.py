@@ -7,7 +7,7 @@ photographs of 200 real cars, cut out and with cameras; from 410 photographs of 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from graf.config import DataConfig
+from graf.config import Config, DataConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
@@ -21,13 +21,14 @@ CUT_OUT = "cut the objects out (python tools/prepare_photos.py), or name their m
 FRONT = "set data.camera_prior=front data.hflip=true, as configs/faces_64.yaml and configs/cat_faces_64.yaml do"
 
 
-def warnings_about(dataset: Views, data: DataConfig, evidence: Evidence) -> list[str]:
+def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[str]:
     """The warnings about a data set; none about the built-in toy cars."""
+    data = config.data
     if data.type == "toy_cars":
         return []
     return [
         *_few(dataset, data, evidence),
-        *_small_classes(dataset),
+        *_small_classes(dataset, config.discriminator.condition),
         *_repeated(dataset.files, evidence),
         *_backgrounds(dataset, data, evidence),
     ]
@@ -73,12 +74,12 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     )
 
 
-def _small_classes(dataset: Views) -> Iterator[str]:
-    if has_small_classes(dataset):
+def _small_classes(dataset: Views, condition: str) -> Iterator[str]:
+    if condition != "none" and has_small_classes(dataset):
         n_classes = n_classes_of(dataset)
         yield (
             f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, which "
-            "discriminator.condition, unless it is none, tells both networks. If each folder shows one object, the generator "
+            "discriminator.condition tells both networks. If each folder shows one object, the generator "
             "does not learn what all objects have in common: put the images of all objects into one folder"
         )
 

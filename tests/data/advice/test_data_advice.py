@@ -32,7 +32,7 @@ def told(caplog):
         dataset = build_dataset(config)
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="graf"):
-            log_summary(dataset, config.data)
+            log_summary(dataset, config)
         return caplog.text, "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
 
     return tell
@@ -135,6 +135,7 @@ def test_folders_of_few_images_may_show_an_object_each(told, tmp_path):
     for name in ("a", "b"):
         photographs(tmp_path / name, 99)
     assert "each of 2 folders is a class, with 99 images on the mean" in told(config(tmp_path))[1]
+    assert "is a class" not in told(config(tmp_path, "discriminator.condition=none"))[1]
     photographs(tmp_path / "b", 101)
     assert "is a class" not in told(config(tmp_path))[1]
 
@@ -154,7 +155,7 @@ def test_training_tells_the_warnings_alone(caplog, tmp_path):
     dataset = build_dataset(settings)
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="graf"):
-        log_warnings(dataset, settings.data)
+        log_warnings(dataset, settings)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
     assert "what will be learned" not in caplog.text
 
