@@ -61,10 +61,10 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--scale",
-        choices=("height", "own"),
-        default="height",
-        help="size of cut-out objects without cameras in their frames. height (default): all have the same height, as an "
-        "object that turns; own: each fills its frame",
+        choices=("area", "own"),
+        default="area",
+        help="size of cut-out objects without cameras in their frames. area (default): all have the same area, which changes "
+        "little as an object turns; own: each fills its frame",
     )
     p.add_argument("--size", type=positive, default=512, help="largest side of the written images, pixels (default 512)")
     p.add_argument(

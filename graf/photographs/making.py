@@ -1,12 +1,14 @@
 """Makes the PNG of one photograph, cut out and cropped, with a note of how, by which an interrupted run is continued."""
 
 import json
+import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from graf.config.name_pattern import NAMED_BY_RANK
-from graf.photographs.cropping import Box, around, centre_square, cropped, extent
+from graf.photographs.cropping import Box, Extent, around, by_hand, centre_square, cropped, extent
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
 from graf.photographs.sources import Source
@@ -19,7 +21,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 NOTE = "graf_ccsr"  # text in a PNG: how it was made
-WIDE = 0.95  # share of the photographs whose objects have the same height in their frames
+FITTING = 0.95  # share of the photographs whose objects have the same area in their frames
 ROUNDING = 2  # pixels by which a frame that is made again may differ
 
 
@@ -34,7 +36,7 @@ class Options:
     largest: int = 512  # pixels a side of what is written
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     keep_duplicates: bool = False
-    scale: Literal["height", "own"] = "height"  # height: objects have one height in their frames; own: each fills its frame
+    scale: Literal["area", "own"] = "area"  # area: objects have one area in their frames; own: each fills its frame
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
@@ -52,8 +54,9 @@ class Made(NamedTuple):
 def make_photograph(source: Source, file: Path, options: Options, labels: str) -> Made:
     """Cut out, crop and write one photograph. Raises ValueError with why it is left out."""
     image, how = cut_out(open_photograph(source.file), options.cut, source.mask)
-    object_box, cut_off = extent(image) if image.mode == "RGBA" else (None, False)
-    box = _frame(image.size, object_box, options.margin, labels)
+    found = extent(image) if image.mode == "RGBA" else None
+    cut_off = found is not None and found.cut_off
+    box = _frame(image.size, found, options.margin, labels)
     side = min(box[2] - box[0], box[3] - box[1])
     if labels == "none" and side < options.smallest:
         raise ValueError(f"its object is too small: {side} pixels with its margin, at least {options.smallest} are needed")
@@ -64,29 +67,30 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
     return Made(source, file, how, side, cut_off)
 
 
-def at_one_height(made: list[Made], options: Options) -> list[Made]:
-    """Frame cut-out photographs again, so that objects have one height in their frames: an object that is turned keeps its
-    height, and a frame of its own would show its front as large as its side. Objects that are wider than those of WIDE of the
-    photographs fill their frames."""
-    boxes = map_in_threads(_object_box, [each.file for each in made], available_cores())
-    boxes = list(progress(boxes, desc="sizes", total=len(made)))
-    widest = float(np.quantile([(right - left) / (bottom - top) for left, top, right, bottom in boxes], WIDE))
+def at_one_area(made: list[Made], options: Options) -> list[Made]:
+    """Frame cut-out photographs again, so that objects have about one area in their frames, as if all had been seen from one
+    distance: the area of an object that turns changes less than its width and height. Objects that are longer than those of
+    FITTING of the photographs fill their frames."""
+    extents = map_in_threads(_object_extent, [each.file for each in made], available_cores())
+    extents = list(progress(extents, desc="sizes", total=len(made)))
+    longest = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], FITTING))
 
-    def framed(each: Made, object_box: Box) -> Made:
+    def framed(each: Made, found: Extent) -> Made:
         with Image.open(each.file, formats=("PNG",)) as image:
-            whole, box = (0, 0, *image.size), around(object_box, options.margin, widest)
+            whole, box = (0, 0, *image.size), around(found, options.margin, longest)
+            box = by_hand(box, found, np.random.default_rng(zlib.crc32(each.source.place.encode())))
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
             side = round(each.side * (box[2] - box[0]) / image.width)
             _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
         return each._replace(side=side)
 
-    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, boxes, strict=True)), available_cores()))
+    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, extents, strict=True)), available_cores()))
 
 
-def _object_box(file: Path) -> Box:
+def _object_extent(file: Path) -> Extent:
     with Image.open(file, formats=("PNG",)) as image:
-        return extent(image).box
+        return extent(image)
 
 
 def _write(file: Path, image: Image.Image, note: dict) -> None:
@@ -96,13 +100,13 @@ def _write(file: Path, image: Image.Image, note: dict) -> None:
         image.save(temporary, pnginfo=info)
 
 
-def _frame(size: tuple[int, int], object_box: Box | None, margin: float, labels: str) -> Box:
+def _frame(size: tuple[int, int], found: Extent | None, margin: float, labels: str) -> Box:
     """The part of an image that is kept: with cameras what these saw, else the object with its margin."""
     if labels == "transforms":  # its cameras are those of the whole image
         return 0, 0, *size
-    if labels == "filename" or object_box is None:
+    if labels == "filename" or found is None:
         return centre_square(size)
-    return around(object_box, margin)
+    return around(found, margin)
 
 
 def _content(source: Source) -> list[str]:

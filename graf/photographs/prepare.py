@@ -15,7 +15,7 @@ from graf.data.folders import Folder, camera_file
 from graf.data.labels import FILES, label_source
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
-from graf.photographs.making import Made, Options, at_one_height, made_before, make_photograph, remove_stale
+from graf.photographs.making import Made, Options, at_one_area, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
 from graf.photographs.reading import luminance, open_photograph, shrunk
 from graf.photographs.sources import Source, find_sources, output_names, read_transforms
@@ -89,8 +89,8 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
         examined = _different(examined, left_out)
     names = output_names([each.source for each in examined])
     made = _make(examined, {place: out / IMAGES / name for place, name in names.items()}, options, labels, left_out)
-    if options.scale == "height" and labels == "none" and made and all_cut(made):
-        made = at_one_height(made, options)
+    if options.scale == "area" and labels == "none" and made and all_cut(made):
+        made = at_one_area(made, options)
     remove_stale(out / IMAGES, {each.file for each in made})
     kept = [each.source for each in made]
     colours_of = {each.source.place: _colours_in(each.file) for each in made}

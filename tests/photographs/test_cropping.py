@@ -1,7 +1,8 @@
 """Crops are arithmetic of boxes."""
 
-from graf.photographs.cropping import around, centre_square, cropped, extent
+from graf.photographs.cropping import PLACE_SPREAD, SIZE_SPREAD, Extent, around, by_hand, centre_square, cropped, extent
 
+import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
@@ -12,8 +13,12 @@ def with_box(box, size=(100, 60)) -> Image.Image:
     return image
 
 
-def test_the_extent_is_the_box_of_what_is_opaque():
-    assert extent(with_box((10, 20, 41, 55))) == ((10, 20, 41, 55), False)
+def of(box, area) -> Extent:
+    return Extent(box, area, cut_off=False)
+
+
+def test_the_extent_is_the_box_and_the_area_of_what_is_opaque():
+    assert extent(with_box((10, 20, 41, 55))) == ((10, 20, 41, 55), 31 * 35, False)
     with pytest.raises(ValueError, match="nothing of it is opaque"):
         extent(Image.new("RGBA", (9, 9), (1, 1, 1, 127)))
 
@@ -24,10 +29,32 @@ def test_an_object_along_an_edge_is_cut_off(box):
 
 
 def test_the_square_around_an_object_has_its_margin_and_its_middle():
-    assert around((10, 20, 50, 40), 0.1) == (6, 6, 54, 54)  # 40 * 1.2 = 48 around (30, 30)
-    assert around((0, 0, 10, 10), 0.5) == (-5, -5, 15, 15)
-    assert around((0, 0, 10, 10), 0.0, widest=2.0) == (-5, -5, 15, 15)  # as high as a box of 20 x 10 in its square
-    assert around((0, 0, 40, 10), 0.0, widest=2.0) == (0, -15, 40, 25)  # wider than that
+    assert around(of((10, 20, 50, 40), 1), 0.1) == (6, 6, 54, 54)  # 40 * 1.2 = 48 around (30, 30)
+    assert around(of((0, 0, 10, 10), 1), 0.5) == (-5, -5, 15, 15)
+
+
+def test_objects_have_their_area_in_the_square_unless_they_are_longer():
+    assert around(of((0, 0, 10, 10), 100), 0.0, longest=2.0) == (-5, -5, 15, 15)
+    assert around(of((0, 0, 5, 20), 100), 0.0, longest=2.0) == (-8, 0, 12, 20)
+    assert around(of((0, 0, 10, 10), 64), 0.0, longest=2.0) == (-3, -3, 13, 13)  # not all of the box is opaque
+    assert around(of((0, 0, 40, 10), 100), 0.0, longest=2.0) == (0, -15, 40, 25)
+
+
+def test_frames_by_hand_vary_in_size_and_place():
+    found, square, rng = of((200, 210, 210, 220), 1), (100, 110, 300, 310), np.random.default_rng(0)
+    frames = np.array([by_hand(square, found, rng) for _ in range(2000)])
+    sides = frames[:, 2] - frames[:, 0]
+    assert (sides == frames[:, 3] - frames[:, 1]).all()
+    assert np.log(sides / 200).std() == pytest.approx(SIZE_SPREAD, rel=0.1)
+    places = ((frames[:, :2] + frames[:, 2:]) / 2 - (200, 210)) / sides[:, None]
+    assert places.std(0) == pytest.approx(PLACE_SPREAD, rel=0.1) and abs(places.mean(0)).max() < 0.1 * PLACE_SPREAD
+
+
+def test_frames_by_hand_hold_the_whole_object():
+    found, rng = of((10, 20, 50, 40), 1), np.random.default_rng(0)
+    for _ in range(100):
+        left, top, right, bottom = by_hand(around(found, 0.02), found, rng)
+        assert left <= 10 and top <= 20 and right >= 50 and bottom >= 40 and right - left == bottom - top
 
 
 def test_beyond_the_frame_a_crop_is_transparent():

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from graf.config import load_config
+from graf.photographs.cropping import PLACE_SPREAD
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ def test_all_are_rgba_squares_with_the_object_in_the_middle(prepared):
             continue
         rows, columns = np.nonzero(np.asarray(image)[..., 3] > 127)
         for places in (rows, columns):
-            assert abs((places.min() + places.max() + 1) / image.width - 1) < 0.06, file
+            assert abs((places.min() + places.max() + 1) / image.width - 1) < 0.06 + 6 * PLACE_SPREAD, file
 
 
 def test_a_photograph_stands_upright(prepared):

@@ -6,6 +6,7 @@ import sys
 
 from graf.config import load_config
 from graf.data import build_dataset
+from graf.photographs.cropping import SIZE_SPREAD
 from graf.photographs.cutout import grabcut
 from prepare_photos import with_masks_flag
 
@@ -70,9 +71,9 @@ def test_classes_stay_folders_and_a_video_is_one_object(photographs, tmp_path):
     assert "1 by videos" in printed
 
 
-def test_objects_have_one_height_in_their_frames_unless_each_is_to_fill_its_own(tmp_path):
+def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tmp_path):
     (tmp_path / "photos").mkdir()
-    for name, width, height in (("front", 60, 60), ("side", 150, 60), ("far", 90, 45)):
+    for name, width, height in (("front", 60, 60), ("side", 150, 60), ("far", 80, 20)):
         picture = Image.new("RGBA", (240, 200))
         ImageDraw.Draw(picture).rectangle((20, 30, 19 + width, 29 + height), (200, 30, 30, 255))
         picture.save(tmp_path / "photos" / f"{name}.png")
@@ -85,11 +86,12 @@ def test_objects_have_one_height_in_their_frames_unless_each_is_to_fill_its_own(
         sides = {name: image.width for name, image in files.items()}
         return {name: ((box[2] - box[0]) / sides[name], (box[3] - box[1]) / sides[name]) for name, box in boxes.items()}
 
-    one_height = shares("set")
-    assert [height for _, height in one_height.values()] == pytest.approx([1 / 1.2 / 2.5] * 3, rel=0.06)
-    assert one_height["side"][0] == pytest.approx(1 / 1.2, rel=0.03)
+    one_area = shares("set")
+    longest = np.quantile([1, 2.5**0.5, 2], 0.95)  # of their lengths, in square roots of their areas
+    sizes = [(width * height) ** 0.5 for width, height in one_area.values()]
+    assert sizes == pytest.approx([1 / 1.2 / longest] * 3, rel=2.5 * SIZE_SPREAD)  # as if framed by hand
     before = {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()}
-    assert shares("set") == one_height
+    assert shares("set") == one_area
     assert {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()} == before
     assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 3, rel=0.03)
 
