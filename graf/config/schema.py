@@ -566,6 +566,13 @@ class PoseTrainingConfig(RunTrainingConfig):
         0,
         16,
     )
+    reframe: float = key(
+        0.0,
+        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by a third of it, in "
+        "frames; use it if the estimator will read images that were framed by hand",
+        0,
+        0.3,
+    )
     mirror: bool = key(False, "mirror half of the real images, for objects that are the same on both sides of the plane y = 0")
     validate_every: Cadence = key(
         100,

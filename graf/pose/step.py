@@ -1,4 +1,4 @@
-"""A training step of the pose estimator: camera losses, and augmentation by recolouring and mirroring.
+"""A training step of the pose estimator: camera losses, and augmentation by recolouring, blur, framing and mirroring.
 
 Legend: B images of a step, or of a part of one.
 """
@@ -9,7 +9,7 @@ import math
 from graf.camera import Labels
 from graf.pose.mixture import MixtureEstimator, mixture_losses
 from graf.pose.state import PoseState
-from graf.rays import mirrored_where
+from graf.rays import cut_patch, full_grid, mirrored_where
 from graf.training.inputs import in_one_copy
 from graf.training.learn import Stats, learn, retried, whole_step
 
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
 NO_BLUR = 0.1  # pixels; a smaller Gaussian changes nothing
+PLACES_PER_SIZE = 0.3  # of frames by hand: standard deviation of places, in frames, by that of log sizes
 LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
@@ -44,7 +45,7 @@ def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
 
 
 def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
-    """This process's images, augmented at random as training.recolour and training.mirror say."""
+    """This process's images, augmented at random as the keys of `training` say."""
     training = state.config.training
 
     def sample() -> PoseBatch:
@@ -59,6 +60,9 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
         if training.blur:
             sigmas = training.blur * torch.rand(n, generator=state.rng)[mine]
             shown = blurred(shown, sigmas.to(state.device), training.blur)
+        if training.reframe:
+            frames = training.reframe * torch.randn(n, 3, generator=state.rng)[mine]
+            shown = reframed(shown, *frames.to(state.device).split([1, 2], dim=1))
         if training.mirror:
             shown, poses = mirrored(shown, poses, flips)
         return PoseBatch(shown, poses)
@@ -109,6 +113,14 @@ def blurred(images: Tensor, sigma: Tensor, largest: float) -> Tensor:
     planes = F.pad(images, (reach,) * 4, mode="replicate").flatten(0, 1)[None]  # (1, 3 B, W + 2 reach, W + 2 reach)
     planes = F.conv2d(planes, kernels[:, None, :, None], groups=planes.shape[1])
     return F.conv2d(planes, kernels[:, None, None, :], groups=planes.shape[1])[0].unflatten(0, (-1, 3))
+
+
+def reframed(images: Tensor, log_size: Tensor, moved: Tensor) -> Tensor:
+    """Images (B, 3, W, W) whose contents are exp(log_size) (B, 1) times as large, about W / 2, and moved (B, 2) to the right
+    and down, in PLACES_PER_SIZE frames. Pixels at the border stand in for what lies outside."""
+    width = images.shape[-1]
+    scale, shift = log_size.exp()[:, None, None], PLACES_PER_SIZE * width * moved[:, None, None]
+    return cut_patch(images, (full_grid(width, images.device) - width / 2 - shift) / scale + width / 2)
 
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from graf.pose import loop, step
 from graf.pose.loop import train_pose, validate
 from graf.pose.splits import split_by_object
 from graf.pose.state import PoseState
-from graf.pose.step import blurred, mirrored, pose_losses, pose_step, recoloured
+from graf.pose.step import blurred, mirrored, pose_losses, pose_step, recoloured, reframed
 from graf.pose.validation import Validation, predict
 from graf.runtime.interruption import Interruption
 from graf.training.health import Derailed
@@ -239,6 +239,16 @@ def test_checkpoints_of_one_program_are_refused_by_the_other(build, smoke, tmp_p
     torch.save({"step": 3, "generator": {}}, generator)
     with pytest.raises(CheckpointError, match="not a checkpoint of train_pose.py"):
         load_checkpoint(generator, state)
+
+
+def test_an_image_is_reframed_about_pixel_half_its_width():
+    ramp = torch.arange(16.0).expand(1, 3, 16, 16)  # the value of a pixel is its column
+    larger = reframed(ramp, torch.tensor([[2.0]]).log(), torch.zeros(1, 2))
+    assert larger[0, 0, 5, [8, 10, 6, 15]].tolist() == pytest.approx([8, 9, 7, 11.5], abs=1e-4)
+    moved = reframed(ramp, torch.zeros(1, 1), torch.tensor([[2 / 16 / 0.3, 0.0]]))
+    assert moved[0, 0, 5, [0, 2, 10]].tolist() == pytest.approx([0, 0, 8], abs=1e-4)
+    down = reframed(ramp.mT, torch.zeros(1, 1), torch.tensor([[0.0, 2 / 16 / 0.3]]))
+    torch.testing.assert_close(down, moved.mT)
 
 
 def test_each_image_is_blurred_by_its_own_gaussian():
