@@ -63,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
         "--scale",
         choices=("area", "own"),
         default="area",
-        help="size of cut-out objects without cameras in their frames. area (default): all have the same area, which changes "
-        "little as an object turns; own: each fills its frame",
+        help="size of cut-out objects without cameras in their frames. area (default): all have about one area, which varies "
+        "a little, and the longest ones fill their frames; own: each fills its frame, also for flat objects",
     )
     p.add_argument("--size", type=positive, default=512, help="largest side of the written images, pixels (default 512)")
     p.add_argument(

@@ -93,7 +93,11 @@ def note_data(state: RunState, dataset: Views, checkpoint: Path | None) -> None:
     and log it where the run begins with another run's."""
     config, other = state.config, state.data_fingerprint not in ("", dataset.fingerprint)
     if other and checkpoint and not lies_in(config.run_dir, checkpoint):
-        log.info("%s learned from other images; this run goes on with %d of its own", checkpoint, len(dataset))
+        log.info(
+            "%s learned from other images, labels or preprocessing; this run trains on its own %d images",
+            checkpoint,
+            len(dataset),
+        )
     elif other:
         log.warning(
             "the data has changed since step %d: other images (by their names, sizes and times of change), labels or "

@@ -398,6 +398,11 @@ class DiscriminatorConfig:
     label_weight: float = key(1.0, "weight of label_loss", 0)
 
     @property
+    def knows_classes(self) -> bool:
+        """Whether the discriminator learns from classes, if there are several; the generator then knows them too."""
+        return self.condition != "none" or self.label_loss != "none"
+
+    @property
     def has_heads(self) -> bool:
         """Whether a frozen network takes part."""
         return self.architecture in ("projected", "mixed")
@@ -568,7 +573,7 @@ class PoseTrainingConfig(RunTrainingConfig):
     )
     reframe: float = key(
         0.0,
-        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by a third of it, in "
+        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 times it, in "
         "frames; use it if the estimator will read images that were framed by hand",
         0,
         0.3,

@@ -95,8 +95,7 @@ class Generator(nn.Module):
             self.field_fine = build_field(config, nerf.netdepth_fine, nerf.netwidth_fine)
         self.refinement = Refinement(config) if config.ccsr.mode != "none" else None
         self.class_embedding = None
-        knows_class = config.discriminator.condition != "none" or config.discriminator.label_loss != "none"
-        if n_classes > 1 and knows_class:
+        if n_classes > 1 and config.discriminator.knows_classes:
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
         self.background_model = BackgroundPlane(config) if config.data.background_model == "plane" else None

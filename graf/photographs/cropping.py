@@ -8,8 +8,8 @@ from PIL import Image
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; may reach out of the frame
 SEEN = 128  # opacity of 255 from which on a pixel is the object's
-SIZE_SPREAD = 0.1  # of frames by hand, standard deviation of log size; toy cars seen from one distance: 0.09
-PLACE_SPREAD = 0.03  # in units of their sides; toy cars about the origin: 0.03 and 0.02
+SIZE_SPREAD = 0.1  # standard deviation of the log of frames' sides; 0.09 is that of the root of toy cars' areas
+PLACE_SPREAD = 0.03  # the same of their places, in units of their sides; toy cars stand 0.03 and 0.02 beside the middle
 CUT_OFF = 0.15  # of the object's width or height, along the frame's edge, from which on the object is taken for cut off
 
 
@@ -39,29 +39,30 @@ def extent(image: Image.Image) -> Extent:
     return Extent(box, int(seen.sum()), bool(at_edges > CUT_OFF))
 
 
-def around(found: Extent, margin: float, longest: float = 0.0) -> Box:
-    """The square around an object, with a margin on all sides in units of its longer side. Objects that are up to `longest`
-    times as long as the square root of their area have the same area in their squares."""
+def around(found: Extent, margin: float, longest_ratio: float = 0.0) -> Box:
+    """The square around an object, with a margin on all sides in units of its longer side. Objects that are up to
+    `longest_ratio` times as long as the root of their area have the same area in their squares."""
     left, top, right, bottom = found.box
-    side = round(max(found.longer, longest * math.sqrt(found.area)) * (1 + 2 * margin))
+    side = round(max(found.longer, longest_ratio * math.sqrt(found.area)) * (1 + 2 * margin))
     left, top = (left + right - side) // 2, (top + bottom - side) // 2
     return left, top, left + side, top + side
 
 
-def by_hand(square: Box, found: Extent, rng: np.random.Generator) -> Box:
-    """A square around an object, somewhat larger or smaller and beside its place, with the whole object in it.
+def unevenly(square: Box, found: Extent, margin: float, rng: np.random.Generator) -> Box:
+    """A square of another size in another place, sampled around those of a square, with the object in it and at least a third
+    of its margin.
 
-    A discriminator would tell renderings, all seen from one distance, by areas and places that are not exactly those of the
-    photographs; so these vary as much.
+    All renderings are seen from one distance, so the areas of their objects vary. If photographs had exactly one area, the
+    discriminator would know them by it.
     """
     left, top, right, bottom = square
-    side = max(found.longer, round((right - left) * math.exp(SIZE_SPREAD * rng.standard_normal())))
-    centre = (left + right) / 2, (top + bottom) / 2
-    moved = []
-    for middle, low, high in zip(centre, found.box[:2], found.box[2:], strict=True):
+    floor = round(found.longer * margin / 3)
+    side = max(found.longer + 2 * floor, round((right - left) * math.exp(SIZE_SPREAD * rng.standard_normal())))
+    corner = []
+    for middle, low, high in zip(((left + right) / 2, (top + bottom) / 2), found.box[:2], found.box[2:], strict=True):
         start = round(middle - side / 2 + PLACE_SPREAD * side * rng.standard_normal())
-        moved.append(min(low, max(high - side, start)))
-    return *moved, moved[0] + side, moved[1] + side
+        corner.append(min(low - floor, max(high + floor - side, start)))
+    return *corner, corner[0] + side, corner[1] + side
 
 
 def centre_square(size: tuple[int, int]) -> Box:

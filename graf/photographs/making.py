@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from graf.config.name_pattern import NAMED_BY_RANK
-from graf.photographs.cropping import Box, Extent, around, by_hand, centre_square, cropped, extent
+from graf.photographs.cropping import Box, Extent, around, centre_square, cropped, extent, unevenly
 from graf.photographs.cutout.ways import Cut, cut_out, without_fringe
 from graf.photographs.reading import open_photograph
 from graf.photographs.sources import Source
@@ -21,7 +22,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 NOTE = "graf_ccsr"  # text in a PNG: how it was made
-FITTING = 0.95  # share of the photographs whose objects have the same area in their frames
+SAME_AREA_SHARE = 0.95  # of the photographs; longer objects fill their frames
 ROUNDING = 2  # pixels by which a frame that is made again may differ
 
 
@@ -36,7 +37,7 @@ class Options:
     largest: int = 512  # pixels a side of what is written
     smallest: int = 64  # pixels a side that a photograph, and its object, must have
     keep_duplicates: bool = False
-    scale: Literal["area", "own"] = "area"  # area: objects have one area in their frames; own: each fills its frame
+    scale: Literal["area", "own"] = "area"  # area: objects have about one area in their frames; own: each fills its frame
     labels: str = "auto"  # none: names are no cameras
     name_pattern: str = NAMED_BY_RANK  # data.name_pattern
 
@@ -69,19 +70,20 @@ def make_photograph(source: Source, file: Path, options: Options, labels: str) -
 
 def at_one_area(made: list[Made], options: Options) -> list[Made]:
     """Frame cut-out photographs again, so that objects have about one area in their frames, as if all had been seen from one
-    distance: the area of an object that turns changes less than its width and height. Objects that are longer than those of
-    FITTING of the photographs fill their frames."""
+    distance: the root of a turning object's area changes less than its width and height. Objects that are longer than those of
+    SAME_AREA_SHARE of the photographs fill their frames."""
     extents = map_in_threads(_object_extent, [each.file for each in made], available_cores())
     extents = list(progress(extents, desc="sizes", total=len(made)))
-    longest = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], FITTING))
+    longest_ratio = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], SAME_AREA_SHARE))
 
     def framed(each: Made, found: Extent) -> Made:
         with Image.open(each.file, formats=("PNG",)) as image:
-            whole, box = (0, 0, *image.size), around(found, options.margin, longest)
-            box = by_hand(box, found, np.random.default_rng(zlib.crc32(each.source.place.encode())))
+            whole, even = (0, 0, *image.size), around(found, options.margin, longest_ratio)
+            rng = np.random.default_rng(zlib.crc32(os.fsencode(each.source.place)))
+            box = unevenly(even, found, options.margin, rng)
             if max(abs(a - b) for a, b in zip(box, whole, strict=True)) <= ROUNDING:
                 return each
-            side = round(each.side * (box[2] - box[0]) / image.width)
+            side = round(each.side * (even[2] - even[0]) / image.width)
             _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
         return each._replace(side=side)
 

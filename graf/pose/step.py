@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
 NO_BLUR = 0.1  # pixels; a smaller Gaussian changes nothing
-PLACES_PER_SIZE = 0.3  # of frames by hand: standard deviation of places, in frames, by that of log sizes
+PLACES_PER_SIZE = 0.3  # as in graf/photographs/cropping.py: spread of places, in frames, by that of log sizes
 LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
@@ -61,8 +61,8 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
             sigmas = training.blur * torch.rand(n, generator=state.rng)[mine]
             shown = blurred(shown, sigmas.to(state.device), training.blur)
         if training.reframe:
-            frames = training.reframe * torch.randn(n, 3, generator=state.rng)[mine]
-            shown = reframed(shown, *frames.to(state.device).split([1, 2], dim=1))
+            sizes, places = (torch.randn(n, k, generator=state.rng)[mine].to(state.device) for k in (1, 2))
+            shown = reframed(shown, training.reframe * sizes, PLACES_PER_SIZE * training.reframe * places)
         if training.mirror:
             shown, poses = mirrored(shown, poses, flips)
         return PoseBatch(shown, poses)
@@ -115,12 +115,12 @@ def blurred(images: Tensor, sigma: Tensor, largest: float) -> Tensor:
     return F.conv2d(planes, kernels[:, None, None, :], groups=planes.shape[1])[0].unflatten(0, (-1, 3))
 
 
-def reframed(images: Tensor, log_size: Tensor, moved: Tensor) -> Tensor:
-    """Images (B, 3, W, W) whose contents are exp(log_size) (B, 1) times as large, about W / 2, and moved (B, 2) to the right
-    and down, in PLACES_PER_SIZE frames. Pixels at the border stand in for what lies outside."""
+def reframed(images: Tensor, log_size: Tensor, shift: Tensor) -> Tensor:
+    """Images (B, 3, W, W) whose contents are exp(log_size) (B, 1) times as large, about W / 2, and shifted (B, 2) to the right
+    and down, in frames. Pixels at the border stand in for what lies outside."""
     width = images.shape[-1]
-    scale, shift = log_size.exp()[:, None, None], PLACES_PER_SIZE * width * moved[:, None, None]
-    return cut_patch(images, (full_grid(width, images.device) - width / 2 - shift) / scale + width / 2)
+    scale, moved = log_size.exp()[:, None, None], width * shift[:, None, None]
+    return cut_patch(images, (full_grid(width, images.device) - width / 2 - moved) / scale + width / 2)
 
 
 def mirrored(images: Tensor, poses: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:

@@ -105,14 +105,22 @@ def claim_folder(out: Path, settings: dict[str, Any], completed: Callable[[dict,
             kept = completed(kept, str(file)) if completed else kept
         except (ValueError, TypeError, KeyError, AttributeError):
             raise GrafError(f"{file}: cannot be read; choose another --out") from None
-        differing = [name for name in settings if settings[name] != kept.get(name)]
-        if differing:
+        if differing := list(_differing_keys(kept, settings)):
             raise GrafError(f"{out}: contains a set with other {', '.join(differing)} (see {SETTINGS}); choose another --out")
         log.info("%s: continuing the set in it", out)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GrafError(f"{out}: exists already and was not made by this tool; nothing was written, choose another --out")
     write_text(file, json.dumps(settings, indent=1))
+
+
+def _differing_keys(kept: Any, asked: Any, name: str = "") -> Iterator[str]:
+    """The dotted names of the settings that are not the kept ones."""
+    if isinstance(kept, dict) and isinstance(asked, dict):
+        for key, value in asked.items():
+            yield from _differing_keys(kept.get(key), value, f"{name}.{key}" if name else key)
+    elif kept != asked:
+        yield name
 
 
 def json_rows(lines: Iterable[str | bytes]) -> Iterator[dict]:

@@ -227,7 +227,7 @@ def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog, tmp_pat
         another = TrainState(refine(), torch.device("cpu"))
         another.load_state_dict(state.state_dict())
         caplog.clear()
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.INFO):
             note_data(another, data, checkpoint or another.config.run_dir / "newest.pt")
         return another
 
@@ -241,5 +241,6 @@ def test_a_change_of_the_data_between_two_starts_is_told(refine, caplog, tmp_pat
     assert "the data has changed since step 5" in caplog.text and "8 images now" in caplog.text
     resumed(third, Data(8, "b"))
     assert not caplog.text  # it is told once
-    resumed(third, Data(7, "c"), tmp_path / "another_run" / "newest.pt")
-    assert not caplog.text  # a run that begins with another's checkpoint has images of its own
+    fourth = resumed(third, Data(7, "c"), tmp_path / "another_run" / "newest.pt")
+    assert "another_run/newest.pt learned from other images" in caplog.text and "its own 7 images" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["INFO"] and fourth.data_fingerprint == "c"

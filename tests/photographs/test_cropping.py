@@ -1,6 +1,6 @@
 """Crops are arithmetic of boxes."""
 
-from graf.photographs.cropping import PLACE_SPREAD, SIZE_SPREAD, Extent, around, by_hand, centre_square, cropped, extent
+from graf.photographs.cropping import PLACE_SPREAD, SIZE_SPREAD, Extent, around, centre_square, cropped, extent, unevenly
 
 import numpy as np
 import pytest
@@ -34,15 +34,15 @@ def test_the_square_around_an_object_has_its_margin_and_its_middle():
 
 
 def test_objects_have_their_area_in_the_square_unless_they_are_longer():
-    assert around(of((0, 0, 10, 10), 100), 0.0, longest=2.0) == (-5, -5, 15, 15)
-    assert around(of((0, 0, 5, 20), 100), 0.0, longest=2.0) == (-8, 0, 12, 20)
-    assert around(of((0, 0, 10, 10), 64), 0.0, longest=2.0) == (-3, -3, 13, 13)  # not all of the box is opaque
-    assert around(of((0, 0, 40, 10), 100), 0.0, longest=2.0) == (0, -15, 40, 25)
+    assert around(of((0, 0, 10, 10), 100), 0.0, longest_ratio=2.0) == (-5, -5, 15, 15)
+    assert around(of((0, 0, 5, 20), 100), 0.0, longest_ratio=2.0) == (-8, 0, 12, 20)
+    assert around(of((0, 0, 10, 10), 64), 0.0, longest_ratio=2.0) == (-3, -3, 13, 13)  # not all of the box is opaque
+    assert around(of((0, 0, 40, 10), 100), 0.0, longest_ratio=2.0) == (0, -15, 40, 25)
 
 
-def test_frames_by_hand_vary_in_size_and_place():
+def test_uneven_frames_vary_in_size_and_place():
     found, square, rng = of((200, 210, 210, 220), 1), (100, 110, 300, 310), np.random.default_rng(0)
-    frames = np.array([by_hand(square, found, rng) for _ in range(2000)])
+    frames = np.array([unevenly(square, found, 0.1, rng) for _ in range(2000)])
     sides = frames[:, 2] - frames[:, 0]
     assert (sides == frames[:, 3] - frames[:, 1]).all()
     assert np.log(sides / 200).std() == pytest.approx(SIZE_SPREAD, rel=0.1)
@@ -50,11 +50,11 @@ def test_frames_by_hand_vary_in_size_and_place():
     assert places.std(0) == pytest.approx(PLACE_SPREAD, rel=0.1) and abs(places.mean(0)).max() < 0.1 * PLACE_SPREAD
 
 
-def test_frames_by_hand_hold_the_whole_object():
-    found, rng = of((10, 20, 50, 40), 1), np.random.default_rng(0)
-    for _ in range(100):
-        left, top, right, bottom = by_hand(around(found, 0.02), found, rng)
-        assert left <= 10 and top <= 20 and right >= 50 and bottom >= 40 and right - left == bottom - top
+def test_uneven_frames_hold_the_object_and_a_third_of_its_margin():
+    found, rng = of((10, 20, 70, 40), 1), np.random.default_rng(0)
+    frames = np.array([unevenly(around(found, 0.1), found, 0.1, rng) for _ in range(200)])
+    assert (frames <= (8, 18, 200, 200)).all() and (frames >= (-99, -99, 72, 42)).all()
+    assert (frames[:, 0] == 8).any() and (frames[:, 2] == 72).any()
 
 
 def test_beyond_the_frame_a_crop_is_transparent():

@@ -1,6 +1,7 @@
 """A pose estimator's run: its losses and augmentation by hand, and through the suite's loop: resume, memory, validation."""
 
 import copy
+import dataclasses
 import math
 
 from graf.camera import Labels, poses_at
@@ -111,6 +112,21 @@ def test_the_rate_rises_and_falls_along_a_cosine(build):
         state.optimizer.step()
         state.advance()
     assert rates == pytest.approx([0.5, (1 + math.cos(math.pi / 4)) / 2, 0.5, (1 - math.cos(math.pi / 4)) / 2, 0])
+
+
+def test_processes_reframe_their_own_images_of_a_batch(build, monkeypatch):
+    images = torch.rand(4, 3, 16, 16) * 2 - 1
+    labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
+    state = build("training.reframe=0.1", "training.recolour=false")
+    monkeypatch.setattr(step, "retried", lambda state, sample: sample())  # which would ask the other process
+    before = state.random_states()
+    whole = step.sample_batch(state, images, labels).images
+    assert not torch.allclose(whole, images, atol=0.1)
+    for rank in (0, 1):
+        mine = slice(rank, None, 2)
+        state.set_random_states(before)
+        monkeypatch.setattr(state, "processes", dataclasses.replace(state.processes, rank=rank, world_size=2))
+        torch.testing.assert_close(step.sample_batch(state, images[mine], labels[mine]).images, whole[mine])
 
 
 def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
@@ -245,9 +261,9 @@ def test_an_image_is_reframed_about_pixel_half_its_width():
     ramp = torch.arange(16.0).expand(1, 3, 16, 16)  # the value of a pixel is its column
     larger = reframed(ramp, torch.tensor([[2.0]]).log(), torch.zeros(1, 2))
     assert larger[0, 0, 5, [8, 10, 6, 15]].tolist() == pytest.approx([8, 9, 7, 11.5], abs=1e-4)
-    moved = reframed(ramp, torch.zeros(1, 1), torch.tensor([[2 / 16 / 0.3, 0.0]]))
+    moved = reframed(ramp, torch.zeros(1, 1), torch.tensor([[2 / 16, 0.0]]))
     assert moved[0, 0, 5, [0, 2, 10]].tolist() == pytest.approx([0, 0, 8], abs=1e-4)
-    down = reframed(ramp.mT, torch.zeros(1, 1), torch.tensor([[0.0, 2 / 16 / 0.3]]))
+    down = reframed(ramp.mT, torch.zeros(1, 1), torch.tensor([[0.0, 2 / 16]]))
     torch.testing.assert_close(down, moved.mT)
 
 

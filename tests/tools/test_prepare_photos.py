@@ -73,7 +73,7 @@ def test_classes_stay_folders_and_a_video_is_one_object(photographs, tmp_path):
 
 def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tmp_path):
     (tmp_path / "photos").mkdir()
-    for name, width, height in (("front", 60, 60), ("side", 150, 60), ("far", 80, 20)):
+    for name, width, height in (("front", 60, 60), ("alike", 60, 60), ("side", 150, 60), ("far", 80, 20)):
         picture = Image.new("RGBA", (240, 200))
         ImageDraw.Draw(picture).rectangle((20, 30, 19 + width, 29 + height), (200, 30, 30, 255))
         picture.save(tmp_path / "photos" / f"{name}.png")
@@ -87,13 +87,14 @@ def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tm
         return {name: ((box[2] - box[0]) / sides[name], (box[3] - box[1]) / sides[name]) for name, box in boxes.items()}
 
     one_area = shares("set")
-    longest = np.quantile([1, 2.5**0.5, 2], 0.95)  # of their lengths, in square roots of their areas
+    longest = np.quantile([1, 1, 2.5**0.5, 2], 0.95)  # of their lengths, in square roots of their areas
     sizes = [(width * height) ** 0.5 for width, height in one_area.values()]
-    assert sizes == pytest.approx([1 / 1.2 / longest] * 3, rel=2.5 * SIZE_SPREAD)  # as if framed by hand
+    assert sizes == pytest.approx([1 / 1.2 / longest] * 4, rel=2.5 * SIZE_SPREAD)
+    assert one_area["front"] != pytest.approx(one_area["alike"], rel=0.01)  # sizes vary
     before = {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()}
     assert shares("set") == one_area
     assert {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()} == before
-    assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 3, rel=0.03)
+    assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 4, rel=0.03)
 
 
 def test_one_object_is_a_matter_for_others(tmp_path):

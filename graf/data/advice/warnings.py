@@ -7,7 +7,7 @@ photographs of 200 real cars, cut out and with cameras; from 410 photographs of 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from graf.config import Config, DataConfig
+from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
@@ -28,7 +28,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         return []
     return [
         *_few(dataset, data, evidence),
-        *_small_classes(dataset, config.discriminator.condition),
+        *_small_classes(dataset, config.discriminator),
         *_repeated(dataset.files, evidence),
         *_backgrounds(dataset, data, evidence),
     ]
@@ -74,12 +74,12 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     )
 
 
-def _small_classes(dataset: Views, condition: str) -> Iterator[str]:
-    if condition != "none" and has_small_classes(dataset):
+def _small_classes(dataset: Views, discriminator: DiscriminatorConfig) -> Iterator[str]:
+    if discriminator.knows_classes and has_small_classes(dataset):
         n_classes = n_classes_of(dataset)
         yield (
             f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, which "
-            "discriminator.condition tells both networks. If each folder shows one object, the generator "
+            "discriminator.condition or label_loss tells both networks. If each folder shows one object, the generator "
             "does not learn what all objects have in common: put the images of all objects into one folder"
         )
 

@@ -1,0 +1,35 @@
+"""Frames of one area: by names that any file may have, and with the size that they would have had without their variation."""
+
+from graf.photographs.cropping import around, extent
+from graf.photographs.making import Options, at_one_area, make_photograph
+from graf.photographs.sources import Source
+
+import pytest
+from PIL import Image, ImageDraw
+
+NAMES = ("a.png", "na\udcffme.png", "c.png", "d.png")
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Four photographs of objects of 40 x 40 pixels, made one by one."""
+    picture, file = Image.new("RGBA", (100, 100)), tmp_path / "photograph.png"
+    ImageDraw.Draw(picture).rectangle((30, 30, 69, 69), (200, 30, 30, 255))
+    picture.save(file)
+    sources = [Source(file, name) for name in NAMES]
+    return [make_photograph(source, tmp_path / f"{k}.png", Options(smallest=16), "none") for k, source in enumerate(sources)]
+
+
+def test_frames_vary_with_the_names_of_photographs_and_their_noted_sides_do_not(made):
+    framed = at_one_area(made, Options())
+    widths = [Image.open(each.file).width for each in framed]
+    assert len(set(widths)) > 1 and [each.side for each in framed] == [48] * 4  # 40 with its margin
+    assert at_one_area(framed, Options()) == framed
+    assert [Image.open(each.file).width for each in framed] == widths
+
+
+def test_the_object_is_whole_in_its_frame(made):
+    for each in at_one_area(made, Options()):
+        found = extent(Image.open(each.file))
+        assert found.area == 1600 and not found.cut_off
+        assert around(found, 0.1)[2] - around(found, 0.1)[0] == 48
