@@ -111,7 +111,8 @@ def parser() -> argparse.ArgumentParser:
         "--estimator",
         type=Path,
         default=CONFIG_DIR / "pose_mixture.yaml",
-        help="YAML file of the estimators' runs (default configs/pose_mixture.yaml); the rounds set its data, seed and use_amp",
+        help="YAML file of the estimators' runs (default configs/pose_mixture.yaml); the rounds set its data, seed and "
+        "use_amp, and halve training.reframe from round 2 on",
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     return p

@@ -246,9 +246,14 @@ def box_around(photographs: Views, found: FoundCameras, data: DataConfig) -> str
 
 
 def of_estimator(pose: PoseConfig, config: Config, this: Round, seed: int, name: str = "estimator") -> PoseConfig:
-    """The config of a round's estimator; `config`: one with the data section of round 0; name: that of its run's folder."""
+    """The config of a round's estimator; `config`: one with the data section of round 0; name: that of its run's folder.
+
+    From round 2 on frames vary half as much: the generator has seen the photographs' cameras.
+    """
     data = dataclasses.replace(written(config.data, [this.views]), alpha="ignore", background_model="none", mirror="none")
-    training = dataclasses.replace(pose.training, outdir=str(this.folder), seed=seed, use_amp=config.training.use_amp)
+    reframe = pose.training.reframe / (2 if this.number > 1 else 1)
+    changed = {"outdir": str(this.folder), "seed": seed, "use_amp": config.training.use_amp, "reframe": reframe}
+    training = dataclasses.replace(pose.training, **changed)
     return dataclasses.replace(pose, expname=name, data=data, training=training)
 
 

@@ -162,6 +162,12 @@ def test_the_estimator_learns_from_the_rounds_views(tmp_path):
     assert of_estimator.training.seed == 7 and of_estimator.training.use_amp
 
 
+def test_frames_vary_half_as_much_from_round_2_on(tmp_path):
+    pose, config = override(PoseConfig(), ["training.reframe=0.1"]), load_config(None)
+    spreads = [rounds.of_estimator(pose, config, Round(tmp_path, number), seed=0).training.reframe for number in range(4)]
+    assert spreads == [0.1, 0.1, 0.05, 0.05]
+
+
 def test_the_surest_of_each_class_are_written_with_their_cameras(tmp_path):
     this, data = Round(tmp_path, 1), load_config(None, ["data.imsize=8"]).data
     found = found_of([0.9, 0.1, 0.2, 0.8, 0.7, 0.6])
