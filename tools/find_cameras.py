@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from graf.runtime.command_line import Parser, add_data_flag, add_training_flags,
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
-from graf.runtime.interruption import REQUEUE
+from graf.runtime.interruption import exit_status_after
 
 import psutil
 import torch
@@ -270,9 +269,7 @@ def run(command: list[str]) -> int:
     process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
     with forwarded_signals(process) as received:
         status = exit_status(process.wait())
-    if status or not received:
-        return status
-    return 128 + received[0] if received[0] in (signal.SIGINT, signal.SIGTERM) else REQUEUE
+    return exit_status_after(received[0]) if received and not status else status
 
 
 def completed(settings: dict, where: str) -> dict:

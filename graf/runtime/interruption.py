@@ -44,15 +44,19 @@ class Interruption:
 
     @property
     def exit_status(self) -> int:
-        """0 without a request; 130 after SIGINT and 143 after SIGTERM, as in shells; else REQUEUE."""
-        if not self.requested:
-            return 0
-        return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else REQUEUE
+        """0 without a request, else that of its signal."""
+        return exit_status_after(self.signal) if self.requested else 0
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+
+
+def exit_status_after(number: int | None) -> int:
+    """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, as in shells;
+    else REQUEUE."""
+    return 128 + number if number in (signal.SIGINT, signal.SIGTERM) else REQUEUE
 
 
 def requeue_at_start() -> None:
