@@ -92,7 +92,7 @@ def memorised(found: dict) -> str:
         return ""
     return (
         f"{share:.0%} of {samples} samples are nearer to a training image than training images are to one another. About 50% "
-        "means new objects of the same kind, nearly all means images known by heart, and nearly none that samples do not look "
+        "means new objects of the same kind, nearly all means memorised images, and nearly none that samples do not look "
         "like the data yet."
     )
 
