@@ -34,8 +34,8 @@ FOLDER_KEYS = ("data.type=images", "data.labels=none", "discriminator.condition=
 
 
 class Fault(NamedTuple):
-    """What makes a run go wrong: settings, and `--max_steps`. A run with `photographs` has toy cars without cameras: those of
-    the settings, before plain backgrounds of random colours where `coloured`."""
+    """The causes of a run that goes wrong: settings, and `--max_steps`. A run with `photographs` has toy cars without cameras:
+    those of the settings, in front of plain backgrounds of random colours where `coloured`."""
 
     steps: int
     settings: tuple[str, ...]

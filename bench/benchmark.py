@@ -379,7 +379,7 @@ def running(command: list[str], environment: dict[str, str] | None = None) -> It
 
 
 def time_of_row(path: Path, n: int, training: subprocess.Popen) -> float:
-    """When the training has written its n-th row. Raises GrafError where it ends before."""
+    """The time at which the training has written its n-th row. Raises GrafError where it ends before."""
     while True:
         over = training.poll() is not None
         if path.exists() and path.read_bytes().count(b"\n") >= n:

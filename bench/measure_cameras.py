@@ -20,11 +20,11 @@ from graf.config import Config, completed_config, override
 from graf.data import Views, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
+from graf.finding.alignment import azimuth_numbers, best_alignment
+from graf.finding.rounds import Round, find_cameras, in_one_class
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.models.generator import Generator
-from graf.pose.alignment import azimuth_numbers, best_alignment
 from graf.pose.loading import load_estimator
-from graf.pose.rounds import Round, find_cameras, in_one_class
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text

@@ -90,7 +90,7 @@ def utilised(found: dict, config: Config, plain: bool, device: torch.device) -> 
 
 
 def described(config: Config, device: torch.device) -> dict:
-    """The work of a row, its number format and the processor's instructions."""
+    """The work of a row, its number format and the CPU's instructions."""
     nerf, training, rays = config.nerf, config.training, config.ray_sampler.rays_per_patch
     samples = nerf.samples_per_ray + nerf.importance_samples_per_ray
     return {

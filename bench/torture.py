@@ -322,7 +322,7 @@ def images_removed(run: Subject, rng: random.Random) -> None:
 
 
 def images_unreadable(run: Subject, rng: random.Random) -> None:
-    """Each is a link to itself: it is there, and cannot be opened."""
+    """Replace each image by a link to itself, which is there and cannot be opened."""
 
     def link_to_itself(file: Path) -> None:
         file.unlink()

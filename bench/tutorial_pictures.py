@@ -16,8 +16,8 @@ from cutouts import pasted, plain_wall
 from graf.config import load_config
 from graf.data.toy_cars import load_toy_cars
 from graf.errors import GrafError
+from graf.finding.rounds import straight_alpha
 from graf.pictures.outputs import write_image
-from graf.pose.rounds import straight_alpha
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, progress, run_script
 

@@ -11,7 +11,7 @@ LAYERS = (  # from the ground up: a module imports from its own layer and those 
     *("version", "errors", "private_torch", "rng", "foreign", "config", "camera", "rotations", "rays", "rendering"),
     *("runtime", "pieces", "models"),
     *("data", "memory", "checkpoints"),
-    *("pictures", "photographs", "metrics", "export", "inversion", "training", "pose", "reporting", "commands"),
+    *("pictures", "photographs", "metrics", "export", "inversion", "training", "pose", "finding", "reporting", "commands"),
 )
 
 

@@ -95,7 +95,7 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
         ("CUDA", str(torch.version.cuda or "none")),
         ("driver", driver_version()),
     ]
-    rows += [(f"cuda:{i}", card(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    rows += [(f"cuda:{i}", gpu_row(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
     if why := unusable_gpus():
         rows.append(("GPUs", why))
     return [
@@ -121,7 +121,7 @@ def driver_version() -> str:
     return f"{driver.version}, for CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver else "none that answers"
 
 
-def card(index: int) -> str:
+def gpu_row(index: int) -> str:
     """Name and memory of a GPU."""
     try:
         free, total = torch.cuda.mem_get_info(index)
@@ -205,9 +205,9 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def completion(seconds: float, n_steps: int, n_coarse: int) -> str:
+def completion(seconds: float, n_steps: int, n_low_res: int) -> str:
     """The length of a run by the time of a step of whole images; low-resolution steps take less."""
-    whole = duration(seconds * n_steps) + (f" at most, for the first {n_coarse:,} are shorter" if n_coarse else "")
+    whole = duration(seconds * n_steps) + (f" at most, for the first {n_low_res:,} are shorter" if n_low_res else "")
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
 

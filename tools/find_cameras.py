@@ -22,13 +22,13 @@ from graf.data import Views, build_dataset
 from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
+from graf.finding import rounds
+from graf.finding.alignment import agreement
+from graf.finding.rounds import FoundCameras, Round
+from graf.finding.sheet import write_sheet
 from graf.memory.watch import exit_status, forwarded_signals
-from graf.pose import rounds
 from graf.pose.accuracy import doubt_about
-from graf.pose.alignment import agreement
 from graf.pose.loading import load_estimator
-from graf.pose.round_sheet import write_sheet
-from graf.pose.rounds import FoundCameras, Round
 from graf.pose.splits import held_out_objects, posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng

@@ -235,6 +235,11 @@ class NerfConfig:
         1,
     )
 
+    @property
+    def n_rendered_samples(self) -> int:
+        """Samples on a ray outside training, without and with importance sampling."""
+        return (self.render_samples_per_ray or self.samples_per_ray) + self.importance_samples_per_ray
+
 
 @dataclass(frozen=True)
 class LightBackboneConfig:

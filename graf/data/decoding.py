@@ -98,12 +98,12 @@ def open_with_alpha(
     return image, alpha
 
 
-def open_rgb(file: str | os.PathLike, background: tuple[float, float, float], can_skip: bool = True) -> Image.Image:
+def open_rgb(file: str | os.PathLike, background: tuple[float, float, float]) -> Image.Image:
     """The whole file, decoded, upright and opaque, as an 8-bit RGB image. Raises ValueError as `read_image` does.
 
-    Raises MemoryError where memory runs out, which is not the file's fault. can_skip: advise data.on_bad_file: skip.
+    Raises MemoryError where memory runs out, which is not the file's fault.
     """
-    return _open(file, can_skip, lambda image: _on_background(image, background))
+    return _open(file, True, lambda image: _on_background(image, background))
 
 
 def open_straight(file: str | os.PathLike, formats: tuple[str, ...] = OPENED) -> Image.Image:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from graf.camera import Labels, sample_poses
-from graf.config import NerfConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.models.occupancy import density_at
@@ -156,7 +155,7 @@ def silhouette_level(generator: Generator, styles: tuple[Any, ...]) -> float:
     pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(device)
     rays_o, rays_d = camera_rays(pose_c2w, full_grid(SILHOUETTE_SIDE, device), SILHOUETTE_SIDE, data)
     near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in depth_bounds(pose_c2w, data))
-    depths = stratified_depths(near, far, _samples(generator.config.nerf), None)  # (B, R, S)
+    depths = stratified_depths(near, far, generator.config.nerf.n_rendered_samples, None)  # (B, R, S)
     points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]
     inside = points.abs().amax(-1) <= visible_radius(data)
     along = density(generator, points.flatten(0, 2), styles).view_as(depths) * inside
@@ -171,11 +170,6 @@ def silhouette_level(generator: Generator, styles: tuple[Any, ...]) -> float:
     either = opaque.sum() + torch.arange(1, len(peaks) + 1, device=peaks.device) - both
     best = int((both / either).argmax())
     return float(peaks[best] + F.pad(peaks, (0, 1))[best + 1]) / 2
-
-
-def _samples(nerf: NerfConfig) -> int:
-    """Samples of a rendered ray."""
-    return (nerf.render_samples_per_ray or nerf.samples_per_ray) + nerf.importance_samples_per_ray
 
 
 def _density_grid(
@@ -210,9 +204,9 @@ def surface_colours(generator: Generator, styles: tuple[Any, ...], points: Tenso
     A longer ray would show the inside of a soft surface, a shorter one a single point of it.
     """
     data, nerf, device = generator.config.data, generator.config.nerf, generator.background.device
-    step = (data.far - data.near) / (_samples(nerf) - 1)
+    step = (data.far - data.near) / (nerf.n_rendered_samples - 1)
     starts = points + step * normals
-    colours, at_once = [], max(1, POINTS_AT_ONCE // _samples(nerf))
+    colours, at_once = [], max(1, POINTS_AT_ONCE // nerf.n_rendered_samples)
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
         near = torch.zeros(1, rays.shape[1], 1, device=device)
         seen = generator.render_rays(*rays[:, None].to(device), (near, near + 2 * step), styles)

@@ -28,7 +28,6 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 INVERSIONS = "inversion"  # the folder in an evaluation's that has a folder per inversion
-OLDER_NAME = "inversion.json"  # of the file of latents
 MESH, SPLATS = "mesh", "splats.ply"
 LONGEST_FOLDER = 60  # characters of it in that folder's name, which may take 255 bytes
 LONGEST_NAME = 24  # characters of a target's caption
@@ -89,7 +88,6 @@ def write_inversion(
     numbers = as_json(inversion, targets, names)
     found = inversion.latents[0], inversion.class_index.item()
     kept = write_latents(out / NAME, generator, *found, *checkpoint, **numbers)  # first: `inversion_folder` reads it
-    (out / OLDER_NAME).unlink(missing_ok=True)  # of the same images
     pictures = _write_pictures(generator, inversion, targets, out, names, footer)
     return [kept, *pictures, *_write_surface(generator, (inversion.latents, inversion.class_index), out)]
 
@@ -147,7 +145,7 @@ def _is_of(folder: Path, targets: Tensor) -> bool:
 
 def numbers_in(folder: Path) -> dict:
     """The value of `as_json` for the inversion in a folder; {} where there is none."""
-    return read_object(folder / NAME) or read_object(folder / OLDER_NAME)
+    return read_object(folder / NAME)
 
 
 def digests(targets: Tensor) -> list[str]:

@@ -50,7 +50,7 @@ class LeakReport:
 
     @property
     def seconds_left(self) -> float:
-        """Until the limit, at this rate."""
+        """The time until the limit, at this rate."""
         return max(0, self.limit_bytes - self.resident_bytes) / self.bytes_per_hour * 3600
 
     @property
@@ -94,7 +94,7 @@ class LeakReport:
         return cls(**values | {"suspects": tuple(row["suspects"])})
 
     def as_row(self) -> dict:
-        """All of it as plain values, what follows from others included."""
+        """All values as plain ones, with those that follow from others."""
         derived = {name: getattr(self, name) for name in ("bytes_per_hour", "seconds_left", "phase", "advice")}
         return dataclasses.asdict(self) | derived
 

@@ -75,17 +75,17 @@ class SideWatch:
     """
 
     def __init__(self, dataset: Views, data: DataConfig):
-        self._dataset, self._data, self._told = dataset, data, False
+        self._dataset, self._data, self._warned = dataset, data, False
 
     def look(self, generator: Generator, step: int, seed: int) -> None:
         """Look at the objects of a seed, in the first steps of a run that has not been warned yet."""
-        if self._told or not FIRST_STEP <= step <= LAST_STEP or self._dataset.posed:
+        if self._warned or not FIRST_STEP <= step <= LAST_STEP or self._dataset.posed:
             return
         if azimuth_span_deg(self._dataset, self._data) < 360:
             return
         if message := one_sided_warning(seen_all_around(generator, seed), generator.config.data.background_model == "plane"):
             log.warning("step %d: %s", step, message)
-            self._told = True
+            self._warned = True
 
 
 def one_sided_warning(numbers: dict[str, float], has_backgrounds: bool = False) -> str | None:

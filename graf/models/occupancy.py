@@ -80,7 +80,7 @@ def pays(generator: Generator, n_views: int, resolution: int | None = None) -> b
         return False
     config = generator.config
     side = (resolution or config.data.imsize) // config.rendered_scale
-    return n_views * side**2 * _samples_per_ray(config.nerf) >= WORTH * math.prod(grid_size(generator.box, config.nerf))
+    return n_views * side**2 * config.nerf.n_rendered_samples >= WORTH * math.prod(grid_size(generator.box, config.nerf))
 
 
 def grid_size(box: Tensor, nerf: NerfConfig) -> tuple[int, ...]:
@@ -88,11 +88,7 @@ def grid_size(box: Tensor, nerf: NerfConfig) -> tuple[int, ...]:
     two samples of a ray through the box are, nor than half of the positional encoding's shortest wave."""
     half_a_wave = math.pi / 2 ** max(0, nerf.multires - 1)
     sides = (box[1] - box[0]).tolist()
-    return tuple(1 + max(_samples_per_ray(nerf), math.ceil(side / half_a_wave)) for side in sides)
-
-
-def _samples_per_ray(nerf: NerfConfig) -> int:
-    return (nerf.render_samples_per_ray or nerf.samples_per_ray) + nerf.importance_samples_per_ray
+    return tuple(1 + max(nerf.n_rendered_samples, math.ceil(side / half_a_wave)) for side in sides)
 
 
 @torch.inference_mode()

@@ -1,1 +1,1 @@
-"""From a telephone's pictures to a data set: reading, checks, duplicates, cut-outs, crops; `prepare.py` puts them together."""
+"""A telephone's pictures become a data set: reading, checks, duplicates, cut-outs, crops; `prepare.py` puts them together."""

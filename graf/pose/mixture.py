@@ -25,7 +25,7 @@ SHARPEST = 1000.0  # concentration of a component, 1.8 degrees of standard devia
 
 @dataclasses.dataclass(frozen=True)
 class CameraMixture:
-    """Where the cameras of B images may stand: a mixture of von Mises distributions over the azimuth, and one height.
+    """The likely cameras of B images: a mixture of von Mises distributions over the azimuth, and one height.
 
     logits (B, K) of the components; centre_deg (B, K) in degrees; concentration (B, K) in [1, 1000]; v (B,) in [0, 1].
     """

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from graf.pose.rounds import Round
+from graf.finding.rounds import Round
 from graf.reporting.curves import save_figure
 from graf.reporting.pages import TEMPLATES, Embedder, content_policy
 from graf.rotations import NEAR_DEG

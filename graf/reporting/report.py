@@ -14,7 +14,7 @@ from graf.checkpoints.checkpoint import NEWEST
 from graf.checkpoints.latents_file import NAME
 from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
-from graf.inversion.results import INVERSIONS, OLDER_NAME
+from graf.inversion.results import INVERSIONS
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
@@ -256,7 +256,7 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
 
 def _numbers_of_fit(folder: Path, embedder: Embedder) -> dict:
     """An inversion's numbers about the photographs, from its folder; {} where there are none."""
-    return _json(folder / NAME, embedder) or _json(folder / OLDER_NAME, embedder)
+    return _json(folder / NAME, embedder)
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:

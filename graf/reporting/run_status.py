@@ -18,11 +18,11 @@ from typing import Any, Literal
 from graf.config import read_yaml
 from graf.errors import ConfigError
 from graf.memory.leaks import LeakReport
+from graf.metrics.collapse import collapse_warning
 from graf.metrics.results import comparable
 from graf.runtime.console import duration
 from graf.runtime.files import json_rows, read_object
 from graf.runtime.limits import GB
-from graf.training.collapse import collapse_warning
 
 TAIL_BYTES = 2**20  # read from the end of a log
 LOSS_ROWS = 500  # of metrics.jsonl, at most, in the curves of losses

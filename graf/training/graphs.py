@@ -23,7 +23,7 @@ Gradients = tuple[dict[str, Tensor], list[Tensor]]  # of `graf.training.learn.gr
 Recorder = Callable[[Callable[[], T]], tuple[Callable[[], None], T]]  # as CudaRecorder
 
 EAGER_STEPS = 3  # of each kind before it is recorded: they choose cuDNN's kernels, and make what is kept
-MOST_KINDS = 4  # of a network's steps that are known: with and without a gradient penalty, coarse and whole ones
+MOST_KINDS = 4  # of a network's steps that are known: with and without a gradient penalty, of low resolution and whole ones
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Recording:
     of_network: dict[nn.Parameter, Tensor]
     found: Gradients
 
-    def gradients(self, inputs: list[Tensor]) -> Gradients:
-        """What is returned for a batch of these tensors; the network has its gradients, until another recording is replayed."""
+    def replayed(self, inputs: list[Tensor]) -> Gradients:
+        """The recorded function's result for a batch of these tensors; the network has its gradients until the next replay."""
         for own, new in zip(self.inputs, inputs, strict=True):
             own.copy_(new, non_blocking=True)
         self.replay()
@@ -53,7 +53,7 @@ class CudaRecorder:
         self._pool: tuple[int, int] | None = None
 
     def __call__(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """What repeats the work, and the result, in which each repetition leaves its numbers; nothing is computed yet."""
+        """Returns a function that repeats the work, and the result that each repetition fills; nothing is computed yet."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         in_graph = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")  # the loader's threads go on
@@ -92,30 +92,30 @@ class Graphs:
         self.clear()
 
     def gradients(
-        self, take: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType, constants: tuple
+        self, compute: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType, constants: tuple
     ) -> Gradients:
-        """What take(batch) returns and leaves in the network's gradients; by a recording where enough steps of the same
-        constants and shapes were computed. Raises GrafError where PyTorch cannot go on after a failed recording."""
+        """Return compute(batch), with its gradients in the network; by a recording after enough steps of the same constants
+        and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
         if not self or torch.is_anomaly_enabled():  # which reads from each backward pass
-            return take(batch)
+            return compute(batch)
         inputs = tensors_of(batch)
         kind = network, (*constants, *((x.shape, x.dtype) for x in inputs))
         known = self._kinds.pop(kind, 0)
         if known == EAGER_STEPS:
-            known = self._recorded(take, network, batch)
+            known = self._recorded(compute, network, batch)
         if not self:
-            return take(batch)
+            return compute(batch)
         self._kinds[kind] = known if isinstance(known, Recording) else known + 1
         of_network = [kind for kind in self._kinds if kind[0] is network]
         if len(of_network) > MOST_KINDS:
             del self._kinds[of_network[0]]
-        return known.gradients(inputs) if isinstance(known, Recording) else take(batch)
+        return known.replayed(inputs) if isinstance(known, Recording) else compute(batch)
 
-    def _recorded(self, take: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
+    def _recorded(self, compute: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
         """The recording of a step; None after one that failed, which are given up."""
         batch = each_tensor(batch, torch.clone)
         try:
-            replay, found = self._record(lambda: take(batch))
+            replay, found = self._record(lambda: compute(batch))
         except Exception as error:
             self.give_up(f"one cannot be recorded: {first_line(error.__context__ or error)}")
         else:

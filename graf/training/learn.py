@@ -47,12 +47,15 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-    take = partial(gradients, state, player, objective)
-    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
-        with found:
-            sizes = state.sizes.images, state.sizes.rays
-            found.result = state.graphs.gradients(take, player.network, batch, (*constants, *sizes))
-    totals, buffers = found.result
+    compute = partial(gradients, state, player, objective)
+    for trial in tries(state.shrink, f"step {state.step + 1}", state.processes):
+        with trial:
+            if state.graphs:
+                kind = (*constants, state.sizes.images, state.sizes.rays)
+                trial.result = state.graphs.gradients(compute, player.network, batch, kind)
+            else:
+                trial.result = compute(batch)
+    totals, buffers = trial.result
     stats = sum_over_processes(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
@@ -70,22 +73,22 @@ def gradients(state: RunState, player: Player, objective: Objective, batch: AnyB
     n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
     learning = [p for p in player.network.parameters() if p.requires_grad]
 
-    def gradients_of(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
-        share = (rows.stop - rows.start) / (len(batch) * world_size)
-        loss, stats = objective(state, batch[rows])
-        found = torch.autograd.grad(  # the backward pass
+    def part_gradients(part: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (part.stop - part.start) / (len(batch) * world_size)
+        loss, stats = objective(state, batch[part])
+        grads = torch.autograd.grad(  # the backward pass
             player.scaler.scale(share * loss), learning, allow_unused=True
         )
-        by_parameter = {p: gradient for p, gradient in zip(learning, found, strict=True) if gradient is not None}
+        by_parameter = {p: grad for p, grad in zip(learning, grads, strict=True) if grad is not None}
         return by_parameter, {name: share * value.detach() for name, value in stats.items()}
 
     player.optimizer.zero_grad(set_to_none=True)
     try:
         for part in state.sizes.parts(len(batch)):
             slices = split(part, math.ceil((part.stop - part.start) / n_threads))
-            for found, stats in map_in_threads(gradients_of, slices, len(slices)):
-                torch.autograd.backward(list(found), list(found.values()))  # adds them to those of the network
-                found.clear()  # not held beside the next part's
+            for grads, stats in map_in_threads(part_gradients, slices, len(slices)):
+                torch.autograd.backward(list(grads), list(grads.values()))  # adds them to those of the network
+                grads.clear()  # not held beside the next part's
                 for name, value in stats.items():
                     totals[name] = totals.get(name, 0) + value
         if world_size > 1:
@@ -123,10 +126,10 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
     state.weights_whole = False
     optimizer, scaler, grad_clip = player.optimizer, player.scaler, state.config.training.grad_clip
     learned = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    found = [p.grad for p in learned]
-    norm = nn.utils.get_total_norm(found) + 0 * sum(value.sum().float() for value in stats.values())
+    grads = [p.grad for p in learned]
+    norm = nn.utils.get_total_norm(grads) + 0 * sum(value.sum().float() for value in stats.values())
     if scaler.is_enabled():
-        found[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
+        grads[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
         scaler.unscale_(optimizer)
         norm = norm / scaler.scale(torch.ones_like(norm))
     elif state.device.type == "cuda":  # on an Apple GPU Adam does not heed found_inf

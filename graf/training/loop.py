@@ -5,9 +5,9 @@ from functools import partial
 from graf.config import Cadence
 from graf.data import Views
 from graf.memory.sizes import with_advice
+from graf.metrics.collapse import CollapseWatch
 from graf.metrics.sides import SideWatch
 from graf.runtime.interruption import Interruption
-from graf.training.collapse import CollapseWatch
 from graf.training.fid import evaluate
 from graf.training.health import Derailed, check_numbers
 from graf.training.samples import sheet_path, write_rotation, write_samples

@@ -4,12 +4,12 @@ import logging
 from pathlib import Path
 
 from graf.camera import middle_poses, rotation_poses, view_azimuths
+from graf.metrics.collapse import collapse_warning
 from graf.metrics.consistency import sanity
 from graf.pictures.outputs import KINDS, picture, side_by_side, write_gif, write_grid, write_video
 from graf.pictures.sampling import fast_renderers, render_each, render_views, sample_objects
 from graf.pictures.sweep import sheet_captions
 from graf.runtime.files import optional_file
-from graf.training.collapse import collapse_warning
 from graf.training.state import TrainState
 
 log = logging.getLogger("graf")

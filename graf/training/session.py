@@ -88,7 +88,7 @@ def running(
         StatusFile(state) as session.status,  # its last word comes after the monitor's last row
         session.monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
-        _progress_line(config, state.step, first) as session.line,
+        _progress_line(config, state.step, first) as session.progress_bar,
         session.guard,
         _steps_read(state),
         contextlib.closing(_batches(state, dataset)) as session.batches,
@@ -105,7 +105,7 @@ class Session:
 
     log: RunLog
     status: StatusFile
-    line: tqdm
+    progress_bar: tqdm
     batches: Iterator[tuple[Tensor, Labels]]
 
     def __init__(self, state: RunState, interruption: Interruption, memory_snapshot: bool, shown: tuple[str, ...]):
@@ -137,7 +137,7 @@ class Session:
         """Count a step that was taken."""
         self._seconds, self._steps = self._seconds + time.monotonic() - self._began, self._steps + 1
         self.monitor.step_done(self.state.step)
-        self.line.update(self.state.step - self.line.n)
+        self.progress_bar.update(self.state.step - self.progress_bar.n)
 
     def log_step(self, stats: dict[str, Tensor]) -> dict[str, float]:
         """Write a row of the step's scalars, which are returned as numbers."""
@@ -179,7 +179,7 @@ class Session:
         step, every = self.state.step, self.config.memory.empty_cache
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
-            self.line.set_postfix_str(text, refresh=False)
+            self.progress_bar.set_postfix_str(text, refresh=False)
         if due(step, MEMORY_LINE_EVERY):
             log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):

@@ -300,7 +300,7 @@ class TrainState(RunState):
         return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * held) // 2)
 
     def _planned_bytes(self) -> int:
-        """What a step holds on a GPU, by the planner."""
+        """The bytes that a step holds on a GPU, by the planner."""
         return estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations).total_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:

@@ -218,7 +218,7 @@ def _gradient_penalty(
     with state.amp.autocast(enabled=False):
         if isinstance(discriminator, MixedDiscriminator):
             penalty = r1_penalty(discriminator.graf, real, labels)
-            if not discriminator.graf.is_coarse(real):
+            if not discriminator.graf.is_low_res(real):
                 penalty = penalty + feature_penalty(discriminator.projected, real, labels)
             return penalty
         if isinstance(discriminator, ProjectedDiscriminator):

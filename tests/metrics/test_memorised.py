@@ -59,7 +59,7 @@ def test_all_samples_nearer_than_all_held_out_images():
 
 
 def test_cells_are_weighted_by_their_held_out_images():
-    """Of cells of 3 and 1 held-out images with Z of -sqrt(3) and, of 2 samples farther than the one, sqrt(1.5)."""
+    """Two cells: 3 held-out images with Z of -sqrt(3), and 1 with Z of sqrt(1.5), of 2 samples that are farther."""
     samples, cells = torch.tensor([1.0, 2.0, 8.0, 9.0]), torch.tensor([0, 0, 1, 1])
     heldout, of_heldout = torch.tensor([3.0, 4.0, 5.0, 7.0]), torch.tensor([0, 0, 0, 1])
     expected = (3 * -(3**0.5) + 1.5**0.5) / 10**0.5

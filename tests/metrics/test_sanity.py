@@ -5,9 +5,9 @@ import math
 
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
+from graf.metrics.collapse import collapse_warning
 from graf.metrics.consistency import camera_pairs, sanity
 from graf.models.generator import Generator, Rendering
-from graf.training.collapse import collapse_warning
 
 import pytest
 import torch

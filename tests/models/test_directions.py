@@ -79,7 +79,7 @@ def test_a_regression_carries_a_direction_of_the_responses_over_to_the_latents()
 
 
 def test_the_dominating_direction_of_a_mapping_network_is_found(film):
-    """Of four latents one has ten times the effect of the others: 100 / 103 of the variance."""
+    """One of four latents has ten times the effect of the others: 100 / 103 of the variance."""
     generator = made(film())
     width = generator.field.shape_mapping[-1].out_features
     columns = torch.linalg.qr(torch.randn(width, 4, generator=torch.Generator().manual_seed(0))).Q * torch.tensor(

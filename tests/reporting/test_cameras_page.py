@@ -2,8 +2,8 @@
 
 import json
 
+from graf.finding.rounds import Round
 from graf.pictures.outputs import write_image
-from graf.pose.rounds import Round
 from graf.reporting.cameras_page import write_cameras_page
 
 import torch

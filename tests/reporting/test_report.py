@@ -309,8 +309,7 @@ def test_each_fit_of_a_photograph_stands_with_its_psnr(run):
         for other in ("sweep.png", "more.png", "another.png"):
             put_png(folder / name / other)
         rows = [{"photograph": "a.png", "psnr_db": value} for value in psnr]
-        file = "inversion.json" if name == "exact" else "latents.json"  # the first is its older name
-        (folder / name / file).write_text(json.dumps({"photographs": rows}))
+        (folder / name / "latents.json").write_text(json.dumps({"photographs": rows}))
     page = page_of(run)  # with more files than a folder that is only linked, in folders of few
     for part in (
         "PSNR 2.5 dB: the photograph was not found. eval/step_00000100/inversion/dark/fit.png",

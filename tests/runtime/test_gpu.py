@@ -68,7 +68,7 @@ def test_float16_trains_with_a_live_scaler_that_falls_where_a_step_overflows(fil
 @pytest.mark.parametrize("overrides", [(), FUSED])
 @pytest.mark.parametrize("cuda_graphs", ["none", "auto"])
 def test_a_step_waits_for_nothing(film, photographs, labels, cuda_graphs, overrides):
-    """As on the pretended GPU of bench/pretended_gpu.py; the first steps make what is kept, and record."""
+    """This is bench/pretended_gpu.py on a real GPU; the first steps make what is kept, and record."""
     config = film(*SETTLED, *overrides, f"training.cuda_graphs={cuda_graphs}")
     state, views = TrainState(config, GPU, 2, 3), AnyViews(labels)
     for mode in ["default"] * (EAGER_STEPS + 1) + ["error"]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.config import load_config
-from graf.pose import rounds
-from graf.pose.rounds import Round
+from graf.finding import rounds
+from graf.finding.rounds import Round
 from tools import find_cameras
 
 import pytest

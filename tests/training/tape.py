@@ -30,7 +30,7 @@ class Tape(TorchDispatchMode):
 
 
 def record(work):
-    """As graf.training.graphs.CudaRecorder: afterwards the numbers in the result are to be made by a replay."""
+    """A recorder like graf.training.graphs.CudaRecorder: afterwards the numbers in the result are to be made by a replay."""
     with Tape() as tape:
         result = work()
     return tape.replay, result

@@ -24,7 +24,7 @@ KEPT = "discriminator.low_res_steps=0", "discriminator.blur_steps=0"
 
 @pytest.fixture(autouse=True)
 def fixed_shapes(monkeypatch):
-    """As on a GPU: no shape depends on values."""
+    """No shape depends on values, like on a GPU."""
     monkeypatch.setattr(generator, "is_asynchronous", lambda _: True)
 
 
@@ -207,7 +207,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
     expected = rows_of(eager, photographs, labels, 6)
     found = rows_of(recorded, photographs, labels, 4)
     assert recorded.graphs.recorded == 2
-    replayed, calls = Recording.gradients, []
+    replayed, calls = Recording.replayed, []
 
     def without_room(*args):
         calls.append(args)
@@ -215,7 +215,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
             raise torch.OutOfMemoryError("CUDA out of memory")
         return replayed(*args)
 
-    monkeypatch.setattr(Recording, "gradients", without_room)
+    monkeypatch.setattr(Recording, "replayed", without_room)
     assert_same(expected, found + rows_of(recorded, photographs, labels, 2))
     assert len(calls) == 1 and recorded.graphs.recorded == 0 and "(out of memory)" in caplog.text  # and none is made again
     assert recorded.sizes.images == eager.sizes.images
@@ -282,14 +282,14 @@ def test_results_of_a_recording_stay_when_it_is_replayed():
     layer, found = nn.Linear(3, 1, bias=False), []
     graph = Graphs(new_tape)
 
-    def take(batch):
+    def compute(batch):
         layer.zero_grad(set_to_none=True)
         loss = layer(batch[0]).sum()
         loss.backward()
         return {"loss": loss.detach()}, []
 
     for i in range(EAGER_STEPS + 3):
-        values, _ = graph.gradients(take, layer, (torch.full((2, 3), float(i)),), ())
+        values, _ = graph.gradients(compute, layer, (torch.full((2, 3), float(i)),), ())
         found.append(values["loss"])
         assert torch.equal(layer.weight.grad, torch.full((1, 3), 2.0 * i))
     assert [x.item() for x in found] == pytest.approx([2 * i * layer.weight.sum().item() for i in range(EAGER_STEPS + 3)])

@@ -11,13 +11,13 @@ from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
 from graf.errors import GrafError
 from graf.foreign.checkpoints import checkpoint_step
+from graf.metrics.collapse import CollapseWatch, collapses
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
 from graf.runtime.processes import AnotherProcessFailed
 from graf.training import health, inputs, loop
 from graf.training import step as steps
-from graf.training.collapse import CollapseWatch, collapses
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
@@ -410,7 +410,7 @@ def test_each_collapse_is_told_with_its_evidence(number, value, kind, evidence):
 
 
 def test_a_loss_without_a_level_may_be_large():
-    """That of Wasserstein distances, of which no accuracy is known."""
+    """A loss of Wasserstein distances has no known accuracy."""
     assert collapses({name: value for name, value in HEALTHY.items() if name != "accuracy_d"} | {"loss_d": 39.2}, 300) == {}
 
 

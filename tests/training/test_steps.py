@@ -425,7 +425,7 @@ def test_photographs_in_parts_of_a_batch_give_the_same_gradients(refine, cut_out
 
 
 def test_what_is_painted_from_features_reaches_the_discriminator_and_its_log(build, cut_outs, labels):
-    """Of real images alone: the loss falls as the decoders learn them, and the generator's step has none."""
+    """Only real images count: the loss falls as the decoders learn them, and the generator's step has none."""
     state = build("data.alpha=rgba", "discriminator.reconstruction=1", "training.lr_d=0.01")
     plain = cut_outs[:, :, :1, :1].expand_as(cut_outs)
     painted = [discriminator_step(state, plain, labels, labels)["loss_reconstruct"].item() for _ in range(20)]
@@ -621,7 +621,7 @@ def test_low_res_steps_have_half_as_many_pixels_along_each_side(request, cut_out
     ],
     ids=("consistency", "16 rays", "fine", "patches", "few images", "projected", "mixed"),
 )
-def test_whatever_is_trained_is_coarse_at_first(refine, cut_outs, labels, overrides):
+def test_whatever_is_trained_has_a_low_resolution_at_first(refine, cut_outs, labels, overrides):
     state = TrainState(refine("discriminator.low_res_steps=1", "data.alpha=rgba", *overrides), torch.device("cpu"), 2, 3)
     for sides in ({8}, {16}):
         seen = set()

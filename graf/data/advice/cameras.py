@@ -1,4 +1,4 @@
-"""From where the objects are seen, in words, and over how many degrees."""
+"""The sides from which objects are seen, in words, and the range of azimuths in degrees."""
 
 import re
 from pathlib import Path

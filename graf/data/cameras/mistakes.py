@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from graf.camera import azimuth_and_v, poses_at
 from graf.config import DataConfig
@@ -18,6 +18,8 @@ from graf.data.cameras.corrections import rolled, with_azimuths_reversed
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T", float, Tensor)
 
 CLEARLY = 0.05  # better agreement of mended directions, with half the pixels
 CLEARLY_SHORTER = 0.01  # better agreement of another focal length, which changes less
@@ -137,8 +139,8 @@ def best_roll(objects: list[ObjectViews], data: DataConfig) -> float:
     return right_angle if abs(best.value - right_angle) <= ROLL_STEPS_DEG[0] else best.value
 
 
-def _half_circle(degrees: float) -> float:
-    """An angle in degrees, from -180 to 180."""
+def _half_circle(degrees: T) -> T:
+    """Angles in degrees, from -180 to 180."""
     return (degrees + 180) % 360 - 180
 
 
@@ -199,7 +201,7 @@ def azimuth_exchanged(pose_c2w: Tensor) -> Tensor:
     one is taken whose azimuth can be an elevation.
     """
     azimuth_deg, v = azimuth_and_v(pose_c2w)
-    azimuth_deg = (azimuth_deg + 180) % 360 - 180
+    azimuth_deg = _half_circle(azimuth_deg)
     elevation_deg = 90 - torch.rad2deg(torch.arccos(1 - 2 * v))
     beyond = azimuth_deg.abs() > 90
     true_azimuth_deg = torch.where(beyond, 180 - elevation_deg, elevation_deg)

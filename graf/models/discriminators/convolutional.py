@@ -113,14 +113,14 @@ class Discriminator(ConditionedDiscriminator):
             self.elevation_head = nn.Linear(features, n_elevations)
         self.update_spectral_norms(POWER_ITERATIONS)
 
-    def is_coarse(self, images: Tensor) -> bool:
+    def is_low_res(self, images: Tensor) -> bool:
         """Whether images (B, C, K, K) are those of discriminator.low_res_steps."""
         return images.shape[-1] < self.patch_size
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there
         is a condition."""
-        layers = (*self.coarse_entry, *self.main[self.shared_from : -1]) if self.is_coarse(images) else self.main[:-1]
+        layers = (*self.coarse_entry, *self.main[self.shared_from : -1]) if self.is_low_res(images) else self.main[:-1]
         maps: tuple[Tensor, ...] = ()
         for layer in layers:
             images = layer(images)

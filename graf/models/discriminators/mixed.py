@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 class MixedDiscriminator(ConditionedDiscriminator):
     """`graf` sees silhouettes and colours, `projected` the features of a frozen network (Sauer et al. 2021). They share
-    nothing but the images: each has its own logits, embedding and gradient penalty. In coarse steps `graf` is alone.
+    nothing but the images: each has its own logits, embedding and gradient penalty. In low-resolution steps `graf` is alone.
     """
 
     def __init__(self, config: Config, n_classes: int = 1, n_elevations: int = 1):
@@ -27,6 +27,6 @@ class MixedDiscriminator(ConditionedDiscriminator):
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], those of the heads beside the others, which are alone for
         (B, C, K / 2, K / 2)."""
-        if self.graf.is_coarse(images):
+        if self.graf.is_low_res(images):
             return self.graf(images, labels)
         return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)

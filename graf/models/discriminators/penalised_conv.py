@@ -55,8 +55,8 @@ class TwiceDifferentiatedConv(torch.autograd.Function):
 
 @contextlib.contextmanager
 def gradients_by_images_alone() -> Iterator[None]:
-    """Within it, backward passes through these convolutions leave out the gradients by their weights, as a penalty asks for
-    none: autograd would compute them and throw them away."""
+    """A context in which backward passes through these convolutions leave out the gradients by their weights. A penalty asks
+    for none, and autograd would compute them and throw them away."""
     TwiceDifferentiatedConv.by_images_alone = True
     try:
         yield

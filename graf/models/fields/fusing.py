@@ -42,7 +42,7 @@ def why_not_fused(config: Config, device_type: str, dtype: torch.dtype) -> str:
 
 @functools.lru_cache
 def fault_of_kernels(depth: int, width: int, multires: int, dtype: torch.dtype) -> str:
-    """What is wrong with a fused field of this size on the GPU at hand, "" where nothing is; no random state is changed."""
+    """The fault of a fused field of this size on the GPU at hand, or "" without one; no random state is changed."""
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[torch.cuda.current_device()]):
             torch.manual_seed(0)
@@ -58,7 +58,7 @@ def fault_of_kernels(depth: int, width: int, multires: int, dtype: torch.dtype) 
 
 
 def largest_error(field: FilmField, latents: Tensor, points: Tensor, dtype: torch.dtype) -> float:
-    """By how much a fused field's outputs and gradients differ from its layers' at the most, relative; inf where one is not
+    """The largest relative difference of a fused field's outputs and gradients from its layers'; inf where one is not
     finite. The layers compute in float32."""
     styles, found = field.styles(latents), []
     for outputs in (field(points, points[:, :, 0], styles), field.fused_forward(points, styles, dtype)):

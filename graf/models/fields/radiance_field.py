@@ -50,7 +50,7 @@ def folded_linear(layer: nn.Linear, before: nn.Linear, x: Tensor, *others: Tenso
 
 
 def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor) -> Tensor:
-    """In place: only the total is sure to have a value for every sample."""
+    """Add the products to the total in place: only it is sure to have a value for every sample."""
     for x, weight in zip(inputs[:-1], weights[:-1], strict=True):
         total += F.linear(x, weight)
     total += F.linear(inputs[-1], weights[-1], bias)

@@ -1,7 +1,7 @@
 """Cuts the object of a photograph out: by its mask, its own transparency, the colour of a plain wall, or GrabCut."""
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from graf.photographs.cutout.grabcut import cut_grabcut, opencv, refined
 from graf.photographs.cutout.masks import mask_pixels
@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.ndimage import distance_transform_edt
 
 Cut = Literal["auto", "plain", "grabcut", "masks", "none"]
-WAYS = ("auto", "plain", "grabcut", "masks", "none")
+WAYS = get_args(Cut)
 CUTTERS = {"plain": cut_plain, "grabcut": cut_grabcut, "refined": lambda rgb: refined(rgb, cut_plain(rgb))}
 LOOKED_AT = 480  # pixels of the longer side at which objects are looked for
 CERTAIN = 0.99  # opacity from which on a pixel's colour is the object's alone

@@ -118,7 +118,7 @@ def on_cpu(monkeypatch):
 
 
 def test_a_kernel_that_cannot_be_built_is_tried_once(on_cpu):
-    """As without Python's headers, or a compiler."""
+    """Python's headers or a compiler may be missing."""
     tries = []
 
     def fails(*inputs):

@@ -7,8 +7,8 @@ from graf.config import load_config
 from graf.data import build_dataset
 from graf.data.resolve import with_alpha
 from graf.data.toy_cars import unseen_toy_cars
-from graf.pose.rounds import Round, from_silhouettes, unposed
-from graf.pose.silhouettes import azimuths_by_width, elongation, elongations_of
+from graf.finding.rounds import Round, from_silhouettes, unposed
+from graf.finding.silhouettes import azimuths_by_width, elongation, elongations_of
 
 import pytest
 import torch

@@ -20,14 +20,14 @@ from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_cl
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.data.hull import data_box
+from graf.finding.alignment import azimuth_numbers
+from graf.finding.silhouettes import azimuths_by_width, elongations_of
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, write_image
 from graf.pictures.sampling import LabelSampler, fresh_renderings, labels_in_range, recorded
 from graf.pose.accuracy import images_of, mixtures
-from graf.pose.alignment import azimuth_numbers
 from graf.pose.labelling import transforms_of
 from graf.pose.loading import TrainedEstimator
-from graf.pose.silhouettes import azimuths_by_width, elongations_of
 from graf.pose.splits import Subset
 from graf.runtime.console import progress
 from graf.runtime.files import read_object, write_text
@@ -82,7 +82,7 @@ class Round:
 
     @property
     def chosen(self) -> "Round":
-        """Of several starts the one that round 0 chose, once it has; else the round itself."""
+        """The start that round 0 chose, once it has chosen one of several; else the round itself."""
         start = read_object(self.record).get("start") if self.number == 0 and self.start is None else None
         return self if start is None else Round(self.out, 0, start)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from graf.camera import middle_poses
 from graf.data import Views
+from graf.finding.rounds import FoundCameras
 from graf.models.generator import Generator
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import as_uint8, write_grid
 from graf.pictures.sampling import render_views, sample_objects
-from graf.pose.rounds import FoundCameras
 
 import torch
 from torch import Tensor

@@ -2,7 +2,7 @@
 
 import math
 
-from graf.pose.alignment import Alignment, AzimuthErrors, agreement, azimuth_errors, best_alignment, reliability
+from graf.finding.alignment import Alignment, AzimuthErrors, agreement, azimuth_errors, best_alignment, reliability
 from graf.rotations import circular_distance
 
 import pytest

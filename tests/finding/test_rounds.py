@@ -10,10 +10,10 @@ from graf.data import build_dataset
 from graf.data.advice import warnings
 from graf.data.toy_cars import unseen_toy_cars
 from graf.data.views import Views
+from graf.finding import rounds
+from graf.finding.rounds import FoundCameras, Round
+from graf.finding.sheet import surest, surest_photographs
 from graf.pictures.outputs import as_uint8, write_image
-from graf.pose import rounds
-from graf.pose.round_sheet import surest, surest_photographs
-from graf.pose.rounds import FoundCameras, Round
 from graf.runtime.files import write_text
 
 import pytest

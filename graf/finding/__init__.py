@@ -1,0 +1,1 @@
+"""Finding cameras that nobody wrote down: rounds of generated views, an estimator, and photographs with its cameras."""
