@@ -578,8 +578,9 @@ class PoseTrainingConfig(RunTrainingConfig):
     )
     reframe: float = key(
         0.0,
-        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 times it, in "
-        "frames; use it if the estimator will read images that were framed by hand",
+        "change sizes in half of the real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 "
+        "times it, in frames; a mixture (model.azimuth_bins) learns heights from the other half alone; use it if the estimator "
+        "will read images that were framed by hand",
         0,
         0.3,
     )

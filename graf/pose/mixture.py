@@ -103,11 +103,11 @@ class MixtureEstimator(PoseEstimator):
         return CameraMixture(logits, centres + width * offset.tanh(), concentration, output[:, -1].sigmoid())
 
 
-def mixture_losses(mixture: CameraMixture, pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean negative log likelihood of the azimuths of pose_c2w (B, 3, 4), per radian, and the mean error of their heights
-    in units of the camera's distance."""
+def mixture_losses(mixture: CameraMixture, pose_c2w: Tensor, height_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean negative log likelihood of the azimuths of pose_c2w (B, 3, 4), per radian, and the mean error of their heights,
+    by weights (B,), in units of the camera's distance."""
     azimuth_deg, v = azimuth_and_v(pose_c2w)
-    return -mixture.log_prob(azimuth_deg).mean(), 2 * (mixture.v - v).abs().mean()
+    return -mixture.log_prob(azimuth_deg).mean(), 2 * (height_weight * (mixture.v - v).abs()).mean()
 
 
 def _wrapped(angle: Tensor) -> Tensor:

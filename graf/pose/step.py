@@ -19,22 +19,24 @@ from torch.nn import functional as F
 
 EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
 NO_BLUR = 0.1  # pixels; a smaller Gaussian changes nothing
+KEPT_FRAMES = 0.5  # of the images, where training.reframe changes the others
 PLACES_PER_SIZE = 0.3  # as in graf/photographs/cropping.py: spread of places, in frames, by that of log sizes
 LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
 @dataclasses.dataclass(frozen=True)
 class PoseBatch:
-    """Augmented images (B, 3, W, W) in [-1, 1] with their pose_c2w (B, 3, 4)."""
+    """Augmented images (B, 3, W, W) in [-1, 1] with their pose_c2w (B, 3, 4), and the weight (B,) of the error of a height."""
 
     images: Tensor
     pose_c2w: Tensor
+    height_weight: Tensor
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, rows: slice) -> "PoseBatch":
-        return PoseBatch(self.images[rows], self.pose_c2w[rows])
+        return PoseBatch(self.images[rows], self.pose_c2w[rows], self.height_weight[rows])
 
 
 def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
@@ -45,7 +47,11 @@ def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
 
 
 def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
-    """This process's images, augmented at random as the keys of `training` say."""
+    """This process's images, augmented at random as the keys of `training` say.
+
+    With `reframe` half of the images keep their frames. A mixture learns heights from these, because places in the frame tell
+    the camera's height, and azimuths from all.
+    """
     training = state.config.training
 
     def sample() -> PoseBatch:
@@ -60,12 +66,16 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
         if training.blur:
             sigmas = training.blur * torch.rand(n, generator=state.rng)[mine]
             shown = blurred(shown, sigmas.to(state.device), training.blur)
+        height_weight = torch.ones(len(shown), device=state.device)
         if training.reframe:
             sizes, places = (torch.randn(n, k, generator=state.rng)[mine].to(state.device) for k in (1, 2))
-            shown = reframed(shown, training.reframe * sizes, PLACES_PER_SIZE * training.reframe * places)
+            kept = (torch.rand(n, generator=state.rng)[mine] < KEPT_FRAMES).to(state.device)
+            spread = training.reframe * ~kept[:, None]
+            shown = reframed(shown, spread * sizes, PLACES_PER_SIZE * spread * places)
+            height_weight = kept / KEPT_FRAMES
         if training.mirror:
             shown, poses = mirrored(shown, poses, flips)
-        return PoseBatch(shown, poses)
+        return PoseBatch(shown, poses, height_weight)
 
     return retried(state, sample)
 
@@ -76,7 +86,7 @@ def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:
     if isinstance(state.estimator, MixtureEstimator):
         with state.amp.autocast():
             mixture = state.estimator.mixture(batch.images)
-        azimuth, height = mixture_losses(mixture, batch.pose_c2w)
+        azimuth, height = mixture_losses(mixture, batch.pose_c2w, batch.height_weight)
         return azimuth + height, {"loss": azimuth + height, "loss_azimuth": azimuth, "loss_height": height}
     with state.amp.autocast():
         predicted = state.estimator(batch.images)

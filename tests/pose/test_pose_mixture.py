@@ -100,9 +100,17 @@ def test_the_confidence_is_that_of_the_azimuths_that_are_read(estimator):
 
 def test_losses_are_of_azimuth_and_height():
     found, poses = mixture([1.0], [90.0], [30.0]), poses_at(torch.tensor([90.0]), torch.tensor([0.5]), 3.6)
-    azimuth, height = mixture_losses(found, poses)
+    azimuth, height = mixture_losses(found, poses, torch.ones(1))
     assert float(azimuth) == pytest.approx(-math.log(vonmises.pdf(0, 30)), rel=1e-3)
     assert float(height) == pytest.approx(0.4, abs=1e-5)  # cos polar 0.4 and 0
+
+
+def test_heights_count_by_their_weights():
+    found = mixture([1.0], [90.0], [30.0])
+    one, other = (poses_at(torch.tensor([90.0]), torch.tensor([v]), 3.6) for v in (0.5, 0.4))
+    azimuth, height = mixture_losses(found, torch.cat([one, other]), torch.tensor([0.5, 2.0]))
+    assert float(azimuth) == pytest.approx(-math.log(vonmises.pdf(0, 30)), rel=1e-3)
+    assert float(height) == pytest.approx((0.5 * 0.4 + 2 * 0.2) / 2, abs=1e-5)
 
 
 def test_a_mixture_learns_that_two_ends_look_alike():
@@ -115,7 +123,7 @@ def test_a_mixture_learns_that_two_ends_look_alike():
     optimizer = torch.optim.Adam(state.estimator.parameters(), lr=0.01)
     for _ in range(150):
         optimizer.zero_grad()
-        loss, stats = pose_objective(state, PoseBatch(images, poses))
+        loss, stats = pose_objective(state, PoseBatch(images, poses, torch.ones(4)))
         loss.backward()
         optimizer.step()
     assert {"loss", "loss_azimuth", "loss_height"} == set(stats)

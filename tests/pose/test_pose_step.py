@@ -129,6 +129,17 @@ def test_processes_reframe_their_own_images_of_a_batch(build, monkeypatch):
         torch.testing.assert_close(step.sample_batch(state, images[mine], labels[mine]).images, whole[mine])
 
 
+def test_heights_are_learned_from_the_images_that_keep_their_frames(build):
+    images = torch.rand(32, 3, 16, 16) * 2 - 1
+    labels = Labels.of_poses(poses_at(torch.linspace(0, 350, 32), torch.full((32,), 0.4), 3.6))
+    batch = step.sample_batch(build("training.reframe=0.1", "training.recolour=false"), images, labels)
+    same = torch.tensor([torch.allclose(*pair, atol=1e-4) for pair in zip(batch.images, images, strict=True)])
+    assert 0 < same.sum() < 32
+    assert torch.equal(batch.height_weight, 2.0 * same)
+    as_they_are = step.sample_batch(build("training.reframe=0", "training.recolour=false"), images, labels)
+    assert torch.equal(as_they_are.height_weight, torch.ones(32))
+
+
 def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
     whole, parts = build(), build("training.accumulation_steps=4")
     images = torch.rand(4, 4, 16, 16) * 2 - 1
