@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from graf.config import NerfConfig
-from graf.rays import SMALLEST_CHUNK
 from graf.runtime.retry import retry_halved
 from graf.runtime.threads import map_in_threads, threads_for
 
 import torch
 
+SMALLEST_CHUNK = 100  # rays that are worth computing at a time
 SAMPLES_AT_ONCE = 16384  # on the rays of a piece: only a piece's maps and gradients are in flight between layers
 SHARE_OF_FRAME = 0.5  # of a training step's piece, rendered at a time on a CPU where nothing is kept for a backward pass
 T = TypeVar("T")

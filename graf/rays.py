@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SMALLEST_CHUNK = 100  # rays that are worth computing at a time
-
 
 def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
     """Every pixel's position (1, W, W, 2) as (x, y) in pixels, 0 to W - 1."""

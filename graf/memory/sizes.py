@@ -6,7 +6,7 @@ import math
 from graf.config import Config
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step, smallest_edits
-from graf.rays import SMALLEST_CHUNK
+from graf.pieces import SMALLEST_CHUNK
 from graf.runtime.limits import GB
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes

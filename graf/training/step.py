@@ -87,18 +87,13 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
     with torch.no_grad(), state.amp.autocast():
         real, alpha = cut_patch(batch.real_images, batch.real_inputs.grid).tensor_split([3], dim=1)
         moments = {"real_std": colour_moments(real)}
-        real = _seen(state, _restored_if_judged(state, real, batch.real_inputs), batch.real_inputs, alpha)
+        real = _seen(state, real, batch.real_inputs, alpha)
         rendering = _render(state, batch.fake_inputs)
         moments["sample_std"] = colour_moments(rendering.images)
         stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
         if rendering.coarse_images is not None:
             stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
-        fake = torch.cat(
-            [
-                _seen(state, _restored_if_judged(state, rendered, batch.fake_inputs), batch.fake_inputs, 2 * opacity - 1, low)
-                for rendered, opacity, low in stages
-            ]
-        )
+        fake = torch.cat([_seen(state, rendered, batch.fake_inputs, 2 * opacity - 1, low) for rendered, opacity, low in stages])
         fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
@@ -135,13 +130,12 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
         # The adversarial loss, of the coarse network's images too where there is one
         rendering = _render(state, inputs)
         fake = rendering.images.float()
-        restored = _restored_if_judged(state, fake, inputs)
-        seen = _seen(state, restored, inputs, 2 * rendering.opacity - 1, rendering.low_images)
+        restored = _restore(state, fake, inputs) if config.judges_restored else None
+        seen = _seen(state, fake, inputs, 2 * rendering.opacity - 1, rendering.low_images, restored)
         scores = state.discriminator(seen, fake_labels)
         loss = _adversarial_loss(state, scores, real_logits)
         if rendering.coarse_images is not None:
-            coarse = _restored_if_judged(state, rendering.coarse_images.float(), inputs)
-            seen = _seen(state, coarse, inputs, 2 * rendering.coarse_opacity - 1)
+            seen = _seen(state, rendering.coarse_images.float(), inputs, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels
@@ -159,7 +153,7 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
             ccsr = config.ccsr
             if ccsr.detach == "nerf":  # the field does not learn through its restored image either
                 restored = _restore(state, fake.detach(), inputs)
-            elif not config.judges_restored:
+            elif restored is None:
                 restored = _restore(state, fake, inputs)
             stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
             loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
@@ -188,15 +182,22 @@ def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
     return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
 
 
-def _restored_if_judged(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
-    """The images, restored where the discriminator sees them so. Real images have no latents: sampled ones add the same kind
-    of detail."""
-    return _restore(state, images, inputs) if state.config.judges_restored else images
+def _seen(
+    state: TrainState,
+    images: Tensor,
+    inputs: Inputs,
+    alpha: Tensor,
+    low: Tensor | None = None,
+    restored: Tensor | None = None,
+) -> Tensor:
+    """The discriminator's input from images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1].
 
-
-def _seen(state: TrainState, images: Tensor, inputs: Inputs, alpha: Tensor, low: Tensor | None = None) -> Tensor:
-    """The discriminator's input from images (B, 3, K, K) and, with data.alpha: rgba, of their opacity in [-1, 1]."""
+    restored: the images as CCSR restores them, where the discriminator sees them so, and None computes them. Real images have
+    no latents: sampled ones add the same kind of detail.
+    """
     config, projection = state.config, state.generator.projection
+    if config.judges_restored:
+        images = _restore(state, images, inputs) if restored is None else restored
     alpha = alpha if config.data.alpha == "rgba" else None
     mirrored, blur = inputs.mirrored if config.discriminator.hflip else None, faded_sigma(config.discriminator, state.step)
     return discriminator_input(images, low, alpha, config.discriminator, projection, blur, mirrored, inputs.places[:, :4])
@@ -207,8 +208,8 @@ def _real_logits(state: TrainState, batch: Batch) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
-        restored = _restored_if_judged(state, patches, batch.fake_inputs)  # fakes have the labels of the real images
-        return state.discriminator(_seen(state, restored, batch.fake_inputs, alpha), batch.real_labels).logits
+        seen = _seen(state, patches, batch.fake_inputs, alpha)  # fakes have the labels of the real images
+        return state.discriminator(seen, batch.real_labels).logits
 
 
 def _gradient_penalty(

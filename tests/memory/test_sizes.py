@@ -3,7 +3,7 @@
 from graf.config import load_config, override
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import GOOD_STEPS, StepSizes, edits_that_fit, starting_sizes, with_sizes
-from graf.rays import SMALLEST_CHUNK
+from graf.pieces import SMALLEST_CHUNK
 
 import pytest
 
