@@ -115,7 +115,7 @@ def cars_of(name: str, runs: Path) -> DataConfig:
 
 
 def write_photographs(folder: Path, data: DataConfig, coloured: bool) -> None:
-    """Write toy cars as photographs without cameras, before a colour of each one's own where `coloured`, else before white,
+    """Write toy cars as photographs without cameras, in front of a colour of each one's own where `coloured`, else of white,
     unless they are there."""
     if len(list(folder.glob("*.png"))) == data.n_images:
         return

@@ -50,7 +50,7 @@ class PlainGenerator(nn.Module):
         latents, pose_c2w = (x.to(learned.background.device) for x in (latents, pose_c2w))
         labels = Labels.of_poses(pose_c2w)
         grid = low_resolution_grid(full_grid(resolution, pose_c2w.device), learned.config.rendered_scale)
-        latents, n_samples = learned.condition(latents, labels), nerf.render_samples_per_ray or nerf.samples_per_ray
+        latents, n_samples = learned.condition(latents, labels), nerf.first_samples_per_ray
         rendering = self._render_grid(latents, labels, grid, resolution, n_samples, RayNoise())
         if learned.config.ccsr.mode != "refine":
             return rendering

@@ -95,7 +95,7 @@ def machine(device: torch.device) -> list[tuple[str, str]]:
         ("CUDA", str(torch.version.cuda or "none")),
         ("driver", driver_version()),
     ]
-    rows += [(f"cuda:{i}", gpu_row(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    rows += [(f"cuda:{i}", name_and_memory(i)) for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
     if why := unusable_gpus():
         rows.append(("GPUs", why))
     return [
@@ -121,7 +121,7 @@ def driver_version() -> str:
     return f"{driver.version}, for CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver else "none that answers"
 
 
-def gpu_row(index: int) -> str:
+def name_and_memory(index: int) -> str:
     """Name and memory of a GPU."""
     try:
         free, total = torch.cuda.mem_get_info(index)

@@ -35,7 +35,7 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 SHEET_ROWS, SHEET_COLUMNS = 6, 5
 CAMERAS_DRAWN = 300
 IMAGES_ON_MAP = 12
-HOW_TO_CUT_OUT = "cut the objects out, or take them before a plain background, at least 8 images of each"
+HOW_TO_CUT_OUT = "cut the objects out, or take them in front of a plain background, at least 8 images of each"
 FOLDER = Path("results/data_check")
 LONGEST_NAME = 100
 LONGEST_TITLE = 24

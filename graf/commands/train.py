@@ -124,7 +124,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     for name in ("generator", "discriminator"):
         count = sum(p.numel() for p in getattr(state, name).parameters())
         log.info("%s: %s parameters", name, f"{count:,}")
-    patch, low_res_steps = state.config.patch_size, state.config.discriminator.low_res_steps
+    patch, n_low_res = state.config.patch_size, state.config.discriminator.low_res_steps
     log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     if state.device.type == "cuda":
@@ -140,9 +140,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
-    if low_res_steps:
-        first = f"the first {low_res_steps} steps take patches of half the side"
-        log.info("low_res_steps: %s; figures here are of the others", first)
+    if n_low_res:
+        log.info("low_res_steps: the first %d steps take patches of half the side; figures here are of the others", n_low_res)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, (f"{every} steps" if isinstance(every, int) else every) if every else "never")

@@ -236,9 +236,14 @@ class NerfConfig:
     )
 
     @property
-    def n_rendered_samples(self) -> int:
-        """Samples on a ray outside training, without and with importance sampling."""
-        return (self.render_samples_per_ray or self.samples_per_ray) + self.importance_samples_per_ray
+    def first_samples_per_ray(self) -> int:
+        """Samples per ray outside training, without those of importance sampling."""
+        return self.render_samples_per_ray or self.samples_per_ray
+
+    @property
+    def rendered_samples_per_ray(self) -> int:
+        """Samples per ray outside training, those of importance sampling included."""
+        return self.first_samples_per_ray + self.importance_samples_per_ray
 
 
 @dataclass(frozen=True)
@@ -578,9 +583,9 @@ class PoseTrainingConfig(RunTrainingConfig):
     )
     reframe: float = key(
         0.0,
-        "change sizes in half of the real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 "
-        "times it, in frames; a mixture (model.azimuth_bins) learns heights from the other half alone; use it if the estimator "
-        "will read images that were framed by hand",
+        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 times it, in "
+        "frames; with model.azimuth_bins half of the images keep their frames, and heights are learned from these; use it if "
+        "the estimator will read images that were framed by hand",
         0,
         0.3,
     )

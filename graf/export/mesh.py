@@ -155,7 +155,7 @@ def silhouette_level(generator: Generator, styles: tuple[Any, ...]) -> float:
     pose_c2w = sample_poses(SILHOUETTES, data, torch.Generator().manual_seed(0)).to(device)
     rays_o, rays_d = camera_rays(pose_c2w, full_grid(SILHOUETTE_SIDE, device), SILHOUETTE_SIDE, data)
     near, far = (bound[:, None].expand(-1, rays_o.shape[1], -1) for bound in depth_bounds(pose_c2w, data))
-    depths = stratified_depths(near, far, generator.config.nerf.n_rendered_samples, None)  # (B, R, S)
+    depths = stratified_depths(near, far, generator.config.nerf.rendered_samples_per_ray, None)  # (B, R, S)
     points = rays_o[..., None, :] + rays_d[..., None, :] * depths[..., None]
     inside = points.abs().amax(-1) <= visible_radius(data)
     along = density(generator, points.flatten(0, 2), styles).view_as(depths) * inside
@@ -204,9 +204,9 @@ def surface_colours(generator: Generator, styles: tuple[Any, ...], points: Tenso
     A longer ray would show the inside of a soft surface, a shorter one a single point of it.
     """
     data, nerf, device = generator.config.data, generator.config.nerf, generator.background.device
-    step = (data.far - data.near) / (nerf.n_rendered_samples - 1)
+    step = (data.far - data.near) / (nerf.rendered_samples_per_ray - 1)
     starts = points + step * normals
-    colours, at_once = [], max(1, POINTS_AT_ONCE // nerf.n_rendered_samples)
+    colours, at_once = [], max(1, POINTS_AT_ONCE // nerf.rendered_samples_per_ray)
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
         near = torch.zeros(1, rays.shape[1], 1, device=device)
         seen = generator.render_rays(*rays[:, None].to(device), (near, near + 2 * step), styles)

@@ -1,1 +1,1 @@
-"""Finding cameras that nobody wrote down: rounds of generated views, an estimator, and photographs with its cameras."""
+"""Finding cameras that nobody wrote down: rounds of views, an estimator, and photographs with the cameras that it reads."""

@@ -2,7 +2,7 @@
 draw the images in which an object was found, while its latents, the pivot, are kept.
 
 Images from the known cameras alone would let the other sides of the object drift: as Roich et al. keep neighbouring latents
-(their equation 4), each step also keeps a view of the pivot from other_pose as it was before.
+(their equation 4), each step also keeps a view of the pivot from another camera as it was before.
 """
 
 import copy
@@ -25,7 +25,7 @@ FEWEST_RAYS = 64  # with activations in memory
 
 @dataclasses.dataclass(frozen=True)
 class TuningSettings:
-    """rate: Adam's, of all weights; keep_weight: that of the difference between views from other_pose before and after."""
+    """rate: Adam's, of all weights; keep_weight: that of the difference between views from other cameras before and after."""
 
     steps: int
     rate: float = 3e-4

@@ -94,7 +94,7 @@ class LeakReport:
         return cls(**values | {"suspects": tuple(row["suspects"])})
 
     def as_row(self) -> dict:
-        """All values as plain ones, with those that follow from others."""
+        """All values, derived ones included, as plain Python values."""
         derived = {name: getattr(self, name) for name in ("bytes_per_hour", "seconds_left", "phase", "advice")}
         return dataclasses.asdict(self) | derived
 

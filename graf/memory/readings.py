@@ -27,7 +27,7 @@ class CpuLoad:
         psutil.cpu_percent()  # the next reading covers the time from here on
 
     def read(self) -> dict[str, float]:
-        """CPU use and memory in percent. Raises psutil.Error where the process has ended."""
+        """CPU use of the run and of the machine, in percent. Raises psutil.Error where the process has ended."""
         (then, spent), now, seconds = self._before, time.monotonic(), self.tree.cpu_seconds()
         self._before = now, seconds
         run_percent = 100 * max(0.0, seconds - spent) / max(now - then, 1e-3)

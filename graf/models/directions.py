@@ -159,7 +159,7 @@ def _at_points(generator: Generator, latents: Tensor, labels: Labels) -> tuple[T
     half = (data.far - data.near) / 2
     low, high = generator.box if generator.box is not None else torch.tensor([[-half], [half]], device=device).expand(2, 3)
     points = low + (high - low) * torch.rand(POINTS, 3, generator=torch.Generator().manual_seed(0)).to(device)
-    step = (data.far - data.near) / (nerf.render_samples_per_ray or nerf.samples_per_ray)
+    step = (data.far - data.near) / nerf.first_samples_per_ray
     activation = F.relu if nerf.density_activation == "relu" else F.softplus
     found = []
     for some in torch.arange(len(latents), device=device).split(AT_ONCE):

@@ -313,7 +313,7 @@ class Generator(nn.Module):
         nerf, (near, far) = self.config.nerf, bounds
         n_samples = nerf.samples_per_ray
         if noise is None:
-            n_samples, noise = nerf.render_samples_per_ray or nerf.samples_per_ray, RayNoise()
+            n_samples, noise = nerf.first_samples_per_ray, RayNoise()
         depths = stratified_depths(near, far, n_samples, noise.jitter)  # (B, R, S)
         colour, weights = self._shade(self.field, rays_o, rays_d, depths, styles[0], noise.density_noise)
         coarse = None, None

@@ -80,7 +80,7 @@ def pays(generator: Generator, n_views: int, resolution: int | None = None) -> b
         return False
     config = generator.config
     side = (resolution or config.data.imsize) // config.rendered_scale
-    return n_views * side**2 * config.nerf.n_rendered_samples >= WORTH * math.prod(grid_size(generator.box, config.nerf))
+    return n_views * side**2 * config.nerf.rendered_samples_per_ray >= WORTH * math.prod(grid_size(generator.box, config.nerf))
 
 
 def grid_size(box: Tensor, nerf: NerfConfig) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ def grid_size(box: Tensor, nerf: NerfConfig) -> tuple[int, ...]:
     two samples of a ray through the box are, nor than half of the positional encoding's shortest wave."""
     half_a_wave = math.pi / 2 ** max(0, nerf.multires - 1)
     sides = (box[1] - box[0]).tolist()
-    return tuple(1 + max(nerf.n_rendered_samples, math.ceil(side / half_a_wave)) for side in sides)
+    return tuple(1 + max(nerf.rendered_samples_per_ray, math.ceil(side / half_a_wave)) for side in sides)
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 EPSILON = 1e-4  # added to squared errors under a root, whose slope is infinite at 0
 NO_BLUR = 0.1  # pixels; a smaller Gaussian changes nothing
-KEPT_FRAMES = 0.5  # of the images, where training.reframe changes the others
+KEPT_FRAMES = 0.5  # of a mixture's images, where training.reframe changes the others
 PLACES_PER_SIZE = 0.3  # as in graf/photographs/cropping.py: spread of places, in frames, by that of log sizes
 LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
@@ -49,30 +49,32 @@ def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
 def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
     """This process's images, augmented at random as the keys of `training` say.
 
-    With `reframe` half of the images keep their frames. A mixture learns heights from these, because places in the frame tell
-    the camera's height, and azimuths from all.
+    With `reframe` a mixture learns azimuths from all images, and heights from the half that keep their frames: a place in the
+    frame tells the camera's height.
     """
-    training = state.config.training
+    training, learns_heights = state.config.training, isinstance(state.estimator, MixtureEstimator)
 
     def sample() -> PoseBatch:
         shown = images[:, :3].to(state.device, non_blocking=state.device.type == "cuda")
         n = len(images) * state.processes.world_size  # sampled for all processes; each takes its part
         coins, order, gains = (torch.rand(n, *shape, generator=state.rng) for shape in ((), (3,), (3,)))
-        mine = state.processes.rank_slice
-        inputs = labels.pose_c2w, order[mine].argsort(1), gains[mine], coins[mine] < 0.5
-        poses, orders, own_gains, flips = in_one_copy(inputs, state.device)
-        if training.recolour:
-            shown = recoloured(shown, orders, own_gains)
-        if training.blur:
-            sigmas = training.blur * torch.rand(n, generator=state.rng)[mine]
-            shown = blurred(shown, sigmas.to(state.device), training.blur)
-        height_weight = torch.ones(len(shown), device=state.device)
+        sigmas = training.blur * torch.rand(n, generator=state.rng) if training.blur else torch.zeros(n)
+        frames, height_weight = torch.zeros(n, 3), torch.ones(n)
         if training.reframe:
-            sizes, places = (torch.randn(n, k, generator=state.rng)[mine].to(state.device) for k in (1, 2))
-            kept = (torch.rand(n, generator=state.rng)[mine] < KEPT_FRAMES).to(state.device)
-            spread = training.reframe * ~kept[:, None]
-            shown = reframed(shown, spread * sizes, PLACES_PER_SIZE * spread * places)
-            height_weight = kept / KEPT_FRAMES
+            spreads = training.reframe * torch.tensor([1.0, PLACES_PER_SIZE, PLACES_PER_SIZE])
+            frames = spreads * torch.cat([torch.randn(n, k, generator=state.rng) for k in (1, 2)], dim=1)
+            if learns_heights:
+                kept = torch.rand(n, generator=state.rng) < KEPT_FRAMES
+                frames, height_weight = frames * ~kept[:, None], kept / KEPT_FRAMES
+        sampled = order.argsort(1), gains, coins < 0.5, sigmas, frames, height_weight
+        own = tuple(values[state.processes.rank_slice] for values in sampled)
+        poses, orders, gains, flips, sigmas, frames, height_weight = in_one_copy((labels.pose_c2w, *own), state.device)
+        if training.recolour:
+            shown = recoloured(shown, orders, gains)
+        if training.blur:
+            shown = blurred(shown, sigmas, training.blur)
+        if training.reframe:
+            shown = reframed(shown, frames[:, :1], frames[:, 1:])
         if training.mirror:
             shown, poses = mirrored(shown, poses, flips)
         return PoseBatch(shown, poses, height_weight)

@@ -149,7 +149,7 @@ def write_report(run_dir: Path, out_file: Path, newest: Path | None = None, max_
         # What the template asks for while it is written: the first files are embedded, until the page is full
         first_mesh=lambda: _first_mesh(run.folders, embedder),
         files_of=lambda folder: _of_evaluation(folder, embedder),
-        fit_of=lambda path: fit_sentence(_numbers_of_fit(path.parent, embedder)) if path.name == "fit.png" else "",
+        fit_of=lambda path: fit_sentence(_json(path.parent / NAME, embedder)) if path.name == "fit.png" else "",
         step_of=_step,
     )
     with whole_file(out_file) as temporary, temporary.open("w", encoding="utf-8", errors="xmlcharrefreplace") as file:
@@ -252,11 +252,6 @@ def _of_evaluation(folder: Path, embedder: Embedder) -> tuple[list[Path], dict[P
     crowded = {path: number for path, number in inside.items() if number > MANY_FILES}
     paths = _files_under(folder, embedder)
     return [path for path in paths if not any(path.is_relative_to(crowd) for crowd in crowded)], crowded
-
-
-def _numbers_of_fit(folder: Path, embedder: Embedder) -> dict:
-    """An inversion's numbers about the photographs, from its folder; {} where there are none."""
-    return _json(folder / NAME, embedder)
 
 
 def _memory(run_dir: Path, embedder: Embedder, max_points: int) -> list[Path]:

@@ -28,14 +28,14 @@ MOST_KINDS = 4  # of a network's steps that are known: with and without a gradie
 
 @dataclass
 class Recording:
-    """A graph with the tensors that it reads and writes: the batch's, the network's gradients, and what `gradients` returns."""
+    """A graph with the tensors that it reads and writes: the batch's, the network's gradients, the function's result."""
 
     replay: Callable[[], None]
     inputs: list[Tensor]
     of_network: dict[nn.Parameter, Tensor]
     found: Gradients
 
-    def replayed(self, inputs: list[Tensor]) -> Gradients:
+    def replay_on(self, inputs: list[Tensor]) -> Gradients:
         """The recorded function's result for a batch of these tensors; the network has its gradients until the next replay."""
         for own, new in zip(self.inputs, inputs, strict=True):
             own.copy_(new, non_blocking=True)
@@ -96,7 +96,7 @@ class Graphs:
     ) -> Gradients:
         """Return compute(batch), with its gradients in the network; by a recording after enough steps of the same constants
         and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
-        if not self or torch.is_anomaly_enabled():  # which reads from each backward pass
+        if torch.is_anomaly_enabled():  # which reads from each backward pass
             return compute(batch)
         inputs = tensors_of(batch)
         kind = network, (*constants, *((x.shape, x.dtype) for x in inputs))
@@ -109,7 +109,7 @@ class Graphs:
         of_network = [kind for kind in self._kinds if kind[0] is network]
         if len(of_network) > MOST_KINDS:
             del self._kinds[of_network[0]]
-        return known.replayed(inputs) if isinstance(known, Recording) else compute(batch)
+        return known.replay_on(inputs) if isinstance(known, Recording) else compute(batch)
 
     def _recorded(self, compute: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
         """The recording of a step; None after one that failed, which are given up."""

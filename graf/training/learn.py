@@ -48,14 +48,14 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     does not suffice for the smallest part.
     """
     compute = partial(gradients, state, player, objective)
-    for trial in tries(state.shrink, f"step {state.step + 1}", state.processes):
-        with trial:
+    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
+        with found:
             if state.graphs:
-                kind = (*constants, state.sizes.images, state.sizes.rays)
-                trial.result = state.graphs.gradients(compute, player.network, batch, kind)
+                sizes = state.sizes.images, state.sizes.rays
+                found.result = state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
             else:
-                trial.result = compute(batch)
-    totals, buffers = trial.result
+                found.result = compute(batch)
+    totals, buffers = found.result
     stats = sum_over_processes(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 

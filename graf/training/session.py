@@ -88,7 +88,7 @@ def running(
         StatusFile(state) as session.status,  # its last word comes after the monitor's last row
         session.monitor,
         contextlib.closing(RunLog(config.run_dir, config, state.step, writes=first)) as session.log,
-        _progress_line(config, state.step, first) as session.progress_bar,
+        _progress_bar(config, state.step, first) as session.progress_bar,
         session.guard,
         _steps_read(state),
         contextlib.closing(_batches(state, dataset)) as session.batches,
@@ -233,7 +233,7 @@ def progress_text(
     return ", ".join(filter(None, (images, *values, quality, *memory)))
 
 
-def _progress_line(config: RunConfig, step: int, shown: bool) -> tqdm:
+def _progress_bar(config: RunConfig, step: int, shown: bool) -> tqdm:
     return progress(
         total=config.training.max_steps, initial=step, desc=config.expname, unit="step", disable=not shown, bar_format=LINE
     )

@@ -117,31 +117,44 @@ def test_the_rate_rises_and_falls_along_a_cosine(build):
 def test_processes_reframe_their_own_images_of_a_batch(build, monkeypatch):
     images = torch.rand(4, 3, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
-    state = build("training.reframe=0.1", "training.recolour=false")
+    state = build("training.reframe=0.1", "training.recolour=false", "model.azimuth_bins=8")
     monkeypatch.setattr(step, "retried", lambda state, sample: sample())  # which would ask the other process
     before = state.random_states()
-    whole = step.sample_batch(state, images, labels).images
-    assert not torch.allclose(whole, images, atol=0.1)
+    whole = step.sample_batch(state, images, labels)
+    assert not torch.allclose(whole.images, images, atol=0.1) and 0 < whole.height_weight.sum() < 8
     for rank in (0, 1):
         mine = slice(rank, None, 2)
         state.set_random_states(before)
         monkeypatch.setattr(state, "processes", dataclasses.replace(state.processes, rank=rank, world_size=2))
-        torch.testing.assert_close(step.sample_batch(state, images[mine], labels[mine]).images, whole[mine])
+        own = step.sample_batch(state, images[mine], labels[mine])
+        torch.testing.assert_close((own.images, own.height_weight), (whole.images[mine], whole.height_weight[mine]))
 
 
 def test_heights_are_learned_from_the_images_that_keep_their_frames(build):
     images = torch.rand(32, 3, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.linspace(0, 350, 32), torch.full((32,), 0.4), 3.6))
-    batch = step.sample_batch(build("training.reframe=0.1", "training.recolour=false"), images, labels)
+    state = build("training.reframe=0.1", "training.recolour=false", "model.azimuth_bins=8")
+    batch = step.sample_batch(state, images, labels)
     same = torch.tensor([torch.allclose(*pair, atol=1e-4) for pair in zip(batch.images, images, strict=True)])
     assert 0 < same.sum() < 32
     assert torch.equal(batch.height_weight, 2.0 * same)
-    as_they_are = step.sample_batch(build("training.reframe=0", "training.recolour=false"), images, labels)
+    higher = poses_at(torch.linspace(0, 350, 32), torch.where(same, 0.4, 0.3), 3.6)
+    (_, stats), (_, moved) = (step.pose_objective(state, b) for b in (batch, dataclasses.replace(batch, pose_c2w=higher)))
+    assert moved["loss_height"] == stats["loss_height"]
+    as_they_are = step.sample_batch(build("training.reframe=0", "model.azimuth_bins=8"), images, labels)
     assert torch.equal(as_they_are.height_weight, torch.ones(32))
 
 
-def test_a_step_in_parts_has_the_gradient_of_the_whole(build):
-    whole, parts = build(), build("training.accumulation_steps=4")
+def test_without_a_mixture_all_frames_vary(build):
+    images = torch.rand(32, 3, 16, 16) * 2 - 1
+    labels = Labels.of_poses(poses_at(torch.linspace(0, 350, 32), torch.full((32,), 0.4), 3.6))
+    shown = step.sample_batch(build("training.reframe=0.1", "training.recolour=false"), images, labels).images
+    assert not any(torch.allclose(*pair, atol=1e-4) for pair in zip(shown, images, strict=True))
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.azimuth_bins=8", "training.reframe=0.1")], ids=["one camera", "mixture"])
+def test_a_step_in_parts_has_the_gradient_of_the_whole(build, overrides):
+    whole, parts = build(*overrides), build("training.accumulation_steps=4", *overrides)
     images = torch.rand(4, 4, 16, 16) * 2 - 1
     labels = Labels.of_poses(poses_at(torch.tensor([0.0, 90.0, 180.0, 270.0]), torch.full((4,), 0.4), 3.6))
     stats = [pose_step(state, images, labels) for state in (whole, parts)]

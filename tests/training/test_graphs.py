@@ -24,7 +24,7 @@ KEPT = "discriminator.low_res_steps=0", "discriminator.blur_steps=0"
 
 @pytest.fixture(autouse=True)
 def fixed_shapes(monkeypatch):
-    """No shape depends on values, like on a GPU."""
+    """No shape depends on values, as on a GPU."""
     monkeypatch.setattr(generator, "is_asynchronous", lambda _: True)
 
 
@@ -58,7 +58,7 @@ def assert_same(one, other):
 
 
 CASES = {
-    "penalties now and then, a blur that ends, coarse steps first": (
+    "penalties now and then, a blur that ends, low-resolution steps first": (
         *("training.reg_every=2", "discriminator.blur_steps=10", "discriminator.low_res_steps=2"),
         *("ray_sampler.rays_per_patch=256",),
     ),
@@ -207,7 +207,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
     expected = rows_of(eager, photographs, labels, 6)
     found = rows_of(recorded, photographs, labels, 4)
     assert recorded.graphs.recorded == 2
-    replayed, calls = Recording.replayed, []
+    replayed, calls = Recording.replay_on, []
 
     def without_room(*args):
         calls.append(args)
@@ -215,7 +215,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
             raise torch.OutOfMemoryError("CUDA out of memory")
         return replayed(*args)
 
-    monkeypatch.setattr(Recording, "replayed", without_room)
+    monkeypatch.setattr(Recording, "replay_on", without_room)
     assert_same(expected, found + rows_of(recorded, photographs, labels, 2))
     assert len(calls) == 1 and recorded.graphs.recorded == 0 and "(out of memory)" in caplog.text  # and none is made again
     assert recorded.sizes.images == eager.sizes.images

@@ -88,7 +88,7 @@ def silhouettes_of(dataset: Views, rows: list[int], data: DataConfig) -> list[Te
 
 
 def silhouette(dataset: Views, row: int, data: DataConfig) -> Tensor | None:
-    """Mask (S, S) bool of an image's object, by its opacity or before a plain background; None where it has neither."""
+    """Mask (S, S) bool of an image's object, by its opacity or in front of a plain background; None where it has neither."""
     opacity = dataset.opacity(row, dataclasses.replace(data, imsize=SIDE), supersampling=1)
     if opacity is None or bool((opacity > 0.5).all()):
         opacity = before_plain_background(dataset.read(row)[:3])

@@ -118,8 +118,8 @@ class Discriminator(ConditionedDiscriminator):
         return images.shape[-1] < self.patch_size
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
-        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in coarse steps; labels where there
-        is a condition."""
+        """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], or (B, C, K / 2, K / 2) in low-resolution steps; labels
+        where there is a condition."""
         layers = (*self.coarse_entry, *self.main[self.shared_from : -1]) if self.is_low_res(images) else self.main[:-1]
         maps: tuple[Tensor, ...] = ()
         for layer in layers:
