@@ -44,9 +44,12 @@ def main() -> None:
         raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
     config = completed_config(settings["config"], str(args.out / SETTINGS))
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
-    photographs = in_one_class(build_dataset(config), config)
-    if not photographs.posed:
+    dataset = build_dataset(config)
+    if not dataset.posed:
         raise GrafError("the true cameras are not known; name them with --set data.labels=..., or --data_dir")
+    if any(confidence is not None for confidence in dataset.confidence or []):
+        raise GrafError("these cameras have a confidence, so they were found too; name the true ones: --set data.labels=...")
+    photographs = in_one_class(dataset, config)
     true, v = azimuth_and_v(photographs.labels.pose_c2w)
     rng = torch.Generator().manual_seed(0)
     rows = {"cameras at random": row(360 * torch.rand(len(true), generator=rng), true, args.may_mirror)}

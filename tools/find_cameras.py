@@ -19,6 +19,7 @@ from graf.checkpoints.generator_loading import load_generator, trained_checkpoin
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import CONFIG_DIR, Config, DataConfig, PoseConfig, RunConfig, completed_config, config_to_dict, load_config
 from graf.data import Views, build_dataset
+from graf.data.advice.warnings import UNSURE
 from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
@@ -77,9 +78,15 @@ def main() -> int:
             log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
             return status
         page = write_cameras_page(args.out, number) if number else None
-    for file in sorted((args.out / rounds.CAMERAS).glob(f"*/{TRANSFORMS}")):
-        log.info("%s: the cameras by the names of your files; copy it into the folder that holds them", file)
     last = Round(args.out, args.rounds)
+    for name, rows in rounds.class_rows(photographs).items():
+        if (file := args.out / rounds.CAMERAS / name / TRANSFORMS).exists():
+            home = rounds.home_of(photographs, rows)
+            log.info("%s: the cameras by the names of your files; copy it to %s", file, home / TRANSFORMS)
+    record = read_object(last.record)
+    if record["doubt"] or record["confidence"] < UNSURE:
+        reason = f"the estimator {record['doubt']}" if record["doubt"] else "do not train with them"
+        log.warning("these cameras are not to be trusted: mean confidence %.2f; %s", record["confidence"], reason)
     check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
     log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
     return 0
@@ -175,6 +182,7 @@ def train_unposed(this: Round, config: Config, args: argparse.Namespace) -> int:
     """Train a generator without cameras, and show it from all around. Returns an exit status as `take_round`."""
     if not (status := train("train.py", this.generator, config, device=args.device)):
         write_sheet(this.sheet, load_generator(this.generator, device=choose_device(args.device)), this.name)
+        log.info("%s: do the objects turn, with one front each? If not, no later round corrects this", this.sheet)
     return status
 
 
@@ -232,6 +240,7 @@ def make_views(folder: Path, run_dir: Path, n: int, device: torch.device) -> Non
         generator = load_generator(run_dir, device=device)
         config = generator.config
         sampler = rounds.view_sampler(build_dataset(config), config.data)
+        log.info("views are written to %s; an interruption here begins them anew", folder)
         rounds.write_views(folder, generator, sampler, n, config.training.seed + config.training.max_steps)
 
 
@@ -249,9 +258,9 @@ def read_cameras(
     errors = rounds.held_out_errors(rounds.find_cameras(estimator, held_out), held_out.labels.pose_c2w)
     confidence = float(found.confidence.mean())
     log.info(
-        "round %d: of views that it was not trained on, the estimator reads %.0f %% to %g degrees, with a median error of %.1f "
-        "degrees; it believes the same of %.0f %% of the photographs",
-        *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], 100 * confidence),
+        "round %d: of views that it was not trained on, the estimator reads %.0f %% within %g degrees, with a median error of "
+        "%.1f degrees; its mean confidence in the photographs' cameras is %.2f (guessing: %.2f)",
+        *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], confidence, NEAR_DEG / 180),
     )
     return found, {"held_out_views": errors, "confidence": confidence, "doubt": doubt}
 

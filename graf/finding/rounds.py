@@ -42,6 +42,7 @@ BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one tha
 BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
+UNMEASURED = {"fid_every": 0, "save_best": "none"}  # KID of a round that another follows is worth less than its minutes
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
     *("v", "center_crop", "hflip"),
@@ -149,11 +150,11 @@ def in_one_class(photographs: Views, config: Config) -> Views:
 
 def unposed(config: Config, first: Round, photographs: Views | None = None) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any; once they are read, of one class
-    or several."""
+    or several. Only the last round is measured."""
     steps = unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
-    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **constant)
+    training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **constant)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
     if photographs is not None and len(photographs.class_names) == 1:
         discriminator = dataclasses.replace(discriminator, condition="none")
@@ -215,6 +216,8 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
     else:
         schedule = {"anneal_steps": shortened(training.burn_in)}
+    if this.number < n_rounds:
+        schedule |= UNMEASURED
     steps = posed_steps(config, this.number, n_rounds)
     low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
     return dataclasses.replace(
@@ -318,8 +321,7 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
     poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
     of_all = known_objects(dataset)
     for name, rows in class_rows(dataset).items():
-        files = [Path(dataset.files[row]) for row in rows]
-        home = Path(os.path.commonpath([file.parent for file in files]))
+        files, home = [Path(dataset.files[row]) for row in rows], home_of(dataset, rows)
         names = [file.relative_to(home).as_posix() for file in files]
         sizes = [open_rgb(file, data.background).size for file in files]
         objects = [of_all[row] for row in rows]
@@ -341,6 +343,11 @@ def class_rows(dataset: Views) -> dict[str, list[int]]:
         f"{number:03d}_{name}": (dataset.class_index == number).nonzero()[:, 0].tolist() for number, name in enumerate(names)
     }
     return {name: of_class for name, of_class in rows.items() if of_class}
+
+
+def home_of(dataset: Views, rows: list[int]) -> Path:
+    """The folder that the files of these rows are in, where their transforms.json belongs."""
+    return Path(os.path.commonpath([Path(dataset.files[row]).parent for row in rows]))
 
 
 def surest_rows(dataset: Views, confidence: Tensor, share: float) -> Tensor:

@@ -114,14 +114,14 @@ def accuracy_warning(estimator: TrainedEstimator) -> str:
 def doubt_about(estimator: TrainedEstimator) -> str:
     """Why the estimator's cameras cannot be trusted, by its newest validation; an empty string where they can."""
     if not estimator.validation:
-        return "was never validated, so the error of its cameras is unknown; train it longer"
+        return "was never validated, so the error of its cameras is unknown; train it longer (its training.max_steps)"
     read, true = (estimator.validation[name].cpu() for name in ("predicted_pose", "target_pose"))
     error, guess = accuracy(read, true)["azimuth_deg"], _guess_deg(true)
     if error <= min(NEAR_DEG, guess / 2):
         return ""
     return (
-        f"reads azimuths with a median error of {error:.1f} degrees on images that it was not trained "
-        f"on, where guessing has {guess:.0f}; expect errors as large in these cameras, or train it longer"
+        f"reads azimuths with a median error of {error:.1f} degrees on its validation images, where guessing has {guess:.0f}; "
+        "expect errors as large in these cameras, or train it longer (its training.max_steps)"
     )
 
 

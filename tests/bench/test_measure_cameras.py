@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import measure_cameras
 from graf.camera import poses_at
 from graf.config import config_to_dict, load_config
+from graf.errors import GrafError
 
 import pytest
 import torch
@@ -27,9 +28,8 @@ def test_a_row_is_of_azimuths_as_they_are_aligned_best():
 
 def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
     found = SimpleNamespace(azimuth_deg=torch.zeros(3), v=torch.zeros(3), confidence=torch.ones(3))
-    photographs = SimpleNamespace(
-        posed=True, labels=SimpleNamespace(pose_c2w=poses_at(torch.zeros(3), torch.full((3,), 0.3), 3.6))
-    )
+    labels = SimpleNamespace(pose_c2w=poses_at(torch.zeros(3), torch.full((3,), 0.3), 3.6))
+    photographs = SimpleNamespace(posed=True, confidence=None, labels=labels)
     monkeypatch.setattr(measure_cameras, "build_dataset", lambda config: photographs)
     monkeypatch.setattr(measure_cameras, "in_one_class", lambda photographs, config: photographs)
     monkeypatch.setattr(measure_cameras, "find_cameras", lambda estimator, photographs: found)
@@ -44,6 +44,9 @@ def test_runs_of_one_name_have_a_row_each(monkeypatch, capsys, tmp_path):
     measure_cameras.main()
     said = capsys.readouterr().out.splitlines()
     assert "| a/generator |  |  |  | 100 |" in said and "| b/generator |  |  |  | 200 |" in said
+    photographs.confidence = [None, 0.9, None]
+    with pytest.raises(GrafError, match="these cameras have a confidence, so they were found too"):
+        measure_cameras.main()
 
 
 def test_the_table_has_a_row_for_each_and_leaves_blank_what_was_not_measured(capsys):

@@ -53,6 +53,7 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert {one.discriminator.low_res_steps for one in later} == {1400}
     assert {one.training.milestones for one in later} == {(3500,)}
     assert {one.data.labels for one in later} == {"transforms"}
+    assert [one.training.fid_every > 0 for one in (first, *later)] == [False, False, False, True]
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]
     at_once = rounds.posed(override(config, ["discriminator.low_res_steps=0"]), Round(tmp_path, 1), 3, [tmp_path], "none")
     assert at_once.discriminator.low_res_steps == 0

@@ -95,6 +95,7 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     assert 0 < record["confidence"] <= 1 and record["held_out_views"]["calibration"]
     assert "is done" in find("whole", ends_after=0)
     assert "expect errors as large" in said  # two steps teach nothing
+    assert "these cameras are not to be trusted" in find("whole", ends_after=0)
     assert "round 0 has not ended (exit status 130); the same command continues it" in find("new", ends_after=0, status=130)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
 

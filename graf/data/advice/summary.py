@@ -74,7 +74,7 @@ def _missing(dataset: Views) -> Iterator[str]:
     if not dataset.posed:
         yield (
             "cameras: training can do without; where they are known, give them by file names (data.name_pattern), a "
-            "transforms.json, COLMAP's model or EG3D's dataset.json"
+            "transforms.json, COLMAP's model or EG3D's dataset.json; tools/find_cameras.py finds those of views from all around"
         )
         if found := pattern_with_angles(dataset):
             name, pattern = found

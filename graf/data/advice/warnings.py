@@ -11,9 +11,11 @@ from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
+from graf.rotations import NEAR_DEG
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
+UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
 REPEATED = 0.02  # share of the images that makes a warning
 HALF_CIRCLE_DEG = 180
 SAME_COLOUR = 0.1  # of 1, in each channel
@@ -31,6 +33,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         *_small_classes(dataset, config.discriminator),
         *_repeated(dataset.files, evidence),
         *_backgrounds(dataset, data, evidence),
+        *_unsure_cameras(dataset),
     ]
 
 
@@ -69,7 +72,7 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
-        "3,200 of 200; from 400 of ten it learned none, for the discriminator won. Add photographs of other objects, "
+        "3,200 of 200; from 400 of ten toys it learned no cars, for the discriminator won. Add photographs of other objects, "
         f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}. Raise training.reg_param if loss_d falls to 0{single}"
     )
 
@@ -80,7 +83,18 @@ def _small_classes(dataset: Views, discriminator: DiscriminatorConfig) -> Iterat
         yield (
             f"each of {n_classes:,} folders is a class, with {len(dataset) / n_classes:.0f} images on the mean, which "
             "discriminator.condition or label_loss tells both networks. If each folder shows one object, the generator "
-            "does not learn what all objects have in common: put the images of all objects into one folder"
+            "does not learn what all objects have in common: put the images of all objects into one folder (find_cameras.py "
+            "does so by itself)"
+        )
+
+
+def _unsure_cameras(dataset: Views) -> Iterator[str]:
+    known = [value for value in dataset.confidence or [] if value is not None]
+    if known and (mean := sum(known) / len(known)) < UNSURE:
+        yield (
+            f"the estimator that found the cameras is unsure of them: their mean confidence is {mean:.2f}, where guessing has "
+            f"{NEAR_DEG / 180:.2f}. Train without them (data.labels: none), or find better ones: tools/find_cameras.py with "
+            "more --max_steps, or photographs of more objects"
         )
 
 

@@ -102,7 +102,7 @@ def describe_verdict(verdict: Verdict) -> str:
             "before the view's number, stand for one object, and is each image's camera its own?"
         )
     alike = " or ".join(mistake.wrong for mistake in verdict.hidden)
-    return f"{text}; they would not show if {alike}" if alike else text
+    return f"{text}; silhouettes would not show it if {alike}" if alike else text
 
 
 def mistaken_directions(objects: list[ObjectViews], data: DataConfig, source: str) -> Iterator[Direction]:

@@ -127,6 +127,16 @@ def test_many_objects_cut_out_with_cameras_are_not_warned_of(told, tmp_path):
         assert line in said
 
 
+def test_cameras_of_an_estimator_that_guesses_are_warned_of(told, tmp_path):
+    file = posed(tmp_path, 500) / "transforms.json"
+    content = json.loads(file.read_text())
+    for confidence, warned in ((0.4, True), (0.6, False)):
+        for index, frame in enumerate(content["frames"]):
+            frame["confidence"] = confidence + 0.1 * (-1) ** index
+        file.write_text(json.dumps(content))
+        assert ("their mean confidence is 0.40, where guessing has 0.08" in told(config(tmp_path))[1]) == warned
+
+
 def test_one_image_too_few_is_warned_of(told, tmp_path):
     assert "little to learn from: 499 different images." in told(config(posed(tmp_path, 499)))[1]
 

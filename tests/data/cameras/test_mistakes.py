@@ -108,7 +108,7 @@ def test_a_ball_tells_no_direction(smoke):
     verdict = judge_cameras([ObjectViews(disc, exact_poses())], smoke().data, "transforms")
     assert verdict.mistakes == []
     assert [mistake.wrong for mistake in verdict.hidden][0] == "the azimuths run clockwise"
-    assert "they would not show if the azimuths run clockwise or " in describe_verdict(verdict)
+    assert "silhouettes would not show it if the azimuths run clockwise or " in describe_verdict(verdict)
 
 
 def test_cures_undo_keys_that_are_set(smoke, masks):
