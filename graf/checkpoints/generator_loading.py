@@ -124,7 +124,9 @@ def trained_checkpoint(run_dir: Path) -> Path:
 
 
 def _runs_in(folder: Path) -> str:
-    """The names of runs in a folder, at most RUNS_NAMED, newest first; an empty string where there are none."""
-    newest = sorted(folder.glob(f"*/{NEWEST}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    """The names of runs in a folder, also of rounds that found cameras, at most RUNS_NAMED, newest first; an empty string where
+    there are none."""
+    files = [*folder.glob(f"*/{NEWEST}"), *folder.glob(f"round_*/generator/{NEWEST}")]
+    newest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
     names = [str(file.parent) for file in newest]
     return ", ".join(names[:RUNS_NAMED] + ["..."] * (len(names) > RUNS_NAMED))

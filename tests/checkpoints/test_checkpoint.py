@@ -440,7 +440,7 @@ def test_the_newest_runs_below_a_folder_or_beside_it_are_suggested(tmp_path):
     (tmp_path / "default").mkdir()
 
     def train(name, when):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / NEWEST).touch()
         os.utime(tmp_path / name / NEWEST, (when, when))
 
@@ -453,6 +453,10 @@ def test_the_newest_runs_below_a_folder_or_beside_it_are_suggested(tmp_path):
         train(f"run{when}", when)
     five = ", ".join(str(tmp_path / name) for name in ("run5", "run4", "run3", "cars", "boats"))
     assert refusal(tmp_path).endswith(f"or name another run: {five}, ...")
+    for number in (0, 1):
+        train(f"cameras/round_{number}/generator", number)
+    last, first = (tmp_path / "cameras" / f"round_{number}" / "generator" for number in (1, 0))
+    assert refusal(tmp_path / "cameras").endswith(f"or name another run: {last}, {first}")
 
 
 def test_a_device_that_is_none_is_said(smoke, tmp_path):
