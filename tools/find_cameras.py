@@ -39,6 +39,7 @@ from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
 from graf.runtime.files import claim_folder, read_object, write_text
 from graf.runtime.interruption import exit_status_after
+from graf.runtime.run_lock import run_lock
 
 import psutil
 import torch
@@ -73,22 +74,13 @@ def main() -> int:
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
-    for number in range(args.rounds + 1):
-        if status := take_round(Round(args.out, number), args, config, pose, photographs):
-            log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
-            return status
-        page = write_cameras_page(args.out, number) if number else None
-    last = Round(args.out, args.rounds)
-    for name, rows in rounds.class_rows(photographs).items():
-        if (file := args.out / rounds.CAMERAS / name / TRANSFORMS).exists():
-            home = rounds.home_of(photographs, rows)
-            log.info("%s: the cameras by the names of your files; copy it to %s", file, home / TRANSFORMS)
-    record = read_object(last.record)
-    if record["doubt"] or record["confidence"] < UNSURE:
-        reason = f"the estimator {record['doubt']}" if record["doubt"] else "do not train with them"
-        log.warning("these cameras are not to be trusted: mean confidence %.2f; %s", record["confidence"], reason)
-    check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
-    log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
+    with run_lock(args.out):
+        for number in range(args.rounds + 1):
+            if status := take_round(Round(args.out, number), args, config, pose, photographs):
+                log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
+                return status
+            page = write_cameras_page(args.out, number) if number else None
+    tell_results(Round(args.out, args.rounds), photographs, page)
     return 0
 
 
@@ -122,6 +114,21 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 or mps")
     return p
+
+
+def tell_results(last: Round, photographs: Views, page: Path) -> None:
+    """Log where the cameras are that the last round found, and whether they can be trusted."""
+    for name, rows in rounds.class_rows(photographs).items():
+        if (file := last.out / rounds.CAMERAS / name / TRANSFORMS).exists():
+            home = rounds.home_of(photographs, rows)
+            log.info("%s: the cameras by the names of your files; copy it to %s", file, home / TRANSFORMS)
+    check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
+    log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
+    record = read_object(last.record)
+    doubt, confidence = record.get("doubt"), record["confidence"]  # older records have no doubt
+    if doubt or confidence < UNSURE:
+        reason = f"the estimator {doubt}" if doubt else "do not train with them"
+        log.warning("these cameras are not to be trusted: mean confidence %.2f; %s", confidence, reason)
 
 
 def check_out(out: Path, data: DataConfig) -> None:

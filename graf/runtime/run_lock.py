@@ -154,12 +154,12 @@ def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
         raise GrafError(
             f"{path}: process {holder.pid} {where} trains in this folder, or did until it was killed, which cannot be seen "
             f"from {'this one' if contained else me.host}; if it has ended, delete that file, else name another folder with "
-            "--set expname=..."
+            "--set expname=... (of find_cameras.py --out)"
         )
     if holder.boot_id == me.boot_id and _is_running(holder):
         raise GrafError(
             f"{path}: process {holder.pid} on {holder.host} is training in this folder; wait for it or end it, or name another "
-            "folder with --set expname=..."
+            "folder with --set expname=... (of find_cameras.py --out)"
         )
 
 
