@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 NEAR_DEG = 15.0  # azimuth errors that count as right
+GUESSED_RIGHT = NEAR_DEG / 180  # share of guessed azimuths that are right
 SMALL_ANGLE = 1e-3  # radians: below it angle / sin(angle) is 1 to float32's precision
 
 

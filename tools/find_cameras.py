@@ -33,7 +33,7 @@ from graf.pose.loading import load_estimator
 from graf.pose.splits import held_out_objects, posed_splits
 from graf.reporting.cameras_page import write_cameras_page
 from graf.rng import seeded_rng
-from graf.rotations import NEAR_DEG
+from graf.rotations import GUESSED_RIGHT, NEAR_DEG
 from graf.runtime.command_line import Parser, add_data_flag, add_training_flags, positive, run_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
@@ -74,7 +74,7 @@ def main() -> int:
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
     config = dataclasses.replace(config, data=with_alpha(unposed, None, photographs.alpha).data)
-    with run_lock(args.out):
+    with run_lock(args.out, "--out"):
         for number in range(args.rounds + 1):
             if status := take_round(Round(args.out, number), args, config, pose, photographs):
                 log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
@@ -267,7 +267,7 @@ def read_cameras(
     log.info(
         "round %d: of views that it was not trained on, the estimator reads %.0f %% within %g degrees, with a median error of "
         "%.1f degrees; its mean confidence in the photographs' cameras is %.2f (guessing: %.2f)",
-        *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], confidence, NEAR_DEG / 180),
+        *(this.number, 100 * errors["within_15_deg"], NEAR_DEG, errors["median_deg"], confidence, GUESSED_RIGHT),
     )
     return found, {"held_out_views": errors, "confidence": confidence, "doubt": doubt}
 

@@ -47,26 +47,15 @@ def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:
 
 
 def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
-    """This process's images, augmented at random as the keys of `training` say.
-
-    With `reframe` a mixture learns azimuths from all images, and heights from the half that keep their frames: a place in the
-    frame tells the camera's height.
-    """
-    training, learns_heights = state.config.training, isinstance(state.estimator, MixtureEstimator)
+    """This process's images, augmented at random as the keys of `training` say."""
+    training = state.config.training
 
     def sample() -> PoseBatch:
         shown = images[:, :3].to(state.device, non_blocking=state.device.type == "cuda")
         n = len(images) * state.processes.world_size  # sampled for all processes; each takes its part
         coins, order, gains = (torch.rand(n, *shape, generator=state.rng) for shape in ((), (3,), (3,)))
         sigmas = training.blur * torch.rand(n, generator=state.rng) if training.blur else torch.zeros(n)
-        frames, height_weight = torch.zeros(n, 3), torch.ones(n)
-        if training.reframe:
-            spreads = training.reframe * torch.tensor([1.0, PLACES_PER_SIZE, PLACES_PER_SIZE])
-            frames = spreads * torch.cat([torch.randn(n, k, generator=state.rng) for k in (1, 2)], dim=1)
-            if learns_heights:
-                kept = torch.rand(n, generator=state.rng) < KEPT_FRAMES
-                frames, height_weight = frames * ~kept[:, None], kept / KEPT_FRAMES
-        sampled = order.argsort(1), gains, coins < 0.5, sigmas, frames, height_weight
+        sampled = order.argsort(1), gains, coins < 0.5, sigmas, *sample_frames(state, n)
         own = tuple(values[state.processes.rank_slice] for values in sampled)
         poses, orders, gains, flips, sigmas, frames, height_weight = in_one_copy((labels.pose_c2w, *own), state.device)
         if training.recolour:
@@ -80,6 +69,23 @@ def sample_batch(state: PoseState, images: Tensor, labels: Labels) -> PoseBatch:
         return PoseBatch(shown, poses, height_weight)
 
     return retried(state, sample)
+
+
+def sample_frames(state: PoseState, n: int) -> tuple[Tensor, Tensor]:
+    """Log sizes and shifts (n, 3) for `reframed`, and the weight (n,) of the error of a height.
+
+    A mixture learns azimuths from all images, and heights from the half that keep their frames: a place in the frame tells the
+    camera's height.
+    """
+    reframe = state.config.training.reframe
+    if not reframe:
+        return torch.zeros(n, 3), torch.ones(n)
+    spreads = reframe * torch.tensor([1.0, PLACES_PER_SIZE, PLACES_PER_SIZE])
+    frames = spreads * torch.cat([torch.randn(n, k, generator=state.rng) for k in (1, 2)], dim=1)
+    if not isinstance(state.estimator, MixtureEstimator):
+        return frames, torch.ones(n)
+    kept = torch.rand(n, generator=state.rng) < KEPT_FRAMES
+    return frames * ~kept[:, None], kept / KEPT_FRAMES
 
 
 def pose_objective(state: PoseState, batch: PoseBatch) -> tuple[Tensor, Stats]:

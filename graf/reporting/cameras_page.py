@@ -6,7 +6,7 @@ from pathlib import Path
 from graf.finding.rounds import Round
 from graf.reporting.curves import save_figure
 from graf.reporting.pages import TEMPLATES, Embedder, content_policy
-from graf.rotations import NEAR_DEG
+from graf.rotations import GUESSED_RIGHT, NEAR_DEG
 from graf.runtime.files import write_text
 
 from matplotlib.figure import Figure
@@ -24,6 +24,7 @@ def write_cameras_page(out: Path, n_rounds: int) -> Path:
         policy=content_policy(),
         embedder=Embedder(out, out),
         near_deg=NEAR_DEG,
+        guessed_right=GUESSED_RIGHT,
         rounds=list(zip(records, (this.sheet for this in rounds), strict=True)),
         unposed_sheet=Round(out, 0).sheet,
         calibration=curve,

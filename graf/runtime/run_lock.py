@@ -53,8 +53,9 @@ class Holder:
 
 
 @contextlib.contextmanager
-def run_lock(run_dir: Path) -> Iterator[None]:
-    """Lock the folder against other runs in this context. A lock that a killed run on this machine left is taken over.
+def run_lock(run_dir: Path, flag: str = "--set expname=...") -> Iterator[None]:
+    """Lock the folder against other runs in this context. A lock that a killed run on this machine left is taken over. flag:
+    the one that names another folder.
 
     A missing folder is made, and removed again if it stays empty. Raises GrafError where another run has the folder, or a
     process on another machine may have it, RunFolderError where the lock cannot be written.
@@ -64,7 +65,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         while not _create(path, me):
-            _take_over(path, me)
+            _take_over(path, me, flag)
             if _read(path) == me:
                 break
     except OSError as error:
@@ -124,7 +125,7 @@ def _write_new(path: Path, me: Holder) -> None:
         raise
 
 
-def _take_over(path: Path, me: Holder) -> None:
+def _take_over(path: Path, me: Holder, flag: str) -> None:
     """Replace a lock whose process has ended. Raises GrafError where it may be alive; does nothing where the file has changed.
 
     Of several runs that find the same stale file, only the first to lock it replaces it; the others then see another file.
@@ -138,12 +139,12 @@ def _take_over(path: Path, me: Holder) -> None:
         holder = _read(path)
         if holder is None:
             raise GrafError(f"{path}: not a lock that can be read; delete the file if no training runs in this folder")
-        _refuse_if_alive(path, holder, me)
+        _refuse_if_alive(path, holder, me, flag)
         write_text(path, json.dumps(dataclasses.asdict(me)))
         log.warning("%s: left by process %d, which has ended; taken over", path, holder.pid)
 
 
-def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
+def _refuse_if_alive(path: Path, holder: Holder, me: Holder, flag: str) -> None:
     """Raises GrafError unless the holder has certainly ended."""
     if holder.slurm_job == me.slurm_job and holder.slurm_restarts < me.slurm_restarts:
         return
@@ -154,12 +155,12 @@ def _refuse_if_alive(path: Path, holder: Holder, me: Holder) -> None:
         raise GrafError(
             f"{path}: process {holder.pid} {where} trains in this folder, or did until it was killed, which cannot be seen "
             f"from {'this one' if contained else me.host}; if it has ended, delete that file, else name another folder with "
-            "--set expname=... (of find_cameras.py --out)"
+            f"{flag}"
         )
     if holder.boot_id == me.boot_id and _is_running(holder):
         raise GrafError(
             f"{path}: process {holder.pid} on {holder.host} is training in this folder; wait for it or end it, or name another "
-            "folder with --set expname=... (of find_cameras.py --out)"
+            f"folder with {flag}"
         )
 
 

@@ -100,7 +100,7 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     assert "round 0 has not ended (exit status 130); the same command continues it" in find("new", ends_after=0, status=130)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
     with run_lock(tmp_path / "whole"):
-        assert "is training in this folder; wait for it or end it" in find("whole", status=2)
+        assert "is training in this folder; wait for it or end it, or name another folder with --out" in find("whole", status=2)
 
 
 def test_a_folder_of_an_older_version_goes_on(find, tmp_path):

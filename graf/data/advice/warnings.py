@@ -11,7 +11,7 @@ from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
 from graf.data.advice.evidence import Evidence
 from graf.data.views import Views
-from graf.rotations import NEAR_DEG
+from graf.rotations import GUESSED_RIGHT
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
@@ -93,7 +93,7 @@ def _unsure_cameras(dataset: Views) -> Iterator[str]:
     if known and (mean := sum(known) / len(known)) < UNSURE:
         yield (
             f"the estimator that found the cameras is unsure of them: their mean confidence is {mean:.2f}, where guessing has "
-            f"{NEAR_DEG / 180:.2f}. Train without them (data.labels: none), or find better ones: tools/find_cameras.py with "
+            f"{GUESSED_RIGHT:.2f}. Train without them (data.labels: none), or find better ones: tools/find_cameras.py with "
             "more --max_steps, or photographs of more objects"
         )
 
