@@ -52,6 +52,12 @@ def test_files_they_name_exist():
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_contributing_names_each_benchmark():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    programs = {path.name for path in (ROOT / "bench").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")}
+    assert programs == set(re.findall(r"`bench/(\w+\.py)`", page.split("## Benchmarks")[1].split("\n## ")[0]))
+
+
 def programs_called(text: str) -> list[tuple[str, list[str]]]:
     """The programs that the page's commands call, each with its flags."""
     spans = re.findall(r"`([^`\n]+)`", text)
