@@ -27,7 +27,7 @@ from graf.runtime.limits import available_cores
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings, has_bfloat16
 from graf.runtime.threads import map_in_threads
-from graf.training import learn, step
+from graf.training import learn
 from graf.training.graphs import EAGER_STEPS
 from graf.training.state import TrainState
 from memory_rows import WARM_UP_STEPS, counted_peak, idle_bytes, timed_steps, wait_for
@@ -159,7 +159,7 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("compositing", rendering, "composite"),
         ("CCSR", Refinement, "forward"),  # of its copies too, by which the field learns
         ("discriminator", state.discriminator, "forward"),
-        ("penalty", step, "_gradient_penalty"),
+        ("penalty", state.discriminator, "gradient_penalty"),
         ("optimizers", learn, "clip_and_step"),
         ("EMA", state, "update_average"),
     ]

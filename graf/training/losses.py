@@ -10,8 +10,6 @@ from collections.abc import Callable
 from graf.camera import Labels
 from graf.config import CcsrConfig, DiscriminatorConfig
 from graf.models.discriminators.convolutional import Scores
-from graf.models.discriminators.penalised_conv import gradients_by_images_alone
-from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.perception import feature_distance, features_of
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.training.statistics import by_pairs, by_sign
@@ -21,9 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms.functional import gaussian_blur
 
-# Weight of feature_penalty, with the same training.reg_param as R1: with 10 the heads outran the generator within 40 steps, and
-# with 100 their logits stayed below 1
-FEATURE_PENALTY = 30
 NARROWEST_BLUR = 0.2  # pixels; a narrower blur changes nothing
 
 
@@ -170,40 +165,3 @@ def consistency_loss(
 def consistency_weight(ccsr: CcsrConfig, step: int) -> float:
     """Weight of the consistency loss at a training step: alpha_init * exp(-alpha_decay * step)."""
     return ccsr.alpha_init * math.exp(-ccsr.alpha_decay * step)
-
-
-def r1_penalty(discriminator: nn.Module, images: Tensor, labels: Labels | None) -> Tensor:
-    """Mean over images (B, C, K, K) of |grad D|^2: R1 at real ones, R2 at fakes (Mescheder et al. 2018, eq. 9 and 10, without
-    the half)."""
-    return _image_gradient(discriminator, images.detach(), labels).square().sum(dim=(1, 2, 3)).mean()
-
-
-def feature_penalty(discriminator: ProjectedDiscriminator, images: Tensor, labels: Labels | None) -> Tensor:
-    """R1 of a projected discriminator: mean over images (B, C, K, K) of the heads' summed |grad|^2, each of its mean logit by
-    the features that it judges; times FEATURE_PENALTY, for training.reg_param.
-
-    Not by the images, for which the double backward pass would go through the frozen network.
-    """
-    with torch.no_grad():
-        features = discriminator.features(images)
-    features = [x.requires_grad_() for x in features]
-    means = [logits.mean(1).sum() for logits in discriminator.logits(features, labels)]
-    with gradients_by_images_alone():
-        gradients = torch.autograd.grad(sum(means), features, create_graph=True)
-    return FEATURE_PENALTY * sum(g.square().sum(dim=(1, 2, 3)).mean() for g in gradients)
-
-
-def wgan_gp_penalty(discriminator: nn.Module, real: Tensor, fake: Tensor, labels: Labels | None, share: Tensor) -> Tensor:
-    """Mean of (|grad D| - 1)^2 at real + share * (fake - real), share (B, 1, 1, 1) in [0, 1) (WGAN-GP, Gulrajani et al. 2017,
-    eq. 3)."""
-    between = (real + share.to(real) * (fake - real)).detach()
-    norm = (_image_gradient(discriminator, between, labels).square().sum(dim=(1, 2, 3)) + 1e-12).sqrt()
-    return (norm - 1).square().mean()
-
-
-def _image_gradient(discriminator: nn.Module, images: Tensor, labels: Labels | None) -> Tensor:
-    images = images.requires_grad_()
-    logits = discriminator(images, labels).logits
-    with gradients_by_images_alone():
-        (gradient,) = torch.autograd.grad(logits.sum(), images, create_graph=True)
-    return gradient

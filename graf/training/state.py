@@ -21,7 +21,6 @@ from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
 from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
-from graf.models.discriminators.mixed import MixedDiscriminator
 from graf.models.fields.fusing import why_not_fused
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
@@ -428,7 +427,7 @@ def initialise_from(path: Path, state: TrainState) -> None:
     found = recognise(read_checkpoint(path), path)
     found.report_left_out(path)
     networks = {name: getattr(state, name) for name in NETWORKS}
-    if isinstance(state.discriminator, MixedDiscriminator) and "discriminator" in found.parts:
+    if "discriminator" in found.parts:
         networks["discriminator"] = state.discriminator.critic_of(found.parts["discriminator"])
         if networks["discriminator"] is not state.discriminator:
             log.warning("%s: its discriminator is one critic of a mixed one; the other starts from random weights", path)

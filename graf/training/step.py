@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from graf.camera import Labels
 from graf.data import Views
 from graf.models.discriminators.convolutional import Scores
-from graf.models.discriminators.mixed import MixedDiscriminator
-from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.generator import Rendering
 from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
@@ -23,11 +21,8 @@ from graf.training.losses import (
     discriminator_input,
     discriminator_loss,
     faded_sigma,
-    feature_penalty,
     generator_loss,
     label_loss,
-    r1_penalty,
-    wgan_gp_penalty,
 )
 from graf.training.state import TrainState
 from graf.training.statistics import colour_deviation, colour_moments
@@ -117,7 +112,10 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
             loss = loss + config.discriminator.reconstruction * stats["loss_reconstruct"]
     # The gradient penalty
     if state.penalises:
-        stats["penalty"] = _gradient_penalty(state, real, fake, real_labels, fake_labels, batch.fake_inputs.share)
+        with state.amp.autocast(enabled=False):
+            stats["penalty"] = state.discriminator.gradient_penalty(
+                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.share
+            )
         loss = loss + state.reg_param * training.reg_every * stats["penalty"]
     return loss, stats
 
@@ -210,21 +208,3 @@ def _real_logits(state: TrainState, batch: Batch) -> Tensor:
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
         seen = _seen(state, patches, batch.fake_inputs, alpha)  # fakes have the labels of the real images
         return state.discriminator(seen, batch.real_labels).logits
-
-
-def _gradient_penalty(
-    state: TrainState, real: Tensor, fake: Tensor, labels: Labels, fake_labels: Labels, share: Tensor
-) -> Tensor:
-    reg_type, discriminator = state.config.training.reg_type, state.discriminator
-    with state.amp.autocast(enabled=False):
-        if isinstance(discriminator, MixedDiscriminator):
-            penalty = r1_penalty(discriminator.graf, real, labels)
-            if not discriminator.graf.is_low_res(real):
-                penalty = penalty + feature_penalty(discriminator.projected, real, labels)
-            return penalty
-        if isinstance(discriminator, ProjectedDiscriminator):
-            return feature_penalty(discriminator, real, labels)
-        if reg_type == "wgan_gp":
-            return wgan_gp_penalty(discriminator, real, fake[: len(real)], labels, share)
-        penalty = r1_penalty(discriminator, real, labels)
-        return penalty + r1_penalty(discriminator, fake, fake_labels) if reg_type == "r1_r2" else penalty

@@ -11,6 +11,7 @@ from typing import Any
 from graf.camera import Labels
 from graf.config import Config
 from graf.models.discriminators.penalised_conv import PenalisedConv2d
+from graf.models.discriminators.penalties import r1_penalty, wgan_gp_penalty
 from graf.models.discriminators.reconstruction import Reconstruction
 
 import torch
@@ -37,7 +38,8 @@ class Scores:
 
 
 class ConditionedDiscriminator(nn.Module):
-    """The parts that discriminators share: an embedding of class and camera, and spectral norms that follow the weights.
+    """The parts that discriminators share: an embedding of class and camera, spectral norms that follow the weights, and the
+    gradient penalty.
 
     A subclass has forward(images, labels) -> Scores, of `discriminator_input` (B, C, K, K) in [-1, 1].
     """
@@ -54,6 +56,20 @@ class ConditionedDiscriminator(nn.Module):
             if isinstance(layer, SpectralConv) and not layer.weight_orig.is_meta:  # the planner builds one of shapes alone
                 for _ in range(iterations):
                     layer.norm.compute_weight(layer, do_power_iteration=True)
+
+    def gradient_penalty(
+        self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
+    ) -> Tensor:
+        """The penalty training.reg_type, not weighted: at real images (B, C, K, K), at fakes (n B, C, K, K), or for wgan_gp
+        between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own."""
+        if reg_type == "wgan_gp":
+            return wgan_gp_penalty(self, real, fake[: len(real)], real_labels, interpolation)
+        penalty = r1_penalty(self, real, real_labels)
+        return penalty + r1_penalty(self, fake, fake_labels) if reg_type == "r1_r2" else penalty
+
+    def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
+        """The part of this network that the weights of another run's discriminator are for."""
+        return self
 
     def _build_embedding(self, n_classes: int) -> None:
         if self.config.condition != "none":

@@ -20,8 +20,15 @@ class MixedDiscriminator(ConditionedDiscriminator):
         self.graf = Discriminator(config, n_classes, n_elevations)
         self.projected = ProjectedDiscriminator(config, n_classes)
 
+    def gradient_penalty(self, reg_type: str, real: Tensor, *fakes_and_labels: Tensor | Labels) -> Tensor:
+        """The sum of both penalties; that of `graf` alone in low-resolution steps."""
+        penalty = self.graf.gradient_penalty(reg_type, real, *fakes_and_labels)
+        if self.graf.is_low_res(real):
+            return penalty
+        return penalty + self.projected.gradient_penalty(reg_type, real, *fakes_and_labels)
+
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
-        """The critic that the weights of another run's discriminator are for; this network itself for those of a mixed one."""
+        """The critic that the weights are for; this network itself for those of a mixed discriminator."""
         return max((self, *self.children()), key=lambda network: len(network.state_dict().keys() & weights.keys()))
 
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
