@@ -155,7 +155,7 @@ def timed_steps(
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)) for _ in range(3)]
         own = labels[0][processes.rank_slice]
-        batches = discriminator_batch(state, images, own, labels[1]), generator_batch(state, labels[2], images, own)
+        batches = discriminator_batch(state, labels[1], images, own), generator_batch(state, labels[2], images, own)
         for_d, for_g = in_one_copy(batches, device)
         stats = discriminator_step(state, for_d) | generator_step(state, for_g)
         processes.barrier()  # as a training step ends
@@ -306,7 +306,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
                 parameter.grad = torch.zeros_like(parameter)
             optimizer.step()  # so that it has its state, as after a first step
         counter.peak = counter.live
-        discriminator_step(state, discriminator_batch(state, images, labels, labels))
+        discriminator_step(state, discriminator_batch(state, labels, images, labels))
         generator_step(state, generator_batch(state, labels, images, labels))
     for cache in caches:
         cache.cache_clear()

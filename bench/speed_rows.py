@@ -161,7 +161,7 @@ def calls_of_a_step(state: TrainState) -> dict[str, list[Call]]:
         ("discriminator", state.discriminator, "forward"),
         ("penalty", state.discriminator, "gradient_penalty"),
         ("optimizers", learn, "clip_and_step"),
-        ("EMA", state, "update_average"),
+        ("EMA", state, "update_ema"),
     ]
     calls, here = {name: [] for name, _, _ in parts}, threading.local()
 

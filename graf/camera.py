@@ -6,11 +6,12 @@ A camera's position on the sphere is given by u = azimuth / 360 degrees and v = 
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from graf.config import DataConfig
 from graf.errors import GrafError
+from graf.tensors import Rows, each_tensor
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ ROUNDING = 1e-5  # of `azimuth_and_v`, straight above and below
 
 
 @dataclasses.dataclass(frozen=True)
-class Labels:
+class Labels(Rows):
     """The known properties of B views: the camera, the class and the elevation bin.
 
     pose_c2w (B, 3, 4), None for images without known cameras; class_index (B,) and elevation_index (B,) int64, zeros
@@ -47,7 +48,7 @@ class Labels:
 
     def to(self, device: torch.device | str) -> "Labels":
         without_waiting = torch.device(device).type == "cuda"  # others may copy what has been freed by then
-        return self._each(lambda values: values.to(device, non_blocking=without_waiting))
+        return each_tensor(self, lambda values: values.to(device, non_blocking=without_waiting))
 
     def mirrored(self, flips: Tensor, plane_deg: float | Literal["none"]) -> "Labels":
         """These labels, with known cameras mirrored where flips (B,) is true, unless data.mirror is none."""
@@ -58,13 +59,6 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.class_index)
-
-    def __getitem__(self, index: slice | Tensor) -> "Labels":
-        return self._each(lambda values: values[index])
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Labels":
-        poses = None if self.pose_c2w is None else change(self.pose_c2w)
-        return Labels(poses, change(self.class_index), change(self.elevation_index))
 
 
 def position_on_sphere(u: Tensor, v: Tensor) -> Tensor:

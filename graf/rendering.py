@@ -4,7 +4,8 @@ Legend: R rays, S samples per ray; all leading dimensions before R pass through.
 """
 
 import dataclasses
-from collections.abc import Callable
+
+from graf.tensors import Rows
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ FAR_AWAY = 1e10  # length of NeRF's last interval, which absorbs all remaining l
 
 
 @dataclasses.dataclass(frozen=True)
-class RayNoise:
+class RayNoise(Rows):
     """Random numbers for the samples along rays (B, R); a field is None where that noise is not used.
 
     jitter (B, R, S) and, for the F samples of a fine network, fine_jitter (B, R, F) in [0, 1) place samples in their strata;
@@ -24,15 +25,6 @@ class RayNoise:
     fine_jitter: Tensor | None = None
     density_noise: Tensor | None = None
     fine_density_noise: Tensor | None = None
-
-    def __getitem__(self, index: slice | tuple[slice, ...]) -> "RayNoise":
-        """The noise of some of the images, or of some of their rays."""
-        return self.each(lambda value: value[index])
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> "RayNoise":
-        """All of the noise, changed alike."""
-        values = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return RayNoise(*(None if value is None else change(value) for value in values))
 
 
 def stratified_depths(near: Tensor, far: Tensor, n_samples: int, jitter: Tensor | None = None) -> Tensor:

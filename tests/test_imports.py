@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "graf"
 LAYERS = (  # from the ground up: a module imports from its own layer and those before it
-    *("version", "errors", "private_torch", "rng", "foreign", "config", "camera", "rotations", "rays", "rendering"),
+    *("version", "errors", "private_torch", "rng", "tensors", "foreign", "config", "camera", "rotations", "rays", "rendering"),
     *("runtime", "pieces", "models"),
     *("data", "memory", "checkpoints"),
     *("pictures", "photographs", "metrics", "export", "inversion", "training", "pose", "finding", "reporting", "commands"),

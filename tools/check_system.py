@@ -223,7 +223,7 @@ def take_steps(config: Config, known: KnownLabels, device: torch.device) -> tupl
     for _ in range(n_steps):
         start = time.perf_counter()
         labels = [Labels.of_poses(sample_poses(batch, config.data, state.rng)) for _ in range(3)]
-        batches = discriminator_batch(state, images, *labels[:2]), generator_batch(state, labels[2], images, labels[0])
+        batches = discriminator_batch(state, labels[1], images, labels[0]), generator_batch(state, labels[2], images, labels[0])
         for_d, for_g = in_one_copy(batches, device)
         discriminator_step(state, for_d)
         generator_step(state, for_g)

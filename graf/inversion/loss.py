@@ -12,6 +12,7 @@ from graf.config import Config
 from graf.models.generator import NOISE_STEPS, Generator
 from graf.models.perception import feature_distance, features_of
 from graf.rays import full_grid, low_resolution_grid
+from graf.tensors import Rows
 
 import torch
 from efficientnet_lite_pytorch import EfficientNet
@@ -47,7 +48,7 @@ class InversionSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hypotheses:
+class Hypotheses(Rows):
     """H objects, latents (H, Z) and class_index (H,), each with N cameras, azimuth_deg and v (H, N)."""
 
     latents: Tensor
@@ -57,9 +58,6 @@ class Hypotheses:
 
     def __len__(self) -> int:
         return len(self.latents)
-
-    def __getitem__(self, index: Tensor | list[int]) -> "Hypotheses":
-        return Hypotheses(*(values[index] for values in vars(self).values()))
 
     @staticmethod
     def cat(parts: Sequence["Hypotheses"]) -> "Hypotheses":

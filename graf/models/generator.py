@@ -20,6 +20,7 @@ from graf.pieces import is_asynchronous, rays_of_a_piece, render_images
 from graf.private_torch import shallow_copy
 from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, low_resolution_grid
 from graf.rendering import RayNoise, composite, interval_lengths, sample_pdf, stratified_depths
+from graf.tensors import each_tensor
 
 import torch
 from torch import Tensor, nn
@@ -59,20 +60,17 @@ class Rendering:
         return dataclasses.replace(self, **{name: F.interpolate(x, width, mode="nearest") for name, x in maps.items()})
 
     def to(self, device: torch.device | str) -> "Rendering":
-        return Rendering(*(x if x is None else x.to(device) for x in self._maps()))
+        return each_tensor(self, lambda x: x.to(device))
 
     @staticmethod
     def cat(parts: list["Rendering"], dim: int = 0) -> "Rendering":
         """The parts joined along a dimension, map by map."""
-        columns = zip(*(part._maps() for part in parts), strict=True)
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
         return Rendering(*(None if maps[0] is None else torch.cat(maps, dim) for maps in columns))
 
     def unflatten(self, height: int) -> "Rendering":
         """Maps of rays (B, h * w, C) as pictures (B, C, h, w)."""
-        return Rendering(*(x if x is None else x.mT.unflatten(-1, (height, -1)) for x in self._maps()))
-
-    def _maps(self) -> tuple[Tensor | None, ...]:
-        return tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+        return each_tensor(self, lambda x: x.mT.unflatten(-1, (height, -1)))
 
 
 class Generator(nn.Module):
@@ -215,7 +213,7 @@ class Generator(nn.Module):
             if not fixed_shapes:
                 index = indices_of((rays[2] < rays[3])[..., 0])
                 rays = [take_rows(x, index) for x in rays]
-                noise = noise and noise.each(lambda x: take_rows(x, index))
+                noise = noise and each_tensor(noise, lambda x: take_rows(x, index))
         styles, pieces = self.styles(latents), []
         for start in range(0, rays[0].shape[1], piece):
             some = (slice(None), slice(start, start + piece))
@@ -253,7 +251,7 @@ class Generator(nn.Module):
             empty = empty.to(found).expand(*far.shape[:2], found.shape[-1])
             return empty.scatter(1, index[..., None].expand_as(found), found)
 
-        return Rendering(*(spread(*pair) for pair in zip(rendering._maps(), missed._maps(), strict=True)))
+        return Rendering(*(spread(*pair) for pair in zip(vars(rendering).values(), vars(missed).values(), strict=True)))
 
     def _before_plane(self, rendering: Rendering, plane: Tensor) -> Rendering:
         """The rendering before a plane (B, 3, h, w) in [-1, 1], in place of the background's colour."""

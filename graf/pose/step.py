@@ -10,6 +10,7 @@ from graf.camera import Labels
 from graf.pose.mixture import MixtureEstimator, mixture_losses
 from graf.pose.state import PoseState
 from graf.rays import cut_patch, full_grid, mirrored_where
+from graf.tensors import Rows
 from graf.training.inputs import in_one_copy
 from graf.training.learn import Stats, learn, retried, whole_step
 
@@ -25,7 +26,7 @@ LARGEST_GAIN = 0.3  # of recolouring: exp of a number in +- this
 
 
 @dataclasses.dataclass(frozen=True)
-class PoseBatch:
+class PoseBatch(Rows):
     """Augmented images (B, 3, W, W) in [-1, 1] with their pose_c2w (B, 3, 4), and the weight (B,) of the error of a height."""
 
     images: Tensor
@@ -34,9 +35,6 @@ class PoseBatch:
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def __getitem__(self, rows: slice) -> "PoseBatch":
-        return PoseBatch(self.images[rows], self.pose_c2w[rows], self.height_weight[rows])
 
 
 def pose_step(state: PoseState, images: Tensor, labels: Labels) -> Stats:

@@ -23,7 +23,7 @@ class GuardedRun(Protocol):
 
     step: int
     bad_steps: int  # in a row
-    weights_whole: bool  # False while a step's updates are half done
+    savable: bool  # False while weights may be half updated
     processes: Processes
 
     def require_same_everywhere(self) -> None: ...
@@ -50,7 +50,7 @@ class Guard:
         """Save a last checkpoint. Raises OutOfMemory where the run ended because memory ran out."""
         if error is None:
             self.finish()
-        elif isinstance(error, Exception) and self.run.weights_whole:
+        elif isinstance(error, Exception) and self.run.savable:
             ran_out = is_out_of_memory(error)
             if ran_out:
                 traceback.clear_frames(trace)  # a checkpoint needs memory
@@ -61,14 +61,14 @@ class Guard:
 
     def roll_back(self, go_back: Callable[[], None]) -> None:
         """Take the run back to an earlier checkpoint. If that fails, none is saved: the weights may be half updated."""
-        self.run.weights_whole = False
+        self.run.savable = False
         go_back()
         self._start_here()
 
     def _start_here(self) -> None:
-        """Take the run's step for one that needs no checkpoint: there is one, or the run starts."""
+        """Count this step as saved: the run starts here, or has just loaded a checkpoint."""
         self.first_step = self.saved_step = self.run.step
-        self.owes_checkpoint, self.run.weights_whole = False, True
+        self.owes_checkpoint, self.run.savable = False, True
 
     def should_end(self) -> bool:
         """Whether the run is to end after this step; all processes get the same answer."""
@@ -83,7 +83,7 @@ class Guard:
         return self._twice(name, work, otherwise, ALONE) if self.run.processes.first else otherwise
 
     def optional_together(self, name: str, work: Callable[[], T], otherwise: T) -> T:
-        """Like `optional`, but all processes do the work, and either all finish it or all go on with `otherwise`."""
+        """Run optional work in all processes: all finish it, or all go on with `otherwise`."""
         return self._twice(name, work, otherwise, self.run.processes)
 
     def checkpoint(self) -> None:

@@ -27,16 +27,15 @@ def map_in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: 
     PyTorch's operators let other threads run. An error of the work is raised when all that was begun has ended. If the system
     starts no more threads, the caller's does all of the work, to the same bits: items that were begun are computed again.
     """
-    return map(work, items) if n_threads == 1 else _in_threads(work, items, n_threads)
-
-
-def _in_threads(work: Callable[[Item], T], items: Sequence[Item], n_threads: int) -> Iterator[T]:
+    if n_threads == 1:
+        yield from map(work, items)
+        return
     before = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 results = pool.map(work, items)
-            except RuntimeError as error:  # of a thread's start; one of the work is in its result
+            except RuntimeError as error:  # a thread could not start; an error of the work comes out of `results`
                 if not is_out_of_memory(error):
                     raise
                 pool.shutdown(cancel_futures=True)

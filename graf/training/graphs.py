@@ -6,12 +6,13 @@ step, and the addresses of the weights, which optimizers change in place.
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import TypeVar
 
 from graf.errors import GrafError
 from graf.runtime.device import clean_up
 from graf.runtime.out_of_memory import first_line
+from graf.tensors import each_tensor, tensors_of
 
 import torch
 from torch import Tensor, nn
@@ -128,21 +129,3 @@ class Graphs:
             advice = "start the run again with --set training.cuda_graphs=none; it continues from its last checkpoint"
             raise GrafError(f"{message} ({first_line(error)}); {advice}") from None
         return None
-
-
-def tensors_of(value: object) -> list[Tensor]:
-    """The tensors in tuples and dataclasses, in their order."""
-    found: list[Tensor] = []
-    each_tensor(value, lambda x: found.append(x) or x)
-    return found
-
-
-def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """Tuples and dataclasses with what `change` makes of each tensor in them."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(each_tensor(part, change) for part in value)
-    if is_dataclass(value):
-        return type(value)(*(each_tensor(getattr(value, f.name), change) for f in fields(value)))
-    return value

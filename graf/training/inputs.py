@@ -12,7 +12,7 @@ from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminators.convolutional import LOW_RES_STRIDE
 from graf.rays import low_resolution_grid, sample_patch_grid
 from graf.rendering import RayNoise
-from graf.training.graphs import each_tensor
+from graf.tensors import Rows, each_tensor
 from graf.training.learn import retried
 from graf.training.losses import GAN_LOSSES
 from graf.training.state import TrainState
@@ -22,14 +22,14 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-PLACES = 5  # of Inputs
-ALIGNMENT = 16  # bytes, of what lies in one block
+PLACES = 5  # numbers per image in Inputs.places
+ALIGNMENT = 16  # bytes, of each tensor in a block
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
+class Inputs(Rows):
     """Random inputs of B images: latents (B, Z); labels; grid (B, K, K, 2), the patches' positions in pixels; mirrored
-    (B, 1, 1, 1), whether the discriminator sees an image mirrored; share (B, 1, 1, 1) in [0, 1), the interpolation of WGAN-GP;
+    (B, 1, 1, 1), whether the discriminator sees an image mirrored; interpolation (B, 1, 1, 1) in [0, 1), of WGAN-GP;
     places (B, 5) in [0, 1), four for discriminator.augment and one for its reconstruction, (B, 0) without both; the noise of
     their rays."""
 
@@ -37,16 +37,13 @@ class Inputs:
     labels: Labels
     grid: Tensor
     mirrored: Tensor
-    share: Tensor
+    interpolation: Tensor
     places: Tensor
     noise: RayNoise
 
-    def __getitem__(self, some: slice) -> "Inputs":
-        return Inputs(*(getattr(self, f.name)[some] for f in dataclasses.fields(self)))
-
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(Rows):
     """The data that one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
     (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
 
@@ -61,21 +58,17 @@ class Batch:
     def __len__(self) -> int:
         return len(self.fake_inputs.latents)
 
-    def __getitem__(self, some: slice) -> "Batch":
-        parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return Batch(*(part if part is None else part[some] for part in parts))
-
 
 def sample_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels) -> tuple[Batch, Batch]:
     """The discriminator's and the generator's batch of a step, on its device, for this process's real images and labels from
     the loader."""
 
     def sample() -> tuple[Batch, Batch]:
-        own = as_floats(images.to(state.device, non_blocking=state.device.type == "cuda"))
+        real_images = as_floats(images.to(state.device, non_blocking=state.device.type == "cuda"))
         n = len(images) * state.processes.world_size
-        cameras = (sample_fake_labels(state, dataset, n) for _ in range(2))
-        for_d = discriminator_batch(state, own, labels, next(cameras))
-        return in_one_copy((for_d, generator_batch(state, next(cameras), own, labels)), state.device)
+        for_d = discriminator_batch(state, sample_fake_labels(state, dataset, n), real_images, labels)
+        for_g = generator_batch(state, sample_fake_labels(state, dataset, n), real_images, labels)
+        return in_one_copy((for_d, for_g), state.device)
 
     return retried(state, sample)
 
@@ -87,16 +80,17 @@ def sample_fake_labels(state: TrainState, dataset: Views, n: int) -> Labels:
     return labels if data.mirror == "none" else labels.mirrored(torch.rand(n, generator=state.rng) < 0.5, data.mirror)
 
 
-def discriminator_batch(state: TrainState, images: Tensor, labels: Labels, fake_labels: Labels) -> Batch:
+def discriminator_batch(state: TrainState, fake_labels: Labels, images: Tensor, labels: Labels) -> Batch:
     """Real images (B, data.channels, W, W) with their labels, and as many fakes.
 
     In a run of N processes each brings its own B images and the fake_labels of all N * B, in the order of their rows. The
     relativistic loss takes those of the real images instead.
     """
     mine = state.processes.rank_slice
-    real, fake = sample_inputs(state, fake_labels, rendered=False)[mine], sample_inputs(state, fake_labels)[mine]
-    real = dataclasses.replace(real, labels=labels.with_cameras(real.labels))
-    return Batch(paired(state, fake, labels), images, labels, real)
+    for_real = sample_inputs(state, fake_labels, rendered=False)[mine]
+    for_fakes = sample_inputs(state, fake_labels)[mine]
+    for_real = dataclasses.replace(for_real, labels=labels.with_cameras(for_real.labels))  # sampled cameras if there are none
+    return Batch(paired(state, for_fakes, labels), images, labels, for_real)
 
 
 def generator_batch(
@@ -116,14 +110,13 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
         grid = low_resolution_grid(grid, LOW_RES_STRIDE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
-    mirrored, share = coins[0] < 0.5 * config.discriminator.hflip, coins[1]
     takes_places = config.discriminator.augment or config.discriminator.reconstruction > 0
     return Inputs(
         latents=state.sample_latents(n),
         labels=labels,
         grid=grid,
-        mirrored=mirrored,
-        share=share,
+        mirrored=coins[0] < 0.5 * config.discriminator.hflip,
+        interpolation=coins[1],
         places=torch.rand(n, PLACES * takes_places, generator=state.rng),
         noise=state.generator.sample_noise(n, state.step, state.device_rng, n_rays) if rendered else RayNoise(),
     )
@@ -132,9 +125,9 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
 def in_one_copy(batches: T, device: torch.device) -> T:
     """Tuples of tensors or batches with all of their tensors on the device: those of the CPU are copied there in one block of
     pinned memory, which is not waited for."""
-    found: dict[int, Tensor] = {}
     if device.type == "cpu":
         return batches
+    found: dict[int, Tensor] = {}
     each_tensor(batches, lambda x: found.setdefault(id(x), x) if x.device.type == "cpu" else x)
     sizes = [math.ceil(x.nbytes / ALIGNMENT) * ALIGNMENT for x in found.values()]
     block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")

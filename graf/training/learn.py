@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from graf.memory.sizes import split
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
-from graf.runtime.retry import attempt, retry_smaller, tries
+from graf.runtime.retry import attempt, tries
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState
@@ -36,18 +36,19 @@ class AnyBatch(Protocol):
     def __getitem__(self, some: slice) -> "AnyBatch": ...
 
 
-Objective = Callable[[RunState, AnyBatch], tuple[Tensor, Stats]]  # mean loss over a batch, and values for the log
+Objective = Callable[..., tuple[Tensor, Stats]]  # of state, batch and constants: the mean loss, and values for the log
 
 
 def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective, constants: tuple = ()) -> Stats:
     """Train one network on this process's batch; in smaller parts where memory runs out in any process.
 
-    constants: what the objective takes besides the batch and the state's tensors, with which the state's `graphs` are recorded.
+    constants: the objective's other arguments, such as weights that depend on the step; a recording by the state's `graphs` has
+    them in it.
 
     Returns the means over the batches of all processes, detached, with the gradient's norm. Raises OutOfMemory where memory
     does not suffice for the smallest part.
     """
-    compute = partial(gradients, state, player, objective)
+    compute = partial(gradients, state, player, objective, constants)
     for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
         with found:
             if state.graphs:
@@ -60,7 +61,9 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
 
-def gradients(state: RunState, player: Player, objective: Objective, batch: AnyBatch) -> tuple[Stats, list[Tensor]]:
+def gradients(
+    state: RunState, player: Player, objective: Objective, constants: tuple, batch: AnyBatch
+) -> tuple[Stats, list[Tensor]]:
     """Leave the gradient of the mean loss over this process's batch in the network, part by part; where it fails, none.
 
     On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
@@ -73,9 +76,9 @@ def gradients(state: RunState, player: Player, objective: Objective, batch: AnyB
     n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
     learning = [p for p in player.network.parameters() if p.requires_grad]
 
-    def part_gradients(part: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
-        share = (part.stop - part.start) / (len(batch) * world_size)
-        loss, stats = objective(state, batch[part])
+    def slice_gradients(rows: slice) -> tuple[dict[nn.Parameter, Tensor], Stats]:
+        share = (rows.stop - rows.start) / (len(batch) * world_size)
+        loss, stats = objective(state, batch[rows], *constants)
         grads = torch.autograd.grad(  # the backward pass
             player.scaler.scale(share * loss), learning, allow_unused=True
         )
@@ -86,7 +89,7 @@ def gradients(state: RunState, player: Player, objective: Objective, batch: AnyB
     try:
         for part in state.sizes.parts(len(batch)):
             slices = split(part, math.ceil((part.stop - part.start) / n_threads))
-            for grads, stats in map_in_threads(part_gradients, slices, len(slices)):
+            for grads, stats in map_in_threads(slice_gradients, slices, len(slices)):
                 torch.autograd.backward(list(grads), list(grads.values()))  # adds them to those of the network
                 grads.clear()  # not held beside the next part's
                 for name, value in stats.items():
@@ -120,19 +123,19 @@ def sum_over_processes(totals: Stats, buffers: list[Tensor], processes: Processe
 def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
     """One optimizer step, skipped where a gradient or one of the stats is not finite: on a GPU without reading from it.
 
-    From here until `advance` counts the step, the state's weights are not whole. Returns the gradient's norm before clipping,
+    From here until `advance` counts the step, the state is not savable. Returns the gradient's norm before clipping,
     nan for such stats.
     """
-    state.weights_whole = False
+    state.savable = False
     optimizer, scaler, grad_clip = player.optimizer, player.scaler, state.config.training.grad_clip
     learned = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     grads = [p.grad for p in learned]
-    norm = nn.utils.get_total_norm(grads) + 0 * sum(value.sum().float() for value in stats.values())
+    norm = nn.utils.get_total_norm(grads) + 0 * sum(value.sum().float() for value in stats.values())  # 0 * inf is nan
     if scaler.is_enabled():
-        grads[0] += 0 * norm  # each gradient by itself may be finite, so the scaler has to be told
+        grads[0] += 0 * norm  # the scaler looks at gradients alone: a nan in one tells it of a bad loss
         scaler.unscale_(optimizer)
         norm = norm / scaler.scale(torch.ones_like(norm))
-    elif state.device.type == "cuda":  # on an Apple GPU Adam does not heed found_inf
+    elif state.device.type == "cuda":  # on an Apple GPU Adam ignores found_inf
         optimizer.found_inf = 1 - norm.isfinite().float()
     elif not norm.isfinite():
         return norm
@@ -147,17 +150,17 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
 def retried(state: RunState, sample: Callable[[], T]) -> T:
     """Return the sample's result; where memory ran out, sample again from the same random states. Raises OutOfMemory."""
     before = state.random_states()
-
-    def sample_from_there() -> T:
-        state.set_random_states(before)
-        return sample()
-
-    return retry_smaller(sample_from_there, state.shrink, f"step {state.step + 1}", state.processes)
+    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
+        with found:
+            state.set_random_states(before)
+            found.result = sample()
+    return found.result
 
 
 @contextlib.contextmanager
 def whole_step(state: RunState) -> Iterator[None]:
-    """All updates of a step, in all processes. Raises HalfUpdated where memory runs out amid them, where it cannot be retried.
+    """All updates of a step, in all processes. Raises HalfUpdated where memory runs out during one of them, which cannot be
+    repeated.
 
     Any other error before the first update leaves the state as it was before the step.
     """
@@ -166,10 +169,10 @@ def whole_step(state: RunState) -> Iterator[None]:
         with attempt(state.processes) as outcome:
             yield
     except Exception as error:
-        if state.weights_whole:
+        if state.savable:
             state.set_random_states(before)
-        elif isinstance(error, OutOfMemory):  # raised between updates, never in one: better one ahead than all steps lost
-            state.weights_whole = True
+        elif isinstance(error, OutOfMemory):  # the generator's half does not fit: the discriminator is saved one update ahead
+            state.savable = True
         raise
     if outcome.ran_out:
         where = f"step {state.step + 1}: out of memory ({outcome.ran_out})"

@@ -40,7 +40,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 log = logging.getLogger("graf")
 
 ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.anneal: r3gan
-COUNTED = (  # plain values
+PLAIN_VALUES = (
     *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
 )
 
@@ -77,7 +77,7 @@ class RunState(abc.ABC):
         np.random.seed(config.training.seed % 2**32)
         self.amp = AmpSettings.choose(config.training, device)
         self.conditions = Conditions.current(device, self.amp.number_format)
-        self.weights_whole = True  # False from a step's first update to its last, where only OutOfMemory still saves
+        self.savable = True  # False from a step's first update to its last: no checkpoint is saved then
         # What a run counts, and its random states
         self.step = 0
         self.images_seen = 0  # from the data set, in all steps
@@ -133,7 +133,7 @@ class RunState(abc.ABC):
 
     def advance(self) -> None:
         """Count a step and its images as done, and set the learning rates and sizes of the next."""
-        self.weights_whole = True
+        self.savable = True
         self.step += 1
         self.images_seen += self.config.training.batch_size
         self.set_learning_rates()
@@ -174,7 +174,7 @@ class RunState(abc.ABC):
             random_states["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
             **{name: getattr(self, name).state_dict() for name in self.saved_parts()},
-            **{name: getattr(self, name) for name in COUNTED},
+            **{name: getattr(self, name) for name in PLAIN_VALUES},
             "sizes": self.sizes.state_dict(),
             "rng": random_states,
         }
@@ -209,7 +209,7 @@ class RunState(abc.ABC):
             "lowest_losses": {},
             "data_fingerprint": "",
         }  # in older files
-        for name in COUNTED:
+        for name in PLAIN_VALUES:
             setattr(self, name, (absent | saved)[name])
         if "sizes" in saved:
             self.sizes.load_state_dict(saved["sizes"])
@@ -287,7 +287,7 @@ class TrainState(RunState):
 
     @property
     def g(self) -> Player:
-        """The generator, likewise."""
+        """The generator, as `graf.training.learn` trains it."""
         return Player("grad_norm_g", self.generator, self.optimizer_g, self.scaler_g)
 
     def spare_bytes(self) -> int:
@@ -303,7 +303,7 @@ class TrainState(RunState):
         return estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations).total_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:
-        """Start CCSR's rrdb backbone, and its average, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
+        """Start CCSR's rrdb backbone, and its EMA, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""
         load_esrgan_weights(self.generator.refinement.backbone.network, path)
         self.generator_ema.refinement.load_state_dict(self.generator.refinement.state_dict())
 
@@ -312,10 +312,10 @@ class TrainState(RunState):
         return self.generator.sample_latents(n, self.rng)
 
     @torch.no_grad()
-    def update_average(self, learned: Tensor) -> None:
+    def update_ema(self, learned: Tensor) -> None:
         """generator_ema follows the generator where that has `learned` (a bool), not where its step was skipped; in the first
         steps faster than model_average_beta, so as to forget its start."""
-        half_life = self.annealed(1e-6, 1.0) if self.anneals else 1.0  # as a share of the last
+        half_life = self.annealed(1e-6, 1.0) if self.anneals else 1.0  # as a share of its final one
         beta = min(self.config.training.model_average_beta ** (1 / half_life), (1 + self.step) / (10 + self.step))
         averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
         if is_asynchronous(self.device.type):
@@ -331,10 +331,13 @@ class TrainState(RunState):
         self.step += -(self.step + 1) % self.config.training.reg_every
 
     @property
-    def penalises(self) -> bool:
-        """True every reg_every steps, counted as the rows of metrics.jsonl are: the step has a gradient penalty."""
+    def penalty_weight(self) -> float | None:
+        """Weight of the discriminator's gradient penalty in the step taken now, which is number step + 1; None for a step
+        without it, as all are but one in reg_every."""
         training = self.config.training
-        return training.reg_type != "none" and (self.step + 1) % training.reg_every == 0
+        if training.reg_type == "none" or (self.step + 1) % training.reg_every:
+            return None
+        return training.reg_param * (self.annealed(1.0, training.anneal_reg) if self.anneals else 1.0) * training.reg_every
 
     @property
     def anneals(self) -> bool:
@@ -345,12 +348,6 @@ class TrainState(RunState):
         (R3GAN, Huang et al. 2024)."""
         left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.burn_in)))
         return last + (first - last) * left
-
-    @property
-    def reg_param(self) -> float:
-        """Weight of the discriminator's gradient penalty at this step."""
-        training = self.config.training
-        return training.reg_param * (self.annealed(1.0, training.anneal_reg) if self.anneals else 1.0)
 
     def set_learning_rates(self) -> None:
         """The config's rates, annealed or times lr_anneal for each milestone that the step has reached; CCSR has a share of

@@ -45,23 +45,21 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    constants = faded_sigma(state.config.discriminator, state.step), state.reg_param if state.penalises else None
-    stats = learn(state, state.d, batch, discriminator_objective, constants)
+    blur = faded_sigma(state.config.discriminator, state.step)
+    stats = learn(state, state.d, batch, discriminator_objective, (blur, state.penalty_weight))
     state.discriminator.update_spectral_norms()
-    deviations = {name: colour_deviation(stats.pop(name)) for name in ("sample_std", "real_std")}
-    return stats | (deviations if len(batch) * state.processes.world_size > 1 else {})
+    deviations = {f"{name}_std": colour_deviation(stats.pop(f"{name}_moments")) for name in ("sample", "real")}
+    return stats | (deviations if len(batch) * state.processes.world_size > 1 else {})  # one image has no deviation
 
 
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
-    ccsr = state.config.ccsr
-    constants = (
-        faded_sigma(state.config.discriminator, state.step),
-        consistency_weight(ccsr, state.step) if ccsr.mode == "consistency" else None,
-    )
+    config = state.config
+    blur = faded_sigma(config.discriminator, state.step)
+    weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
-        stats = learn(state, state.g, batch, generator_objective, constants)
-    state.update_average(stats["grad_norm_g"].isfinite())
+        stats = learn(state, state.g, batch, generator_objective, (blur, weight))
+    state.update_ema(stats["grad_norm_g"].isfinite())
     return stats
 
 
@@ -75,21 +73,22 @@ def frozen(network: nn.Module) -> Iterator[None]:
         network.requires_grad_(True)
 
 
-def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
-    """The discriminator's loss on B real images and as many fakes, with its gradient penalty, and values for the log."""
+def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalty_weight: float | None) -> tuple[Tensor, Stats]:
+    """The discriminator's loss on B real images and as many fakes, with its gradient penalty in steps that have one, and values
+    for the log. blur: the standard deviation, in pixels, by which it sees images blurred."""
     config, training, real_labels = state.config, state.config.training, batch.real_labels
     # What the discriminator sees: patches of real images, and fakes without gradient
     with torch.no_grad(), state.amp.autocast():
         real, alpha = cut_patch(batch.real_images, batch.real_inputs.grid).tensor_split([3], dim=1)
-        moments = {"real_std": colour_moments(real)}
-        real = _seen(state, real, batch.real_inputs, alpha)
+        moments = {"real_moments": colour_moments(real)}
+        real = _discriminator_input(state, real, batch.real_inputs, blur, alpha)
         rendering = _render(state, batch.fake_inputs)
-        moments["sample_std"] = colour_moments(rendering.images)
-        stages = [(rendering.images.float(), rendering.opacity, rendering.low_images)]
+        moments["sample_moments"] = colour_moments(rendering.images)
+        fakes = [(rendering.images.float(), 2 * rendering.opacity - 1, rendering.low_images)]
         if rendering.coarse_images is not None:
-            stages.append((rendering.coarse_images.float(), rendering.coarse_opacity, None))
-        fake = torch.cat([_seen(state, rendered, batch.fake_inputs, 2 * opacity - 1, low) for rendered, opacity, low in stages])
-        fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]
+            fakes.append((rendering.coarse_images.float(), 2 * rendering.coarse_opacity - 1, None))
+        fake = torch.cat([_discriminator_input(state, images, batch.fake_inputs, blur, *rest) for images, *rest in fakes])
+        fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]  # twice with coarse
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
         real_scores, fake_scores = state.discriminator(real, real_labels), state.discriminator(fake, fake_labels)
@@ -107,36 +106,41 @@ def discriminator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, St
             stats["loss_label_d"] = label_loss(real_scores, real_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_d"]
         if config.discriminator.reconstruction > 0:
-            quarters = batch.real_inputs.places[:, 4]
-            stats["loss_reconstruct"] = state.discriminator.reconstruction.loss(real_scores.maps, real, quarters)
+            choices = batch.real_inputs.places[:, 4]
+            stats["loss_reconstruct"] = state.discriminator.reconstruction.loss(real_scores.maps, real, choices)
             loss = loss + config.discriminator.reconstruction * stats["loss_reconstruct"]
     # The gradient penalty
-    if state.penalises:
+    if penalty_weight is not None:
         with state.amp.autocast(enabled=False):
             stats["penalty"] = state.discriminator.gradient_penalty(
-                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.share
+                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.interpolation
             )
-        loss = loss + state.reg_param * training.reg_every * stats["penalty"]
+        loss = loss + penalty_weight * stats["penalty"]
     return loss, stats
 
 
-def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
-    """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log."""
+def generator_objective(state: TrainState, batch: Batch, blur: float, consistency_weight: float | None) -> tuple[Tensor, Stats]:
+    """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log.
+
+    blur: the standard deviation, in pixels, by which the discriminator sees images blurred. consistency_weight: that of
+    ccsr.mode: consistency.
+    """
     config, inputs, fake_labels = state.config, batch.fake_inputs, batch.fake_inputs.labels
-    real_logits = _real_logits(state, batch) if GAN_LOSSES[config.training.gan_type].paired else None
+    real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restore(state, fake, inputs) if config.judges_restored else None
-        seen = _seen(state, fake, inputs, 2 * rendering.opacity - 1, rendering.low_images, restored)
+        seen = _discriminator_input(state, fake, inputs, blur, 2 * rendering.opacity - 1, rendering.low_images, restored)
         scores = state.discriminator(seen, fake_labels)
         loss = _adversarial_loss(state, scores, real_logits)
         if rendering.coarse_images is not None:
-            seen = _seen(state, rendering.coarse_images.float(), inputs, 2 * rendering.coarse_opacity - 1)
+            coarse = rendering.coarse_images.float()
+            seen = _discriminator_input(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
-        # CCSR's losses, and that of the labels
+        # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
         drift = rendering.drift
         if config.restores_photographs:
             patches = cut_patch(batch.real_images, inputs.grid)[:, :3]
@@ -154,7 +158,7 @@ def generator_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]
             elif restored is None:
                 restored = _restore(state, fake, inputs)
             stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
-            loss = loss + consistency_weight(ccsr, state.step) * stats["loss_ccsr"]
+            loss = loss + consistency_weight * stats["loss_ccsr"]
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_g"] = label_loss(scores, fake_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
@@ -180,10 +184,11 @@ def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
     return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
 
 
-def _seen(
+def _discriminator_input(
     state: TrainState,
     images: Tensor,
     inputs: Inputs,
+    blur: float,
     alpha: Tensor,
     low: Tensor | None = None,
     restored: Tensor | None = None,
@@ -197,14 +202,14 @@ def _seen(
     if config.judges_restored:
         images = _restore(state, images, inputs) if restored is None else restored
     alpha = alpha if config.data.alpha == "rgba" else None
-    mirrored, blur = inputs.mirrored if config.discriminator.hflip else None, faded_sigma(config.discriminator, state.step)
+    mirrored = inputs.mirrored if config.discriminator.hflip else None
     return discriminator_input(images, low, alpha, config.discriminator, projection, blur, mirrored, inputs.places[:, :4])
 
 
 @torch.no_grad()
-def _real_logits(state: TrainState, batch: Batch) -> Tensor:
+def _real_logits(state: TrainState, batch: Batch, blur: float) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
-        seen = _seen(state, patches, batch.fake_inputs, alpha)  # fakes have the labels of the real images
+        seen = _discriminator_input(state, patches, batch.fake_inputs, blur, alpha)  # fakes have the labels of the real images
         return state.discriminator(seen, batch.real_labels).logits

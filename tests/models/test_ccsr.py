@@ -10,7 +10,9 @@ from graf.models.ccsr import LightBackbone, Refinement, ViewCodes, conv3x3, prim
 from graf.models.generator import Generator, without_learning
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
+from graf.training import step as steps
 from graf.training.inputs import generator_batch
+from graf.training.learn import learn
 from graf.training.losses import consistency_loss, consistency_weight
 from graf.training.state import TrainState
 from graf.training.step import generator_objective
@@ -327,12 +329,16 @@ def test_detach_names_who_does_not_learn(detach, learns):
     assert (rendered.grad is not None, restored.grad is not None) == learns
 
 
+def objective(state, batch):
+    return generator_objective(state, batch, 0.0, 1.0)  # no blur, and the consistency loss weighted by 1
+
+
 @pytest.mark.parametrize("judge", ["rendered", "restored"])
 @pytest.mark.parametrize(("detach", "learns"), [("none", (True, True)), ("nerf", (False, True)), ("ccsr", (True, False))])
 def test_the_consistency_loss_teaches_field_and_refinement_as_detach_says(refine, labels, detach, learns, judge):
     config = refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", f"ccsr.detach={detach}", f"ccsr.judge={judge}")
     state = state_of(config)
-    _, stats = generator_objective(state, generator_batch(state, labels))
+    _, stats = objective(state, generator_batch(state, labels))
     networks = state.generator.field, state.generator.refinement
 
     def taught(value):
@@ -350,11 +356,19 @@ def test_consistency_weight_halves_at_its_half_life(refine):
 
 
 @pytest.mark.parametrize(("step", "weight"), [(0, 2000.0), (30, 2000 * math.exp(-0.3))])
-def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, labels, step, weight):
+def test_the_generator_pays_for_inconsistency_by_the_weight_of_its_step(refine, labels, step, weight, monkeypatch):
     alpha = ("ccsr.alpha_init=2000", "ccsr.alpha_decay=0.01")
     state = state_of(refine("ccsr.mode=consistency", "ray_sampler.rays_per_patch=256", *alpha))
     state.step = step
-    loss, stats = generator_objective(state, generator_batch(state, labels))
+    found = []
+
+    def spy(state, player, batch, objective, constants):
+        found.append(objective(state, batch, *constants))
+        return learn(state, player, batch, objective, constants)
+
+    monkeypatch.setattr(steps, "learn", spy)
+    steps.generator_step(state, generator_batch(state, labels))
+    ((loss, stats),) = found
     torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["loss_ccsr"])
     assert weight * stats["loss_ccsr"] > 0.1
 
@@ -390,7 +404,7 @@ def test_what_the_judged_image_does_not_hold_the_drift_loss_does(refine, labels)
         with torch.no_grad():
             backbone.last.weight.zero_()
             backbone.last.bias += 0.5
-        loss, stats = generator_objective(state, generator_batch(state, labels))
+        loss, stats = objective(state, generator_batch(state, labels))
         torch.testing.assert_close(loss, stats["loss_g"] + weight * stats["ccsr_drift"])
         return torch.autograd.grad(loss, backbone.last.bias)[0]
 
@@ -414,7 +428,7 @@ def test_ccsr_learns_from_photographs_alone_and_the_field_through_it(refine, lab
         with torch.no_grad():  # a discriminator's first logits hardly depend on the image
             state.discriminator.main[-1].weight.mul_(30)
         images = photographs(4, state.config.data.imsize)
-        loss, stats = generator_objective(state, generator_batch(state, labels, images, labels))
+        loss, stats = objective(state, generator_batch(state, labels, images, labels))
         of_field, of_ccsr = (list(getattr(state.generator, name).parameters()) for name in ("field", "refinement"))
         if source == "photographs":
             own = stats["loss_restore"]

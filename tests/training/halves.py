@@ -4,7 +4,7 @@ from graf.training import inputs, learn, step
 
 
 def discriminator_step(state, images, labels, fake_labels):
-    batch = learn.retried(state, lambda: inputs.discriminator_batch(state, images, labels, fake_labels))
+    batch = learn.retried(state, lambda: inputs.discriminator_batch(state, fake_labels, images, labels))
     return step.discriminator_step(state, *inputs.in_one_copy((batch,), state.device))
 
 

@@ -5,9 +5,10 @@ from graf.checkpoints.checkpoint import save_checkpoint
 from graf.errors import GrafError
 from graf.models import generator
 from graf.runtime.limits import GB
+from graf.tensors import each_tensor, tensors_of
 from graf.training import graphs, inputs
 from graf.training import state as state_module
-from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording, each_tensor, tensors_of
+from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording
 from graf.training.inputs import Batch, sample_step
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.step import train_step
