@@ -22,7 +22,7 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 MAX_ROLLBACKS = 1  # in a run
-READ_EVERY = 10  # steps, where no row of the log is due that has their numbers read
+READ_EVERY = 10  # steps between two readings on a GPU, with training.print_every: 0
 
 
 class Derailed(GrafError):
@@ -116,6 +116,10 @@ def roll_back_all(state: RunState, trouble: Derailed) -> None:
     """`roll_back` in the first process; then the others load what it went back to and saved."""
 
     def go_back() -> None:
+        if isinstance(trouble, HalfUpdated):
+            state.graphs.give_up("out of memory")
+        state.graphs.clear()
+        clean_up()
         if state.processes.first:
             roll_back(state, trouble)
         else:
@@ -135,8 +139,6 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     rollbacks = state.rollbacks + 1
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
-    state.graphs.clear()
-    clean_up()
     best = state.best
     path = _restore_last_good(state)
     if path is None:
@@ -146,7 +148,6 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     state.device_rng.manual_seed(seed + 1)
     state.rollbacks, state.best = rollbacks, best
     if isinstance(trouble, HalfUpdated):
-        state.graphs.give_up("out of memory")
         state.sizes.shrink()
     log.warning("%s", trouble)
     log.warning(

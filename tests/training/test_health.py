@@ -13,10 +13,11 @@ from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.precision import AmpSettings
-from graf.runtime.processes import AnotherProcessFailed
+from graf.runtime.processes import AnotherProcessFailed, Processes
 from graf.training import health, inputs, loop
 from graf.training import step as steps
-from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back
+from graf.training.graphs import Graphs
+from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back, roll_back_all
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.statistics import by_pairs, by_sign, colour_deviation, colour_moments
@@ -199,6 +200,26 @@ def test_going_back_passes_over_what_is_damaged_or_not_finite(build):
     assert state.sizes.images == 2
 
 
+class OneOfTwo(Processes):
+    """A process of two whose other one always answers at once, and like this one."""
+
+    def barrier(self):
+        pass
+
+    def require_same(self, value, what):
+        pass
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_processes_go_back_from_out_of_memory_without_recorded_graphs(build, rank):
+    """One that went on recording would run out of memory again, beside one that does not."""
+    state = build()
+    save_newest(state.checkpoint())
+    state.processes, state.graphs = OneOfTwo(rank, 2), Graphs(object)
+    roll_back_all(state, HalfUpdated("out of memory"))
+    assert not state.graphs
+
+
 def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, batch, monkeypatch):
     """Between unscale_ and update a GradScaler takes no other step."""
 
@@ -328,7 +349,7 @@ LATE = {
     "amid the discriminator's update": lambda state: (state.optimizer_d, "step"),
     "between the updates": lambda state: (steps, "generator_loss"),
     "amid the generator's update": lambda state: (state.optimizer_g, "step"),
-    "amid its average's": lambda state: (state, "update_average"),
+    "during the EMA's": lambda state: (state, "update_ema"),
 }
 
 
