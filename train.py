@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--config",
         type=Path,
-        help="YAML file, or the name of one in configs/; by default configs/default.yaml, which has the defaults of all keys",
+        help="YAML file, or the name of one in configs/; by default the values in configs/default.yaml",
     )
     add_run_flags(p)
     p.add_argument("--partial", action="store_true", help="with --resume FILE: start a new run from weights whose shapes match")

@@ -231,7 +231,7 @@ class NerfConfig:
     )
     chunk: int = key(
         16384,
-        "largest number of rays rendered at a time outside training; a CPU core renders fewer, which stay in its cache",
+        "largest number of rays rendered at a time outside training; a CPU core renders fewer, so that they stay in its cache",
         1,
     )
 
@@ -287,7 +287,7 @@ class CcsrConfig:
     )
     elevation_bins: int = key(
         1,
-        "elevation bins of the view codes, over vmin..vmax; with camera_prior front as for num_views",
+        "elevation bins of the view codes, over vmin..vmax; with camera_prior front over two standard deviations to each side",
         1,
         360,
     )
@@ -387,7 +387,7 @@ class DiscriminatorConfig:
     blur_steps: int = key(0, "steps over which the blur falls to 0; 0: no blur", 0)
     low_res_steps: int = key(
         1500,
-        "number of first steps at half the resolution: they are faster, and car bodies vary more; 0: none",
+        "number of first steps at half the resolution, which are faster and make shapes vary more; 0: none",
         0,
     )
     augment: bool = key(
@@ -459,7 +459,7 @@ class RunTrainingConfig:
     max_hours: float = key(0.0, "end the run after this many hours, with a checkpoint to continue from; 0: no limit", 0)
     max_bad_steps: int = key(
         100,
-        "number of non-finite steps in a row after which the run goes back to its last checkpoint; the second time it ends",
+        "number of non-finite steps in a row after which a run goes back to its last checkpoint; the second time it ends",
         1,
     )
     monitoring: Literal["tensorboard", "wandb", "none"] = key(
@@ -531,7 +531,7 @@ class TrainingConfig(RunTrainingConfig):
     cuda_graphs: Literal["auto", "none"] = key(
         "auto",
         "auto: on an NVIDIA GPU record the operations of a step once and replay them (CUDA graphs), where memory for two steps "
-        "is free; none: launch them one by one",
+        "is free; none: launch the operations one by one",
     )
     sample_every: Cadence = key(500, "steps between image grids (four times as often in the first 500)", 0)
     fid_every: Cadence = key(
