@@ -39,7 +39,8 @@ _logged: set[str] = set()  # renamed keys and values that this process has logge
 
 
 def translate(raw: dict, where: str) -> tuple[dict, bool]:
-    """A config of any suite or version in today's keys, and whether it is the official GRAF's, to be merged over GRAF_RECIPE.
+    """A config of any suite or version in today's keys, and whether it is the official GRAF's, to be merged over
+    configs/graf.yaml.
 
     The log names what has another name now and what is left out. Raises ConfigError for a key that is there under two names.
     """

@@ -21,7 +21,7 @@ from graf.config.older import OLDER_NAMES, translate, translate_names
 from graf.config.schema import Config, RunConfig
 from graf.config.strict import NAME_IN_UTF_8, build, expanded, leaves, one_line, shown
 from graf.errors import ConfigError
-from graf.foreign.configs import GRAF_RECIPE, is_graf_format
+from graf.foreign.configs import is_graf_format
 
 import yaml
 
@@ -63,7 +63,7 @@ def config_of_ours(path: str | Path | None) -> Config:
 
 def graf_config() -> Config:
     """The official GRAF's recipe: what its configs and weights are read as where they say nothing else."""
-    return config_from_dict(merge(config_to_dict(Config()), GRAF_RECIPE, "graf"), "graf")
+    return load_config(CONFIG_DIR / "graf.yaml")
 
 
 def find_config(name: str | Path, beside: Path = Path()) -> Path:
@@ -117,7 +117,7 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), he
     if path.resolve() in seen:
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf:
-        return [(GRAF_RECIPE, "graf"), (raw, str(path))]
+        return [*_layers(CONFIG_DIR / "graf.yaml", schema), (raw, str(path))]
     parent = raw.pop("inherit_from", "default.yaml")
     if not isinstance(parent, str):
         raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")

@@ -24,68 +24,6 @@ MARKS = (
     ("nerf", "i_embed"),
     ("training", "model_file"),
 )
-GRAF_RECIPE = {  # its hyperparameters, which its configs leave out; configs/graf.yaml says the same for people
-    "expname": "graf",
-    "data": {
-        "type": "images",
-        "near": 7.5,
-        "far": 12.5,
-        "radius": 10,
-        "box": "none",
-        "alpha": "ignore",
-        "fov": 30,
-        "vmin": 0,
-        "vmax": 0.45642212862617093,
-    },
-    "nerf": {
-        "conditioning": "concat",
-        "netdepth": 8,
-        "netwidth": 256,
-        "netdepth_fine": 8,
-        "netwidth_fine": 256,
-        "multires": 10,
-        "multires_views": 4,
-        "density_activation": "relu",
-        "use_viewdirs": True,
-        "samples_per_ray": 64,
-        "render_samples_per_ray": 0,
-        "raw_noise_std": 1,
-        "decrease_noise": True,
-    },
-    "ccsr": {"mode": "none", "lr_multiplier": 1.0},
-    "z_dist": {"dim": 256, "dim_appearance": 128},
-    "ray_sampler": {
-        "rays_per_patch": 1024,
-        "min_scale": 0.25,
-        "max_scale": 1,
-        "scale_anneal": 0.0025,
-        "random_scale": True,
-        "random_shift": True,
-    },
-    "discriminator": {
-        "ndf": 64,
-        "blur_steps": 0,
-        "low_res_steps": 0,
-        "norm": "instance",
-        "spectral_norm": True,
-        "condition": "none",
-    },
-    "training": {
-        "max_steps": 300000,
-        "lr_anneal_every": [50000, 100000, 200000],
-        "batch_size": 8,
-        "nworkers": 4,
-        "optimizer": "rmsprop",
-        "lr_g": 0.0005,
-        "lr_d": 0.0001,
-        "reg_param": 10,
-        "model_average_beta": 0.999,
-        "save_every": 1000,
-        "fid_every": 5000,
-        "fid_images": 0,
-    },
-    "metrics": {"n_real": 20000},
-}
 GRAF_STEPS = 300_000  # an interval of learning rate steps is spelled out until here
 WITHOUT_MEANING = {
     "training": (
@@ -125,7 +63,7 @@ OTHER_SUITES = {  # what a user of PyTorch Lightning and its like may look for, 
 
 
 def translate(raw: dict, where: str) -> tuple[dict, bool]:
-    """A config of any suite in today's keys, and whether it is one of the official GRAF, to be merged over GRAF_RECIPE.
+    """A config of any suite in today's keys, and whether it is one of the official GRAF, to be merged over configs/graf.yaml.
 
     The log names what is left out. Raises ConfigError for a key that is there under two names.
     """
@@ -182,7 +120,7 @@ def is_graf_format(raw: dict) -> bool:
 
 
 def translate_graf(raw: dict, where: str) -> dict:
-    """The config's keys in our words, to be merged over GRAF_RECIPE; a warning names those without a counterpart."""
+    """The config's keys in our words, to be merged over configs/graf.yaml; a warning names those without a counterpart."""
     raw = copy.deepcopy(raw)
     data, nerf, training, rays = (_section(raw, name) for name in ("data", "nerf", "training", "ray_sampler"))
 

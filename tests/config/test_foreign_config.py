@@ -4,7 +4,7 @@ import copy
 import logging
 from pathlib import Path
 
-from graf.config import CONFIG_DIR, graf_config, load_config
+from graf.config import CONFIG_DIR, load_config
 from graf.errors import ConfigError
 from graf.foreign.configs import is_graf_format, translate_graf
 
@@ -161,10 +161,6 @@ def test_our_carla_recipe_is_grafs(tmp_path):
         },
     }  # fmt: skip
     assert loaded(tmp_path, official) == load_config(CONFIG_DIR / "carla_64.yaml")
-
-
-def test_the_recipe_of_the_code_is_that_of_the_file():
-    assert graf_config() == load_config(CONFIG_DIR / "graf.yaml")
 
 
 @pytest.mark.skipif(not FIXTURE.exists(), reason="needs ../shared/fixtures")
