@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from graf.camera import azimuth_and_v
 from graf.checkpoints.generator_loading import load_generator
@@ -20,11 +21,12 @@ from graf.config import Config, completed_config, override
 from graf.data import Views, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
-from graf.finding.alignment import azimuth_numbers, best_alignment
+from graf.finding.azimuths import azimuth_numbers
 from graf.finding.rounds import Round, find_cameras, in_one_class
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.models.generator import Generator
 from graf.pose.loading import load_estimator
+from graf.rotations import circular_distance
 from graf.runtime.command_line import Parser, add_data_flag, add_set_flag, folder_overrides
 from graf.runtime.console import run_script
 from graf.runtime.files import SETTINGS, check_writable, read_object, write_text
@@ -33,6 +35,17 @@ import torch
 from torch import Tensor
 
 COLUMNS = (("median_deg", "{:.1f}", 1), ("within_15_deg", "{:.2f}", 1), ("confused", "{:.2f}", 1), ("kid", "{:.0f}", 1000))
+
+
+class Alignment(NamedTuple):
+    """The transform from found azimuths to the true ones: a mirror if there is one, then a turn, degrees in [0, 360)."""
+
+    turn_deg: float
+    mirrored: bool
+
+    def applied(self, azimuth_deg: Tensor) -> Tensor:
+        """The azimuths in degrees, in [0, 360)."""
+        return (self.turn_deg + (-azimuth_deg if self.mirrored else azimuth_deg)) % 360
 
 
 def main() -> None:
@@ -79,6 +92,23 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, nargs="+", metavar="RUN", help="also KID, beside that of these runs")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     return parser.parse_args()
+
+
+def best_alignment(found_deg: Tensor, true_deg: Tensor, may_mirror: bool) -> Alignment:
+    """The alignment of azimuths (N,) with the least mean error, exactly, unmirrored where both are equal.
+
+    The mean of |d_i - t| around a circle is linear in t between the differences d_i, where it has its minima, and their
+    opposites, where it has its maxima: the best turn t is one of the differences.
+    """
+    best, least = Alignment(0.0, False), float("inf")
+    for mirrored in (False, True) if may_mirror else (False,):
+        differences = Alignment(0.0, mirrored).applied(found_deg.double())
+        differences = (true_deg.double() - differences) % 360
+        for turn in differences.unique():
+            error = float(circular_distance(differences, turn).mean())
+            if error < least - 1e-9:
+                best, least = Alignment(float(turn), mirrored), error
+    return best
 
 
 def row(found: Tensor, true: Tensor, may_mirror: bool, confidence: Tensor | None = None) -> dict:

@@ -24,7 +24,7 @@ from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.finding import rounds
-from graf.finding.alignment import agreement
+from graf.finding.azimuths import agreement
 from graf.finding.rounds import FoundCameras, Round
 from graf.finding.sheet import write_sheet
 from graf.memory.watch import exit_status, forwarded_signals

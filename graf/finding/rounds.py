@@ -20,7 +20,7 @@ from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_cl
 from graf.data.decoding import open_rgb
 from graf.data.folders import TRANSFORMS
 from graf.data.hull import data_box
-from graf.finding.alignment import azimuth_numbers
+from graf.finding.azimuths import azimuth_numbers
 from graf.finding.silhouettes import azimuths_by_width, elongations_of
 from graf.models.generator import Generator
 from graf.pictures.outputs import as_uint8, write_image

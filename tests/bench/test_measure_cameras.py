@@ -8,9 +8,46 @@ import measure_cameras
 from graf.camera import poses_at
 from graf.config import config_to_dict, load_config
 from graf.errors import GrafError
+from graf.finding.azimuths import AzimuthErrors, azimuth_errors
+from graf.rotations import circular_distance
+from measure_cameras import Alignment, best_alignment
 
 import pytest
 import torch
+
+RNG = torch.Generator().manual_seed(0)
+TRUE = 360 * torch.rand(200, generator=RNG)
+
+
+@pytest.mark.parametrize("known", [Alignment(0, False), Alignment(77, False), Alignment(300, True), Alignment(359.5, True)])
+def test_a_known_turn_and_mirror_are_found_again(known):
+    # applied(found) = true, so found is true by the inverse: a mirror is its own
+    found = (known.turn_deg - TRUE) % 360 if known.mirrored else (TRUE - known.turn_deg) % 360
+    best = best_alignment(found, TRUE, may_mirror=True)
+    assert best.mirrored == known.mirrored
+    assert circular_distance(torch.tensor(best.turn_deg), torch.tensor(known.turn_deg)) < 1e-3
+    assert circular_distance(best.applied(found), TRUE).max() < 1e-3
+
+
+def test_the_least_error_is_at_a_difference():
+    """No turn of a fine grid is better than the one that is found among the differences."""
+    found = TRUE + 40 * torch.randn(200, generator=RNG)
+    best = best_alignment(found, TRUE, may_mirror=False)
+    turns = torch.arange(0, 360, 0.25)
+    errors = [circular_distance(found + turn, TRUE).mean() for turn in turns]
+    assert circular_distance(best.applied(found), TRUE).mean() <= min(errors) + 1e-4
+
+
+def test_a_third_of_confusions_does_not_turn_the_rest():
+    found = TRUE + 50
+    found[:60] += 180
+    best = best_alignment(found, TRUE, may_mirror=True)
+    assert best == Alignment(pytest.approx(310, abs=1e-3), False)
+    assert azimuth_errors(best.applied(found), TRUE) == pytest.approx(AzimuthErrors(0, 0.7, 0.3), abs=1e-3)
+
+
+def test_a_mirror_can_be_forbidden():
+    assert not best_alignment(-TRUE, TRUE, may_mirror=False).mirrored
 
 
 def test_a_row_is_of_azimuths_as_they_are_aligned_best():

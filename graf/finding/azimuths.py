@@ -1,5 +1,4 @@
-"""Azimuths found without labels beside the true ones: they agree up to one turn of the world and, where the object is the same
-on both sides, a mirror.
+"""Found azimuths beside the true ones, and beside other answers for the same images: errors, agreement, calibration.
 
 Legend: N images.
 """
@@ -14,17 +13,6 @@ from torch import Tensor
 
 ARC_DEG = 15  # in which azimuths are counted
 OPPOSITE_DEG = 135.0  # errors above it are nearer to the other end of the object than to its sides
-
-
-class Alignment(NamedTuple):
-    """The transform from found azimuths to the true ones: a mirror if there is one, then a turn, degrees in [0, 360)."""
-
-    turn_deg: float
-    mirrored: bool
-
-    def applied(self, azimuth_deg: Tensor) -> Tensor:
-        """The azimuths in degrees, in [0, 360)."""
-        return (self.turn_deg + (-azimuth_deg if self.mirrored else azimuth_deg)) % 360
 
 
 class AzimuthErrors(NamedTuple):
@@ -44,25 +32,8 @@ class Reliability(NamedTuple):
     n: int
 
 
-def best_alignment(found_deg: Tensor, true_deg: Tensor, may_mirror: bool = True) -> Alignment:
-    """The alignment of azimuths (N,) with the least mean error, exactly, unmirrored where both are equal.
-
-    The mean of |d_i - t| around a circle is linear in t between the differences d_i, where it has its minima, and their
-    opposites, where it has its maxima: the best turn t is one of the differences.
-    """
-    best, least = Alignment(0.0, False), float("inf")
-    for mirrored in (False, True) if may_mirror else (False,):
-        differences = Alignment(0.0, mirrored).applied(found_deg.double())
-        differences = (true_deg.double() - differences) % 360
-        for turn in differences.unique():
-            error = float(circular_distance(differences, turn).mean())
-            if error < least - 1e-9:
-                best, least = Alignment(float(turn), mirrored), error
-    return best
-
-
 def azimuth_errors(aligned_deg: Tensor, true_deg: Tensor) -> AzimuthErrors:
-    """Errors of azimuths (N,) in degrees that `best_alignment` has aligned."""
+    """Errors of azimuths (N,) in degrees whose world is that of the true ones."""
     errors = circular_distance(aligned_deg.double(), true_deg.double())
     shares = ((errors < NEAR_DEG).double().mean(), (errors > OPPOSITE_DEG).double().mean())
     return AzimuthErrors(float(errors.median()), *map(float, shares))
