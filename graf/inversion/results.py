@@ -138,14 +138,9 @@ def inversion_folder(parent: Path, targets: Tensor, names: Sequence[str]) -> Pat
 
 def _is_of(folder: Path, targets: Tensor) -> bool:
     """Whether an existing folder has the results of these targets."""
-    fits = numbers_in(folder).get("photographs") if folder.is_dir() else None
+    fits = read_object(folder / NAME).get("photographs") if folder.is_dir() else None
     fits = fits if isinstance(fits, list) else []
     return [fit.get("pixels_sha256") for fit in fits if isinstance(fit, dict)] == digests(targets)
-
-
-def numbers_in(folder: Path) -> dict:
-    """The value of `as_json` for the inversion in a folder; {} where there is none."""
-    return read_object(folder / NAME)
 
 
 def digests(targets: Tensor) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graf.config import Config
 from graf.config.digest import rendering_sha256
-from graf.runtime.files import read_object, set_aside, write_text
+from graf.runtime.files import readable_object, set_aside, write_text
 
 log = logging.getLogger("graf")
 
@@ -108,7 +108,7 @@ class ResultFile:
 
     def kept(self) -> dict:
         """The part of the file's content that is of this checkpoint and config."""
-        return self._kept_of(self._content())
+        return self._kept_of(readable_object(self.folder / METRICS_FILE))
 
     def keep(self, result: dict) -> Path:
         """Add a result to the file and return its path. A file whose results would be lost is renamed first."""
@@ -119,20 +119,13 @@ class ResultFile:
             "checkpoint": self.checkpoint.name,
             "checkpoint_sha256": self.checkpoint_sha256,
         }
-        found = self._content()
+        found = readable_object(file)  # of a file that cannot be read, too, the new result is kept
         content = self._kept_of(found) | identity | result
         if file.exists() and (reason := self._conflict(found, content)):
             aside = set_aside(file).name
             log.warning("%s: %s; it is now %s, and new results begin a file of their own", file, reason, aside)
         write_text(file, json.dumps(content, indent=1))
         return file
-
-    def _content(self) -> dict:
-        """The file's content; {} where it cannot be read, so that the new result is not lost too."""
-        try:
-            return read_object(self.folder / METRICS_FILE)
-        except OSError:
-            return {}
 
     def _kept_of(self, content: dict) -> dict:
         if content.get("checkpoint_sha256") != self.checkpoint_sha256:

@@ -2,7 +2,6 @@
 holds every picture, video, number and the config below that. It needs no other file and no network."""
 
 import functools
-import json
 import logging
 import re
 import shlex
@@ -18,7 +17,7 @@ from graf.inversion.results import INVERSIONS
 from graf.memory.monitor import read_rows
 from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
 from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
-from graf.reporting.pages import CURVES, FILE_MB, MB, TABLE_KB, TEMPLATES, Embedder, content_policy, is_page, is_shown
+from graf.reporting.pages import CURVES, FILE_MB, MB, TEMPLATES, Embedder, content_policy, is_page, is_shown, is_table
 from graf.reporting.run_status import MEMORY, colours_first, distances, read_status
 from graf.reporting.story import (
     agreement,
@@ -30,7 +29,7 @@ from graf.reporting.story import (
     shortcomings,
 )
 from graf.runtime.console import duration
-from graf.runtime.files import set_aside, whole_file
+from graf.runtime.files import readable_object, set_aside, whole_file
 from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
@@ -299,13 +298,7 @@ def _config(path: Path, embedder: Embedder) -> dict:
 
 def _json(path: Path, embedder: Embedder) -> dict:
     """The content of a file of results; {} where there is none, or none that can be read."""
-    if not embedder.has_file(path):
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= TABLE_KB * 1000 else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return readable_object(path) if embedder.has_file(path) and is_table(path) else {}
 
 
 def _by_step(folder: Path, embedder: Embedder) -> dict[int, list[Path]]:

@@ -21,7 +21,7 @@ from graf.memory.leaks import LeakReport
 from graf.metrics.collapse import collapse_warning
 from graf.metrics.results import comparable
 from graf.runtime.console import duration
-from graf.runtime.files import json_rows, read_object
+from graf.runtime.files import json_rows, readable_object
 from graf.runtime.limits import GB
 
 TAIL_BYTES = 2**20  # read from the end of a log
@@ -104,10 +104,7 @@ class RunStatus:
 
 def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
     """The status of a run now; of a folder without a run's files, that of a run that has not begun."""
-    try:
-        status = read_object(run_dir / "status.json")
-    except (OSError, RecursionError):
-        status = {}
+    status = readable_object(run_dir / "status.json")
     numbers = {name: finite_number(value) for name, value in status.items()}
     metrics, damage = _last_rows(run_dir / "metrics.jsonl")
     readings, damaged_readings = _last_rows(run_dir / "memory.jsonl")

@@ -138,9 +138,17 @@ def read_object(path: Path) -> dict:
     """The object in a JSON file; {} where there is no file, or one of anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def readable_object(path: Path) -> dict:
+    """As `read_object`, and {} where the file cannot be read: for callers that lose nothing by taking it for empty."""
+    try:
+        return read_object(path)
+    except OSError:
+        return {}
 
 
 def remove_leftovers(folder: Path, own: tuple[str, ...] = ()) -> None:

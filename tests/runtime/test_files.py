@@ -16,6 +16,8 @@ from graf.runtime.files import (
     kept_json,
     make_writable_folder,
     optional_file,
+    read_object,
+    readable_object,
     remove_leftovers,
     whole_file,
     write_text,
@@ -184,3 +186,16 @@ def test_json_is_computed_once_and_again_where_its_file_is_damaged(tmp_path):
     assert kept_json(path, lambda: next(values)) == kept_json(path, lambda: next(values)) == [1.5, None]
     path.write_text("[1.5")
     assert kept_json(path, lambda: next(values)) == "again"
+
+
+@pytest.mark.parametrize("content", [None, "{", "[3]", "[" * 100_000])
+def test_what_is_no_object_reads_as_an_empty_one(tmp_path, content):
+    if content is not None:
+        (tmp_path / "a.json").write_text(content)
+    assert read_object(tmp_path / "a.json") == readable_object(tmp_path / "a.json") == {}
+
+
+def test_a_file_that_cannot_be_read_is_no_empty_one_unless_nothing_is_lost(tmp_path):
+    with pytest.raises(OSError):  # a folder; callers who would overwrite what they take for damaged must not
+        read_object(tmp_path)
+    assert readable_object(tmp_path) == {}
