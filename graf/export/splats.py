@@ -76,18 +76,6 @@ def write_splats(path: Path, splats: Splats) -> Path:
     return path
 
 
-def read_splats(path: Path) -> Splats:
-    """The splats of a file of `write_splats`."""
-    head, _, body = path.read_bytes().partition(b"end_header\n")
-    if tuple(line.split()[-1].decode() for line in head.splitlines() if line.startswith(b"property")) != FIELDS:
-        raise ValueError(f"{path}: no file of write_splats")
-    values = torch.tensor(np.frombuffer(body, "<f4").reshape(-1, len(FIELDS)).copy())
-    means, _, colours, opacity, scales, quaternions = values.split([3, 3, 3, 1, 3, 4], dim=1)
-    turned = torch.tensor(Rotation.from_quat(quaternions[:, [1, 2, 3, 0]].numpy()).as_matrix(), dtype=torch.float32)
-    colours = (colours * SH_C0 + 0.5).clamp(0, 1)
-    return Splats(means @ Y_DOWN, scales.exp(), Y_DOWN.T @ turned, colours, opacity[:, 0].sigmoid())
-
-
 def render_splats(splats: Splats, pose_c2w: Tensor, width: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """Image (3, W, W) in [-1, 1] on the background and opacity (W, W), composited from front to back (3DGS, section 4).
 

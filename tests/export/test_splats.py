@@ -17,7 +17,7 @@ from graf.export.rasters import (
     supersampled,
     write_checks,
 )
-from graf.export.splats import FIELDS, Splats, read_splats, render_splats, splats_of_surface, write_splats
+from graf.export.splats import FIELDS, SH_C0, Y_DOWN, Splats, render_splats, splats_of_surface, write_splats
 from graf.models.generator import Generator
 
 import imageio.v2 as imageio
@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 import trimesh
+from scipy.spatial.transform import Rotation
 from test_mesh import LATENTS, NO_CLASS, Radial
 from torch.nn import functional as F
 
@@ -110,6 +111,16 @@ def test_the_file_is_of_the_field_layout_of_3dgs(ball, tmp_path):
     assert 1 / (1 + math.exp(-values["opacity"])) == pytest.approx(0.99, abs=1e-5)
     assert sum(values[f"rot_{i}"] ** 2 for i in range(4)) == pytest.approx(1, abs=1e-5)
     assert 0.5 + 0.28209479 * values["f_dc_1"] == pytest.approx(1, abs=1e-5)  # green: its x is not above 0
+
+
+def read_splats(path):
+    """The splats of a file of `write_splats`."""
+    _, _, body = path.read_bytes().partition(b"end_header\n")
+    values = torch.tensor(np.frombuffer(body, "<f4").reshape(-1, len(FIELDS)).copy())
+    means, _, colours, opacity, scales, quaternions = values.split([3, 3, 3, 1, 3, 4], dim=1)
+    turned = torch.tensor(Rotation.from_quat(quaternions[:, [1, 2, 3, 0]].numpy()).as_matrix(), dtype=torch.float32)
+    colours = (colours * SH_C0 + 0.5).clamp(0, 1)
+    return Splats(means @ Y_DOWN, scales.exp(), Y_DOWN.T @ turned, colours, opacity[:, 0].sigmoid())
 
 
 def test_what_is_written_is_read(ball, tmp_path):
