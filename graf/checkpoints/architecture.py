@@ -9,7 +9,6 @@ from graf.config import Config, config_to_dict, flat
 from graf.config.checks import PATCH_SIZES, SCALE_FACTORS
 from graf.foreign.checkpoints import Weights
 from graf.models.background import PLACE
-from graf.models.ccsr import prime_factors
 from graf.models.fields.triplane import START
 
 
@@ -139,7 +138,7 @@ def _refinement(generator: Weights) -> Findings:
     narrowed = _size(generator, f"{backbone}narrowing.weight", 0)
     if not (convs and upsampled and narrowed):
         return findings
-    scales = tuple(scale for scale in SCALE_FACTORS if len(prime_factors(scale)) == len(upsampled))
+    scales = tuple(scale for scale in SCALE_FACTORS if scale == 2 ** len(upsampled))
     return findings | {
         "ccsr.backbone": Finding(("light",), convs[0]),
         "ccsr.light.width": Finding((len(generator[convs[0]]),), convs[0]),

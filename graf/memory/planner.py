@@ -360,8 +360,8 @@ def _light(backbone: LightBackbone, side: int) -> int:
     its output, that output modulated)."""
     width, narrow = backbone.convs[0].out_channels, backbone.last.in_channels
     kept = 4 * len(backbone.convs) * width * side**2 + narrow * side**2
-    for factor in backbone.factors:
-        side *= factor
+    for _ in backbone.upsampled_convs:
+        side *= 2
         kept += 4 * narrow * side**2
     return kept + (narrow + 3 * 3) * side**2
 

@@ -129,7 +129,7 @@ def split_position(position: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LightBackbone(nn.Module):
-    """A few convolutions at low resolution, scaled and shifted by the latents, and a narrow one after each upsampling.
+    """A few convolutions at low resolution, scaled and shifted by the latents, and a narrow one after each doubling.
 
     Features are enlarged by interpolation and then convolved, all pixels alike, never shuffled from channels to pixels: a flat
     input gives a flat output at any weights, so there is no checkerboard to unlearn (Odena et al., Deconvolution and
@@ -137,6 +137,7 @@ class LightBackbone(nn.Module):
     """
 
     def __init__(self, scale_factor: int, code_channels: int, latent_dim: int, width: int, depth: int, width_upsampled: int):
+        """scale_factor: a power of two."""
         super().__init__()
         self.scale_factor = scale_factor
         self.convs = nn.ModuleList([conv3x3(3 + code_channels if i == 0 else width, width) for i in range(depth)])
@@ -144,8 +145,8 @@ class LightBackbone(nn.Module):
         nn.init.normal_(self.modulation.weight, std=0.25 / latent_dim**0.5)
         nn.init.zeros_(self.modulation.bias)
         self.narrowing = nn.Conv2d(width, width_upsampled, 1)
-        self.factors = prime_factors(scale_factor)
-        self.upsampled_convs = nn.ModuleList([conv3x3(width_upsampled, width_upsampled) for _ in self.factors])
+        doublings = scale_factor.bit_length() - 1
+        self.upsampled_convs = nn.ModuleList([conv3x3(width_upsampled, width_upsampled) for _ in range(doublings)])
         self.last = conv3x3(width_upsampled, 3, gain=DETAIL_GAIN)
 
     def forward(self, low: Tensor, codes: Tensor, latents: Tensor) -> Tensor:
@@ -154,8 +155,8 @@ class LightBackbone(nn.Module):
         for conv, (scale, shift) in zip(self.convs, (style.unbind(1) for style in styles.unbind(1)), strict=True):
             h = F.leaky_relu(torch.addcmul(shift, conv(h), 1 + scale), 0.2)
         h = self.narrowing(h)
-        for factor, conv in zip(self.factors, self.upsampled_convs, strict=True):
-            h = F.leaky_relu(conv(F.interpolate(h, scale_factor=factor, mode="bilinear")), 0.2)
+        for conv in self.upsampled_convs:
+            h = F.leaky_relu(conv(F.interpolate(h, scale_factor=2, mode="bilinear")), 0.2)
         interpolated = F.interpolate(low.float(), scale_factor=self.scale_factor, mode="bicubic")
         return interpolated + self.last(h)
 
@@ -178,9 +179,3 @@ def conv3x3(width_in: int, width: int, gain: float = 1.0) -> nn.Conv2d:
     with torch.no_grad():
         conv.weight.mul_(gain)
     return conv
-
-
-def prime_factors(n: int) -> list[int]:
-    """The primes, with repetition, whose product is n >= 1."""
-    smallest = next((p for p in range(2, n + 1) if n % p == 0), None)
-    return [] if smallest is None else [smallest, *prime_factors(n // smallest)]

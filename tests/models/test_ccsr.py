@@ -6,7 +6,7 @@ import math
 
 from graf.camera import Labels, poses_at
 from graf.errors import CheckpointError, GrafError
-from graf.models.ccsr import LightBackbone, Refinement, ViewCodes, conv3x3, prime_factors
+from graf.models.ccsr import LightBackbone, Refinement, ViewCodes, conv3x3
 from graf.models.generator import Generator, without_learning
 from graf.models.rrdb import RRDBNet
 from graf.rays import full_grid, low_resolution_grid
@@ -23,7 +23,7 @@ from halves import discriminator_step, generator_step
 from torch import nn
 from torch.nn import functional as F
 
-SCALES = (2, 3, 4, 8)
+SCALES = (2, 4, 8)
 FROZEN = ("ccsr.rrdb.freeze=true", "ccsr.rrdb.pretrained_path=weights.pth")
 RRDB = ("ccsr.backbone=rrdb", "ccsr.rrdb.num_blocks=1", "ccsr.rrdb.nf=8", "ccsr.rrdb.gc=4")
 PATCH = ("data.imsize=32", "ray_sampler.min_scale=0.5", "ray_sampler.random_scale=true", "ray_sampler.random_shift=true")
@@ -208,10 +208,6 @@ def test_a_twin_without_learning_has_the_networks_own_weights(refine, overrides)
     for (name, own), (found, shared) in zip(network.named_parameters(), twin.named_parameters(), strict=True):
         assert name == found and own.data_ptr() == shared.data_ptr()
         assert own.requires_grad and not shared.requires_grad
-
-
-def test_prime_factors_multiply_to_the_number():
-    assert [prime_factors(n) for n in (1, 2, 3, 6, 8)] == [[], [2], [3], [2, 3], [2, 2, 2]]
 
 
 def state_of(config) -> TrainState:
