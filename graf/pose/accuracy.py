@@ -21,27 +21,20 @@ READ_AT_ONCE = 64  # images
 GUESSES = 64  # guesses per camera, at most
 
 
+@torch.no_grad()
 def read_cameras(
     network: nn.Module,
     images_of: Callable[[range], Tensor],
     n: int,
     device: torch.device | str,
     autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    answer: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """pose_c2w (n, 3, 4) on the CPU of n images; `images_of(indices)` returns a batch of them (B, 3, H, W) in [-1, 1]."""
-    return read(network, network, images_of, n, device, autocast)
+    """pose_c2w (n, 3, 4) on the CPU of n images; `images_of(indices)` returns a batch of them (B, 3, H, W) in [-1, 1].
 
-
-@torch.no_grad()
-def read(
-    network: nn.Module,
-    answer: Callable[[Tensor], Tensor],
-    images_of: Callable[[range], Tensor],
-    n: int,
-    device: torch.device | str,
-    autocast: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
-) -> Tensor:
-    """A network's answers (n, ...) on the CPU to n images, as `read_cameras` takes them, by a method of it."""
+    answer: a method of the network, whose answers (n, ...) are returned instead.
+    """
+    answer = answer or network
 
     def read_all(size: int) -> Tensor:
         found = []
@@ -80,7 +73,8 @@ def mixtures(estimator: TrainedEstimator, images_of: Callable[[range], Tensor], 
     network = estimator.network
     if not isinstance(network, MixtureEstimator):
         raise GrafError(f"{estimator.checkpoint}: gives one camera per image; train it with model.azimuth_bins=24")
-    yield from map(network.mixture_of, read(network, network.output, images_of, n, network.distance.device).split(100))
+    outputs = read_cameras(network, images_of, n, network.distance.device, answer=network.output)
+    yield from map(network.mixture_of, outputs.split(100))
 
 
 def _resized(images: Tensor, side: int) -> Callable[[range], Tensor]:
