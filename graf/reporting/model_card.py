@@ -10,14 +10,11 @@ from graf.errors import GrafError
 from graf.metrics.results import OF_IMAGES, title
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
-from graf.pictures.outputs import as_uint8
+from graf.pictures.outputs import as_uint8, write_grid
 from graf.pictures.sampling import render_views, sample_objects
 from graf.reporting.pages import TEMPLATES
-from graf.runtime.files import file_sha256, whole_file, write_text
+from graf.runtime.files import file_sha256, write_text
 from graf.version import __version__
-
-from PIL import Image
-from torchvision.utils import make_grid
 
 OBJECTS, VIEWS, PICTURE_SEED = 4, 6, 0
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
@@ -38,9 +35,7 @@ def write_card(export: Path, generator: Generator, step: int, fingerprint: str, 
     card, picture = require_free(export)
     poses = rotation_poses(VIEWS, generator.config.data)
     views = as_uint8(render_views(generator, sample_objects(generator, OBJECTS, PICTURE_SEED), poses).images)
-    grid = make_grid(views, nrow=VIEWS, padding=2, pad_value=255).movedim(0, -1).numpy()
-    with whole_file(picture) as temporary:
-        Image.fromarray(grid).save(temporary)
+    write_grid(picture, views, VIEWS)
     write_text(card, card_text(export, generator, step, fingerprint, measured))
     return [card, picture]
 
