@@ -198,6 +198,11 @@ def side_azimuth(data: DataConfig) -> float:
     return 180.0 * (left + right) + 30 * min(1, right - left)
 
 
+def side_pose(data: DataConfig) -> Tensor:
+    """pose_c2w (3, 4) at `side_azimuth` and mid height: where image grids look from, and the viewer at first."""
+    return middle_poses(torch.tensor(side_azimuth(data)), data)
+
+
 def elevation_poses(n: int, data: DataConfig) -> Tensor:
     """pose_c2w (n, 3, 4) through the config's v_range and back, at `side_azimuth`."""
     azimuth_deg = torch.full((n,), side_azimuth(data))

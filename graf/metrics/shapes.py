@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graf.camera import poses_at, view_azimuths
+from graf.camera import poses_at, side_pose, view_azimuths
 from graf.config import Config, DataConfig
 from graf.data import Views
 from graf.data.car_shapes import make_car
@@ -21,7 +21,6 @@ from graf.data.raycast import Solids, cast
 from graf.metrics.consistency import stages
 from graf.models.generator import Generator
 from graf.pictures.sampling import Objects, sample_objects
-from graf.pictures.sheets import sheet_pose
 from graf.rays import camera_rays, full_grid, low_resolution_grid
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
@@ -95,7 +94,7 @@ def silhouette_variety(subject: Subject) -> dict:
     cameras the objects are then rendered, one each; `variety_of_cameras` is what these cameras alone make of single objects.
     The share is None where the data has no silhouettes.
     """
-    config, pose_c2w = subject.config, sheet_pose(subject.config.data)
+    config, pose_c2w = subject.config, side_pose(subject.config.data)
     side = min(MOST_RAYS, config.data.imsize // config.rendered_scale)
     if config.data.type == "toy_cars":
         found = exact_silhouettes(pose_c2w, subject.n, side, config)

@@ -7,8 +7,8 @@ A `footer` is a line below a grid, which then gets captions; without one a grid 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from graf.camera import middle_poses, sample_poses, side_azimuth
-from graf.config import DataConfig, LatentConfig
+from graf.camera import sample_poses, side_pose
+from graf.config import LatentConfig
 from graf.data.views import Views
 from graf.errors import GrafError
 from graf.models.directions import PARTS, Directions, edited
@@ -25,11 +25,6 @@ MODES = ("shape", "appearance", "both")  # the codes that are interpolated; the 
 AMOUNTS = (-3, -2, -1, 0, 1, 2, 3)  # standard deviations along a direction, one per column
 NEARLY_PARALLEL = 1e-4  # sine of the angle under which an arc is a straight line
 PAIRS_A_ROW = 8
-
-
-def sheet_pose(data: DataConfig) -> Tensor:
-    """pose_c2w (3, 4) of the camera of image grids: mid height, a little to the side of the middle azimuth."""
-    return middle_poses(torch.tensor(side_azimuth(data)), data)
 
 
 def interpolation_sheet(
@@ -219,7 +214,7 @@ def _interpolated(
 def _pictures(
     generator: Generator, latents: Tensor, classes: Tensor, resolution: int | None, poses: Tensor | None = None
 ) -> Tensor:
-    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from cameras (N, 3, 4), by default that of `sheet_pose`.
+    """uint8 pictures (N, 3, H, W) of latents (N, Z) and classes (N,) from cameras (N, 3, 4), by default that of `side_pose`.
 
     Raises GrafError where they are more than memory.max_test_outputs.
     """
@@ -233,7 +228,7 @@ def _rendered(
 ) -> Iterator[Tensor]:
     """The pictures of `_pictures`, VIEWS_AT_ONCE at a time."""
     if poses is None:
-        poses = sheet_pose(generator.config.data).expand(len(latents), -1, -1)
+        poses = side_pose(generator.config.data).expand(len(latents), -1, -1)
     for some, pose, class_index in zip(*(x.split(VIEWS_AT_ONCE) for x in (latents, poses, classes)), strict=True):
         yield as_uint8(generator.render(some, pose, resolution, class_index).images)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from graf.camera import Labels, azimuth_and_v, sample_poses
+from graf.camera import Labels, azimuth_and_v, sample_poses, side_pose
 from graf.errors import GrafError
 from graf.models.directions import edited, principal_directions
 from graf.models.generator import Generator
@@ -139,7 +139,7 @@ def test_parallel_opposite_and_zero_codes_have_a_finite_way(smoke, factor):
 
 def test_an_interpolation_sheet_begins_and_ends_with_its_objects(conditional, tmp_path):
     latents, classes = sample_objects(conditional, 4, seed=0)
-    pose = sheets.sheet_pose(conditional.config.data)
+    pose = side_pose(conditional.config.data)
     files = sheets.interpolation_sheet(conditional, (latents[:2], classes[:2]), tmp_path, columns=3)
     assert [file.name for file in files] == [f"interpolation_{mode}.png" for mode in ("shape", "appearance", "both")]
     first_class = classes[:1].expand(4)
@@ -176,7 +176,7 @@ def test_three_objects_are_refused(generator, tmp_path):
 
 def test_truncation_goes_from_the_mean_object_to_each_object(conditional, tmp_path):
     latents, classes = sample_objects(conditional, 3, seed=0)
-    pose = sheets.sheet_pose(conditional.config.data)
+    pose = side_pose(conditional.config.data)
     (file,) = sheets.truncation_sheet(conditional, (latents, classes), tmp_path, columns=3)
     shown = cells(file, 3).unflatten(0, (3, 3))
     assert_same_pictures(shown[:, 0], rendered(conditional, torch.zeros_like(latents), classes, pose))
@@ -186,7 +186,7 @@ def test_truncation_goes_from_the_mean_object_to_each_object(conditional, tmp_pa
 
 def test_rows_of_classes_have_the_same_latents(conditional, tmp_path):
     latents, _ = sample_objects(conditional, 2, seed=0)
-    pose = sheets.sheet_pose(conditional.config.data)
+    pose = side_pose(conditional.config.data)
     (file,) = sheets.class_rows(conditional, latents, tmp_path)
     shown = cells(file, 2).unflatten(0, (3, 2))
     for class_index in range(3):
@@ -249,7 +249,7 @@ def test_unposed_data_is_seen_from_the_configs_cameras(generator, tmp_path):
 @pytest.mark.parametrize("override", ["data.umin=0.4 data.umax=0.6", "data.radius=3.0,4.2", "data.vmin=0.3"])
 def test_the_sheets_camera_lies_in_the_configs_range(smoke, override):
     data = smoke(*override.split()).data
-    pose = sheets.sheet_pose(data)
+    pose = side_pose(data)
     azimuth_deg, v = azimuth_and_v(pose)
     assert data.umin * 360 < azimuth_deg < data.umax * 360
     assert v.item() == pytest.approx((data.vmin + data.vmax) / 2, abs=1e-6)
@@ -263,7 +263,7 @@ def test_a_direction_has_a_sheet_whose_middle_column_is_unchanged(request, which
     files = sheets.direction_sheets(generator, objects, directions, tmp_path)
     names = [f"direction_{part}_{i}.png" for part in ("shape", "appearance") for i in (1, 2)]
     assert [file.name for file in files] == names and set(tmp_path.iterdir()) == set(files)
-    pose = sheets.sheet_pose(generator.config.data)
+    pose = side_pose(generator.config.data)
     for file, amounts in zip(files, [((-3.0,), ()), ((0.0, -3.0), ()), ((), (-3.0,)), ((), (0.0, -3.0))], strict=True):
         shown = cells(file, 7).unflatten(0, (2, 7))
         assert_same_pictures(shown[:, 3], rendered(generator, *objects, pose))

@@ -5,9 +5,10 @@ import http.client
 import json
 import threading
 
+from graf.camera import side_pose
 from graf.errors import CheckpointError, GrafError
 from graf.models.generator import Generator
-from graf.reporting.viewer.object_view import Model, start_pose
+from graf.reporting.viewer.object_view import Model
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_an_object_of_a_file_opens_first_with_its_class_and_the_seeds_can_be_cho
 
 def test_a_slow_page_that_reports_its_old_camera_once_more_is_sent_to_the_start_again(viewer, model, monkeypatch):
     monkeypatch.setattr(browser_module, "ANSWER_S", np.inf)
-    start = start_pose(model.generator.config.data)[:, 3].double().numpy()
+    start = side_pose(model.generator.config.data)[:, 3].double().numpy()
 
     def sent(window):
         told = [message for message in list(window.messages) if message["type"] == "SetCameraPositionMessage"]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 
+from graf.camera import side_pose
 from graf.errors import GrafError
 from graf.models.directions import PARTS
 from graf.reporting.viewer.models import Models
@@ -22,7 +23,6 @@ from graf.reporting.viewer.object_view import (
     moving_side,
     resting_side,
     sides,
-    start_pose,
     turned,
     vertical_fov,
 )
@@ -296,7 +296,7 @@ class Browser:
         nearest, farthest = camera_distances(data)
         camera.max_orbit_distance, camera.min_orbit_distance = farthest, nearest
         self._left, self._reported = (np.array(camera.position), time.monotonic() + ANSWER_S), None
-        self._place(start_pose(data))
+        self._place(side_pose(data))
         yield True
 
     def _hold_start(self) -> None:
@@ -304,7 +304,7 @@ class Browser:
         if self._left is None or self._reported is None:
             return
         (left, until), reported, self._reported = self._left, self._reported, None
-        start = start_pose(self._view.data)
+        start = side_pose(self._view.data)
         if time.monotonic() < until and np.allclose(reported, left, atol=1e-3):
             self._place(start)
         elif not np.allclose(reported, start[:, 3], atol=1e-3):  # a late report of the start may be older than the reset

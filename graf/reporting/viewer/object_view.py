@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from graf.camera import azimuth_and_v, elevation_of_v, middle_poses, poses_at, rotation_poses, side_azimuth
+from graf.camera import azimuth_and_v, elevation_of_v, poses_at, rotation_poses, side_pose
 from graf.checkpoints.latents_file import write_latents
 from graf.config import Config, DataConfig, LatentConfig
 from graf.data import build_dataset, colours_only
@@ -144,7 +144,7 @@ class ObjectView:
         `within`, to an elevation of the config's range."""
         data = self.data
         if state.pose_c2w is None:
-            return start_pose(data)
+            return side_pose(data)
         pose = state.pose_c2w.float()
         distance, (nearest, farthest) = float(pose[:, 3].norm()), camera_distances(data)
         azimuth_deg, v = azimuth_and_v(pose)
@@ -152,7 +152,7 @@ class ObjectView:
         if nearest <= distance <= farthest and low <= float(v) <= high:
             return pose
         if distance < 1e-6:  # in the middle of the object, where no direction is outwards
-            return start_pose(data)
+            return side_pose(data)
         return poses_at(azimuth_deg, v.clamp(low, high), _within(distance, nearest, farthest))
 
     def picture(self, state: ViewState, side: int) -> np.ndarray:
@@ -302,11 +302,6 @@ def training_views(config: Config, n: int = CAMERAS_SHOWN) -> list[tuple[Tensor,
         raise GrafError("the training images have no known cameras, so there are none to show")
     index = torch.linspace(0, len(dataset) - 1, min(n, len(dataset))).round().long().tolist()
     return [(dataset.labels.pose_c2w[i], dataset.read(i)[:3].movedim(0, -1).numpy()) for i in index]
-
-
-def start_pose(data: DataConfig) -> Tensor:
-    """pose_c2w (3, 4) that a browser starts with: the middle of the config's cameras."""
-    return middle_poses(torch.tensor(side_azimuth(data)), data)
 
 
 def turned(pose_c2w: Tensor, degrees: float) -> Tensor:
