@@ -5,7 +5,7 @@ Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of 
 """
 
 from graf.config import Config
-from graf.models.fields.radiance_field import film_linear, mapping_network
+from graf.models.fields.radiance_field import FilmField, film_linear, mapping_network
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +45,7 @@ class TriplaneField(nn.Module):
         self.register_buffer("centre", (low + high) / 2, persistent=False)
         self.register_buffer("half_size", (high - low) / 2, persistent=False)
 
-    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """The mapping networks' outputs for latents (B, Z): scales and shifts of the planes' convolutions (B, W) of the shape
-        code, and of the colour's layer (B, 2 * width) of the appearance code, or without one of the shape code."""
-        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
-        return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
+    mapped = FilmField.mapped  # (B, W) for the convolutions of the planes, (B, 2 * width) for the colour's layer
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Planes (B, 3, C, K, K), and the colour layer's scale and shift (B, 2, width), from latents (B, Z)."""
