@@ -35,15 +35,14 @@ def interpolation_sheet(
     resolution: int | None = None,
     footer: str | None = None,
 ) -> list[Path]:
-    """Write interpolation_<mode>.png for each mode: from one object to another in a row, or between four in the corners.
+    """Write interpolation_<mode>.png for each mode: between four objects in the corners.
 
-    objects: latents (2 or 4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
-    Raises GrafError for another number of objects and, as all functions here, for more pictures than memory.max_test_outputs.
+    objects: latents (4, Z) and classes; all pictures are of the first object's class, as classes are not interpolated.
+    Raises GrafError, as all functions here, for more pictures than memory.max_test_outputs.
     """
     files, shares = [], [f"{share:.0%}" for share in torch.linspace(0, 1, columns).tolist()]
-    rows = shares if len(objects[0]) == 4 else ()
     for mode, pictures in _interpolated(generator, objects, latent_grid, columns, resolution):
-        captions = Captions(footer, shares, rows, f"from object to object: {mode}")
+        captions = Captions(footer, shares, shares, f"from object to object: {mode}")
         files.append(write_grid(out / f"interpolation_{mode}.png", pictures, columns, captions))
     return files
 
@@ -102,12 +101,7 @@ def direction_sheets(
 def class_rows(
     generator: Generator, latents: Tensor, out: Path, resolution: int | None = None, footer: str | None = None
 ) -> list[Path]:
-    """Write classes.png: one class per row, the same latents (N, Z) in each. Raises GrafError for a model without classes."""
-    if generator.class_embedding is None:
-        raise GrafError(
-            "classes: this model has none; it learns them from data in several folders, with discriminator.condition or "
-            "discriminator.label_loss other than none"
-        )
+    """Write classes.png, of a model with classes: one class per row, the same latents (N, Z) in each."""
     n_classes = generator.class_embedding.num_embeddings
     classes = torch.arange(n_classes).repeat_interleave(len(latents))
     pictures = _pictures(generator, latents.repeat(n_classes, 1), classes, resolution)
@@ -142,21 +136,19 @@ def real_against_fake_grid(
 
 
 def latent_grid(corners: Tensor, columns: int, mode: str, config: LatentConfig) -> Tensor:
-    """Latents (columns, Z) between corners (2, Z), or (columns * columns, Z), row by row, between four: the first two on top.
+    """Latents (columns * columns, Z), row by row, between corners (4, Z), of which the first two are on top.
 
     The code that the mode fixes is the first corner's; a background's goes with the appearance.
     """
     share = torch.linspace(0, 1, columns)[:, None]
-    if len(corners) == 2:
-        return _moving(blend(corners[0], corners[1], share, config), corners[0], mode, config)
     left, right = (blend(corners[i], corners[i + 2], share, config) for i in (0, 1))  # (rows, Z)
     rows = blend(left[:, None], right[:, None], share, config)  # (rows, columns, Z)
     return _moving(rows.flatten(0, 1), corners[0], mode, config)
 
 
 def latent_walk(corners: Tensor, n: int, mode: str, config: LatentConfig) -> Tensor:
-    """n latents (n, Z) around the corners (2 or 4, Z) and back to the first, which is not repeated at the end."""
-    loop = corners if len(corners) == 2 else corners[[0, 1, 3, 2]]
+    """n latents (n, Z) around the corners (4, Z) and back to the first, which is not repeated at the end."""
+    loop = corners[[0, 1, 3, 2]]
     position = torch.arange(n) * (len(loop) / n)
     start = position.long()
     walk = blend(loop[start], loop.roll(-1, 0)[start], (position - start)[:, None], config)
@@ -204,8 +196,6 @@ def _interpolated(
 ) -> Iterator[tuple[str, Tensor]]:
     """Each mode and its pictures along path(corners, n, mode, config), which is `latent_grid` or `latent_walk`."""
     (corners, classes), config = objects, generator.config.z_dist
-    if len(corners) not in (2, 4):
-        raise GrafError(f"interpolation: between 2 or 4 objects, found {len(corners)}")
     for mode in MODES if 0 < config.dim_appearance < config.dim else ("both",):
         latents = path(corners, n, mode, config)
         yield mode, _pictures(generator, latents, classes[:1].expand(len(latents)), resolution)
