@@ -7,7 +7,6 @@ right, y down and z ahead. Photographs lie in `images` beside the model's folder
 import logging
 import math
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,14 +136,11 @@ def _cameras_of_binary(content: bytes) -> dict[int, Lens]:
 
 
 def _photographs_of_binary(content: bytes) -> list[Photograph]:
-    return list(_each_photograph(content))
-
-
-def _each_photograph(content: bytes) -> Iterator[Photograph]:
-    (n,), at = struct.unpack_from("<Q", content), 8
+    (n,), at, photographs = struct.unpack_from("<Q", content), 8, []
     for _ in range(n):
         _, *numbers, camera = struct.unpack_from("<i7di", content, at)
         end = content.index(b"\0", at + 64)
         (n_points,) = struct.unpack_from("<Q", content, end + 1)
-        yield _photograph(content[at + 64 : end].decode("utf-8"), camera, numbers)
+        photographs.append(_photograph(content[at + 64 : end].decode("utf-8"), camera, numbers))
         at = end + 9 + 24 * n_points  # x, y and the number of a point
+    return photographs
