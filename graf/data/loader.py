@@ -15,6 +15,7 @@ from graf.rays import mirrored_where
 from graf.rng import seeded_rng
 from graf.runtime.console import progress
 from graf.runtime.device import clean_up
+from graf.runtime.interruption import SIGNALS
 from graf.runtime.limits import GB, available_cores
 from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
@@ -252,9 +253,8 @@ def loader_processes(config: Config) -> int:
 
 def leave_interrupts_to_parent(_worker: int) -> None:
     """Ignore signals in a worker: one sent to the process group must not stop it while the parent finishes its step."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has no SIGUSR1
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def leave_deaths_to_reader() -> None:
