@@ -30,13 +30,21 @@ class Masks(NamedTuple):
 
 
 Find = Callable[[Path], Path | None]
+Listing = Callable[[Path], set[str]]  # the names in a folder
 
 
 def find_masks(files: Sequence[Path], masks: str) -> Masks:
     """The masks of photographs among and beside these files, by data.masks."""
     if masks == "none" or not files:
         return Masks({}, frozenset())
-    listing = _Listing()
+
+    @functools.cache
+    def listing(folder: Path) -> set[str]:
+        try:
+            return set(os.listdir(folder))
+        except OSError:
+            return set()
+
     find = (
         _recognised(files, listing)
         if masks == "auto"
@@ -54,21 +62,6 @@ def _others_of(used: set[Path], mask_of: dict[Path, Path], files: Sequence[Path]
     return {file for file in files if file.parent in folders}
 
 
-class _Listing:
-    """The names in folders, each listed once."""
-
-    def __init__(self) -> None:
-        self._names: dict[Path, set[str]] = {}
-
-    def __call__(self, folder: Path) -> set[str]:
-        if folder not in self._names:
-            try:
-                self._names[folder] = set(os.listdir(folder))
-            except OSError:
-                self._names[folder] = set()
-        return self._names[folder]
-
-
 def _patterns(masks: str) -> list[str]:
     """The patterns that a value of data.masks stands for: itself, or those of the names in a folder and in its subfolders."""
     if "NAME" in Path(masks).name:
@@ -76,7 +69,7 @@ def _patterns(masks: str) -> list[str]:
     return [f"{folder}/NAME{suffix}" for folder in (f"{masks}/FOLDER", masks) for suffix in SUFFIXES]
 
 
-def _by(pattern: str, listing: _Listing, from_here: bool = False) -> Find:
+def _by(pattern: str, listing: Listing, from_here: bool = False) -> Find:
     """Finds masks by one pattern from the photograph's folder; also from_here, the working directory."""
     place = Path(pattern)
 
@@ -102,7 +95,7 @@ def _first(finds: Iterable[Find]) -> Find:
     return lambda file: next((mask for find in finds if (mask := find(file))), None)
 
 
-def _recognised(files: Sequence[Path], listing: _Listing) -> Find:
+def _recognised(files: Sequence[Path], listing: Listing) -> Find:
     """Finds masks by the pattern that most photographs have one by, where these look like masks."""
     some = files[:: -(-len(files) // SAMPLE)]
     near = (Path(form.format(name)) for form in ("{}", "../{}", "../../{}/FOLDER") for name in FOLDERS)
