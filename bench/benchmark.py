@@ -38,7 +38,7 @@ from graf.errors import GrafError
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.device import choose_device
-from graf.runtime.files import whole_file, write_text
+from graf.runtime.files import save_figure, write_text
 from graf.runtime.limits import GB, MB
 from graf.runtime.out_of_memory import OutOfMemory
 from measure_training import CCSR, NOT_REFINED, variant_config
@@ -326,8 +326,7 @@ def growth_rows(args: argparse.Namespace) -> list[dict]:
     axes.grid(alpha=0.3)
     axes.legend()
     if args.picture:
-        with whole_file(args.picture) as temporary:
-            figure.savefig(temporary, dpi=100)
+        save_figure(figure, args.picture)
     return rows
 
 

@@ -12,7 +12,7 @@ from graf.errors import GrafError
 from graf.memory.monitor import read_rows
 from graf.runtime.command_line import Parser
 from graf.runtime.console import log, run_script
-from graf.runtime.files import whole_file
+from graf.runtime.files import save_figure
 from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
@@ -76,8 +76,7 @@ def draw(rows: list[dict], file: Path) -> None:
     axes.set(xlabel="step", ylabel="resident memory, GB", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", markerscale=3)
-    with whole_file(file) as temporary:
-        figure.savefig(temporary, dpi=100)
+    save_figure(figure, file)
 
 
 if __name__ == "__main__":

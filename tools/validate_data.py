@@ -24,7 +24,7 @@ from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
-from graf.runtime.files import whole_file
+from graf.runtime.files import save_figure
 
 import numpy as np
 import torch
@@ -116,9 +116,9 @@ def draw_sheet(dataset: Views, data: DataConfig, file: Path) -> None:
         axes.axis("off")
     of_cameras = f"azimuth, angle from the zenith{', confidence of the camera' if any(confidence) else ''}"
     left.suptitle(of_cameras if dataset.posed else "images")
-    with whole_file(file) as temporary, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in file names
-        figure.savefig(temporary, dpi=100)
+        save_figure(figure, file)
 
 
 def draw_cameras(poses: np.ndarray, figure: SubFigure, title: str) -> Axes:

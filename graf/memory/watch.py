@@ -13,7 +13,7 @@ from pathlib import Path
 from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
-from graf.runtime.files import json_rows, whole_file, write_text
+from graf.runtime.files import json_rows, save_figure, write_text
 from graf.runtime.limits import GB, MB, memory_limit, process_status
 
 import psutil
@@ -166,8 +166,7 @@ def draw_curve(watch: ProcessWatch, file: Path) -> None:
     axes.set(xlabel="minutes", ylabel="resident memory, GB")
     axes.set_title(watch.reports[-1].message(watch.unit).split(";")[0] if watch.reports else "no leak found", fontsize=10)
     axes.legend(loc="upper left")
-    with whole_file(file) as temporary:
-        figure.savefig(temporary, dpi=100)
+    save_figure(figure, file)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graf.pose.validation import Validation
 from graf.rotations import nearest_vector, pose_errors
-from graf.runtime.files import whole_file, write_text
+from graf.runtime.files import save_figure, write_text
 
 import torch
 from matplotlib.figure import Figure
@@ -74,6 +74,5 @@ def _scatter(file: Path, predicted: Tensor, true: Tensor, name: str, unit: str, 
     axes.set_title(title, fontsize=9)
     axes.legend(loc="best")
     axes.grid(alpha=0.3)
-    with whole_file(file) as temporary:
-        figure.savefig(temporary, dpi=100)
+    save_figure(figure, file)
     return file

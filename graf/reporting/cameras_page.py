@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from graf.finding.rounds import Round
-from graf.reporting.curves import save_figure
+from graf.reporting.curves import DPI
 from graf.reporting.pages import TEMPLATES, Embedder, content_policy
 from graf.rotations import GUESSED_RIGHT, NEAR_DEG
-from graf.runtime.files import write_text
+from graf.runtime.files import save_figure, write_text
 
 from matplotlib.figure import Figure
 
@@ -45,5 +45,5 @@ def draw_calibration(file: Path, records: list[dict]) -> Path:
     axes.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend(loc="best")
     axes.grid(alpha=0.3)
-    save_figure(figure, file)
+    save_figure(figure, file, DPI)
     return file

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from graf.errors import GrafError
 from graf.metrics.results import COMPARABLE, protocol_title, title
-from graf.runtime.files import json_rows, whole_file
+from graf.runtime.files import json_rows, save_figure
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ LARGEST = float(np.finfo(np.float32).max)  # what is more than a tensor can hold
 NAMED_LINES = 5  # damaged lines whose numbers a warning names
 COLUMNS = 2
 FEW = 50  # points up to which each is marked, so that one between two gaps is seen
+DPI = 110
 LEARNING_IN = (5, 3.2)  # width and height of a figure that a telephone shows whole
 LOSSES = ("loss_d", "loss_g")
 PANELS = {  # of what training logs: title, what the axis counts, and the curves in words
@@ -187,14 +188,9 @@ def draw_history(history: History, out: Path) -> list[Path]:
     """The figures of a history as PNG files in the folder `out`."""
     files = []
     for name, figure in figures(history).items():
-        save_figure(figure, out / f"{name}.png")
+        save_figure(figure, out / f"{name}.png", DPI)
         files.append(out / f"{name}.png")
     return files
-
-
-def save_figure(figure: Figure, file: Path) -> None:
-    with whole_file(file) as temporary:
-        figure.savefig(temporary, dpi=110)
 
 
 def figures(history: History) -> dict[str, Figure]:

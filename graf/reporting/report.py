@@ -15,7 +15,7 @@ from graf.config import read_yaml
 from graf.errors import ConfigError, GrafError
 from graf.inversion.results import INVERSIONS
 from graf.memory.monitor import read_rows
-from graf.reporting.curves import MAX_POINTS, Curve, History, draw_history, plot, read_history, save_figure, time_axis
+from graf.reporting.curves import DPI, MAX_POINTS, Curve, History, draw_history, plot, read_history, time_axis
 from graf.reporting.mesh_view import SCRIPT, MeshData, read_mesh
 from graf.reporting.pages import CURVES, FILE_MB, MB, TEMPLATES, Embedder, content_policy, is_page, is_shown, is_table
 from graf.reporting.run_status import MEMORY, colours_first, distances, read_status
@@ -29,7 +29,7 @@ from graf.reporting.story import (
     shortcomings,
 )
 from graf.runtime.console import duration
-from graf.runtime.files import readable_object, set_aside, whole_file
+from graf.runtime.files import readable_object, save_figure, set_aside, whole_file
 from graf.runtime.limits import GB
 
 from matplotlib.figure import Figure
@@ -281,7 +281,7 @@ def _draw_memory(rows_file: Path, file: Path, max_points: int) -> list[Path]:
         plot(axes, MEMORY[name], curve)
     axes.set(xlabel=f"{unit_name} since the start", ylabel="GB", ylim=(0, 1.05 * axes.dataLim.ymax), title="memory")
     axes.legend(fontsize=8)
-    save_figure(figure, file)
+    save_figure(figure, file, DPI)
     return [file]
 
 

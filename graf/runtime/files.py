@@ -77,6 +77,12 @@ def write_text(path: Path | str, text: str) -> None:
         temporary.write_text(encodable(text), encoding="utf-8")
 
 
+def save_figure(figure: Any, path: Path, dpi: int = 100) -> None:
+    """Write a figure of matplotlib, whose import is slow and so not here, as a whole file."""
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=dpi)
+
+
 def encodable(text: str, encoding: str = "utf-8") -> str:
     """The text with escapes for what the encoding does not have, as in the name of a file that is not UTF-8."""
     return text.encode(encoding, "backslashreplace").decode(encoding)
