@@ -33,6 +33,7 @@ DEPTH_TOLERANCE = 0.02  # share of far - near within which depths agree: one sam
 STEEPEST = 3.0  # largest change of depth per pixel width, a slant of 72 degrees; more within a footprint is a jump
 ON_CENTRE = 1e-3  # of an entry: nearer positions are taken to be at its centre, as positions are rounded
 
+TURN_STEP_DEG = 1.0
 FRAMES_AT_ONCE = 30  # of a turn
 
 EMPTY = 0.1  # largest opacity of an empty pixel
@@ -196,18 +197,16 @@ def bounds(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return values.masked_fill(unused, math.inf).amin(-1), values.masked_fill(unused, -math.inf).amax(-1)
 
 
-def rotation_smoothness(
-    generator: Generator, n_objects: int, seed: int, step_deg: float = 1.0, truncation: float = 1.0
-) -> dict[str, float | None]:
-    """Differences between neighbouring frames of a turn in steps of step_deg, over the config's azimuths at mid height.
+def rotation_smoothness(generator: Generator, n_objects: int, seed: int, truncation: float = 1.0) -> dict[str, float | None]:
+    """Differences between neighbouring frames of a turn in steps of TURN_STEP_DEG, over the config's azimuths at mid height.
 
     A difference is the mean over pixels and channels, in 8-bit steps. popping is the largest over the median difference of an
     object, for the worst object: near 1 for an even turn, large where a frame jumps. All are None where the azimuths give fewer
     than two frames.
     """
-    poses = turn(step_deg, generator.config.data)
+    poses = turn(TURN_STEP_DEG, generator.config.data)
     if len(poses) < 2:
-        return {"turn_step_deg": step_deg} | dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
+        return {"turn_step_deg": TURN_STEP_DEG} | dict.fromkeys(("frame_difference_median", "frame_difference_max", "popping"))
     latents, classes = sample_objects(generator, n_objects, seed, truncation)
     differences = []
     with progress(total=n_objects * len(poses), desc="turns", unit="image") as bar:
@@ -221,7 +220,7 @@ def rotation_smoothness(
             differences.append(torch.cat(steps))
     steps = torch.stack(differences)  # (N, frames - 1)
     return {
-        "turn_step_deg": step_deg,
+        "turn_step_deg": TURN_STEP_DEG,
         "frame_difference_median": steps.median().item(),
         "frame_difference_max": steps.max().item(),
         "popping": popping(steps).max().item(),

@@ -16,6 +16,8 @@ from torchvision.utils import make_grid
 
 BARE = Captions(None)
 SMALLEST_VIDEO = 256  # pixels; a player's controls would cover less
+FPS = 30  # of a video
+PICTURE_MS, TIMES_OF_LAST = 400, 5  # of a gif of picture files
 KINDS = ("rgb", "depth", "opacity")  # and "nerf", the field's own rendering where it is refined
 
 
@@ -55,7 +57,7 @@ def write_image(path: Path, picture: Tensor) -> Path:
     return path
 
 
-def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
+def write_video(path: Path, frames: Tensor) -> Path:
     """Write uint8 frames (T, 3, H, W) as an mp4 or an endless gif, by the path's suffix.
 
     Frames are enlarged to at least SMALLEST_VIDEO pixels in width, for an mp4 in height too. Odd sizes gain a row or column.
@@ -66,23 +68,23 @@ def write_video(path: Path, frames: Tensor, fps: int = 30) -> Path:
     pictures = np.ascontiguousarray(frames.movedim(1, -1).numpy())
     with whole_file(path) as temporary:
         if path.suffix == ".gif":
-            imageio.mimwrite(temporary, pictures, duration=1000 / fps, loop=0)
+            imageio.mimwrite(temporary, pictures, duration=1000 / FPS, loop=0)
         else:
-            imageio.mimwrite(temporary, pictures, fps=fps, codec="libx264", quality=8, macro_block_size=2)
+            imageio.mimwrite(temporary, pictures, fps=FPS, codec="libx264", quality=8, macro_block_size=2)
     return path
 
 
-def write_gif(path: Path, pictures: Sequence[Path], seconds: float = 0.4, times_of_last: int = 5) -> Path:
-    """Write picture files as an endless gif, each shown for `seconds` and the last one `times_of_last` times as long.
+def write_gif(path: Path, pictures: Sequence[Path]) -> Path:
+    """Write picture files as an endless gif, each shown for PICTURE_MS and the last one TIMES_OF_LAST times as long.
 
     Pictures of another size than the last are left out.
     """
     last = imageio.imread(pictures[-1])
-    with whole_file(path) as temporary, imageio.get_writer(temporary, duration=1000 * seconds, loop=0) as writer:
+    with whole_file(path) as temporary, imageio.get_writer(temporary, duration=PICTURE_MS, loop=0) as writer:
         for picture in map(imageio.imread, pictures[:-1]):
             if picture.shape == last.shape:
                 writer.append_data(picture)
-        for _ in range(times_of_last):  # equal frames become one, with the sum of their times
+        for _ in range(TIMES_OF_LAST):  # equal frames become one, with the sum of their times
             writer.append_data(last)
     return path
 

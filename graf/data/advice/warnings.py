@@ -32,7 +32,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
         *_few(dataset, data, evidence),
         *_small_classes(dataset, config.discriminator),
         *_repeated(dataset.files, evidence),
-        *_backgrounds(dataset, data, evidence),
+        *_backgrounds(data, evidence),
         *_unsure_cameras(dataset),
     ]
 
@@ -116,7 +116,7 @@ def _example(files: Sequence[str], pairs: Sequence[tuple[int, int]]) -> str:
     return f"{image} of {earlier}"
 
 
-def _backgrounds(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
+def _backgrounds(data: DataConfig, evidence: Evidence) -> Iterator[str]:
     background = evidence.background
     if background is None or data.background_model == "plane":
         return
