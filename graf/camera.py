@@ -181,11 +181,6 @@ def middle_poses(azimuth_deg: Tensor, data: DataConfig) -> Tensor:
     return poses_at(azimuth_deg, torch.full_like(azimuth_deg, sum(data.v_range) / 2), sum(data.radius) / 2)
 
 
-def middle_elevation(data: DataConfig) -> float:
-    """Degrees above the horizon of `middle_poses`."""
-    return elevation_of_v(sum(data.v_range) / 2)
-
-
 def rotation_poses(n: int, data: DataConfig) -> Tensor:
     """pose_c2w (n, 3, 4) once around the object, or back and forth where the config's u_range is an arc; at mid height."""
     left, right = data.u_range

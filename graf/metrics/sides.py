@@ -27,14 +27,9 @@ SAME_SIDES = 0.1  # difference of opposite views, as a share of that of views a 
 TRACE = 0.002  # of opacity, and of colours in [-1, 1]: less is nothing
 
 
-def seen_all_around(generator: Generator, seed: int) -> dict[str, float]:
-    """`all_around` of the first objects of a seed, without backgrounds."""
-    return all_around(*views_all_around(generator, seed))
-
-
 def views_all_around(generator: Generator, seed: int) -> tuple[Tensor, Tensor]:
-    """The field's images (N, V, 3, h, w) in [-1, 1] and opacity (N, V, 1, h, w), without backgrounds, from azimuths evenly
-    spaced around the circle."""
+    """The field's images (N, V, 3, h, w) in [-1, 1] and opacity (N, V, 1, h, w) of the first objects of a seed, without
+    backgrounds, from azimuths evenly spaced around the circle."""
     data, scale = generator.config.data, generator.config.rendered_scale
     poses = middle_poses(torch.arange(VIEWS) * (360 / VIEWS), data)
     objects = sample_objects(generator, OBJECTS, seed)
@@ -83,7 +78,8 @@ class SideWatch:
             return
         if azimuth_span_deg(self._dataset, self._data) < 360:
             return
-        if message := one_sided_warning(seen_all_around(generator, seed), generator.config.data.background_model == "plane"):
+        numbers = all_around(*views_all_around(generator, seed))
+        if message := one_sided_warning(numbers, generator.config.data.background_model == "plane"):
             log.warning("step %d: %s", step, message)
             self._warned = True
 

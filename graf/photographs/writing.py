@@ -52,15 +52,12 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
                 inside, written = original.relative_to(source.parent), made.file.relative_to(home).as_posix()
                 file_of |= {inside.as_posix(): written, inside.with_suffix("").as_posix(): written}
         named = [(frame, file_of.get(str(frame["file_path"]).removeprefix("./"))) for frame in content["frames"]]
-        kept = [_without_mask(frame) | {"file_path": file} for frame, file in named if file]
+        kept = [frame | {"file_path": file} for frame, file in named if file]
+        for frame in kept:
+            frame.pop("mask_path", None)  # of the mask that has cut the photograph out
         if file_of and not kept:
             raise DataError(f"{source}: no file_path names a photograph that was kept; correct them, or take --labels none")
         write_text(home / TRANSFORMS, json.dumps(content | {"frames": kept}, indent=1))
-
-
-def _without_mask(frame: dict) -> dict:
-    """A frame without its mask, which has cut the photograph out."""
-    return {key: value for key, value in frame.items() if key != "mask_path"}
 
 
 def write_config(out: Path, prepared: Prepared) -> None:

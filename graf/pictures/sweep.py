@@ -3,15 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from graf.camera import (
-    azimuth_and_v,
-    elevation_of_v,
-    elevation_poses,
-    middle_elevation,
-    rotation_poses,
-    sweep_poses,
-    view_azimuths,
-)
+from graf.camera import azimuth_and_v, elevation_of_v, elevation_poses, rotation_poses, sweep_poses, view_azimuths
 from graf.config import Config, DataConfig
 from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
@@ -39,7 +31,9 @@ def sweep_trajectories(
     data, most = config.data, config.memory.max_test_outputs
     trajectories = {
         SHEET: sweep_poses(
-            azimuths_deg or view_azimuths(VIEWS, data).tolist(), elevations_deg or [middle_elevation(data)], data
+            azimuths_deg or view_azimuths(VIEWS, data).tolist(),
+            elevations_deg or [elevation_of_v(sum(data.v_range) / 2)],
+            data,
         ),
         "rotation": rotation_poses(VIDEO_FRAMES, data),
         "elevation": elevation_poses(VIDEO_FRAMES, data),

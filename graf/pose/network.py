@@ -6,7 +6,7 @@ Legend: B images, H x W their pixels, N tokens, D = d_model.
 import math
 
 from graf.config.schema import PoseModelConfig
-from graf.rotations import relative_motion, rotation_of_six
+from graf.rotations import rotation_of_six
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +28,9 @@ class PoseEstimator(nn.Module):
 
     def __init__(self, config: PoseModelConfig, distance: float = 1.0, n_outputs: int = N_OUTPUTS):
         super().__init__()
-        width = config.d_model
-        self.side = config.patch_size
-        self.tokens = _convolutional_stem(width, self.side) if config.token_type == "conv" else _patches(width, self.side)
+        width, side = config.d_model, config.patch_size
+        self.side = side
+        self.tokens = _convolutional_stem(width, side) if config.token_type == "conv" else nn.Conv2d(3, width, side, side)
         self.layers = nn.Sequential(
             *(
                 nn.TransformerEncoderLayer(
@@ -56,10 +56,6 @@ class PoseEstimator(nn.Module):
         features = self.layers(tokens + position_embedding(*maps.shape[-2:], maps.shape[1], images.device))  # (B, N, D)
         return self.head(features.mean(dim=1)).float()
 
-    def motion(self, first: Tensor, second: Tensor) -> Tensor:
-        """The second image's camera (B, 3, 4) as the first's sees it, composed from the poses of both."""
-        return relative_motion(self(first), self(second))
-
 
 def position_embedding(height: int, width: int, channels: int, device: torch.device | str) -> Tensor:
     """Sines and cosines (height * width, channels) of token positions, half of the channels for each direction.
@@ -72,10 +68,6 @@ def position_embedding(height: int, width: int, channels: int, device: torch.dev
     waves = [torch.cat([(place[:, None] * frequency).sin(), (place[:, None] * frequency).cos()], dim=1) for place in (y, x)]
     rows, columns = waves[0][:, None].expand(-1, width, -1), waves[1][None].expand(height, -1, -1)
     return torch.cat([rows, columns], dim=-1).flatten(0, 1)[:, :channels]
-
-
-def _patches(width: int, side: int) -> nn.Module:
-    return nn.Conv2d(3, width, side, stride=side)
 
 
 def _convolutional_stem(width: int, side: int) -> nn.Module:

@@ -7,7 +7,7 @@ from graf.camera import middle_poses
 from graf.config import DataConfig, load_config
 from graf.data.car_shapes import make_car
 from graf.data.toy_cars import render_cars
-from graf.metrics.sides import VIEWS, SideWatch, all_around, one_sided_warning, seen_all_around
+from graf.metrics.sides import VIEWS, SideWatch, all_around, one_sided_warning, views_all_around
 from graf.models.generator import Generator
 
 import pytest
@@ -65,7 +65,7 @@ def planted(size, paint):
     ids=["wall", "board", "two faces", "one face", "nothing"],
 )
 def test_what_is_planted_is_told(size, paint, evidence):
-    numbers = seen_all_around(planted(size, paint), seed=0)
+    numbers = all_around(*views_all_around(planted(size, paint), seed=0))
     assert all(map(math.isfinite, numbers.values()))
     message = one_sided_warning(numbers)
     if evidence is None:

@@ -26,15 +26,15 @@ def log_summary(dataset: Views, config: Config) -> None:
     }
     indented = (f"  {name:<12}{text}".replace("\n", f"\n{'':14}") for name, text in lines.items())
     log.info("%s", "\n".join(["what will be learned from:", *indented]))
-    _log_warnings(dataset, config, evidence)
+    log_warnings(dataset, config, evidence)
 
 
-def log_warnings(dataset: Views, config: Config) -> None:
-    """Warn of what will keep the data set from being learned, and log from where cameras are sampled if it has none."""
-    _log_warnings(dataset, config, evidence_of(dataset, config.data))
+def log_warnings(dataset: Views, config: Config, evidence: Evidence | None = None) -> None:
+    """Warn of what will keep the data set from being learned, and log from where cameras are sampled if it has none.
 
-
-def _log_warnings(dataset: Views, config: Config, evidence: Evidence) -> None:
+    evidence: that of the data set, if it is known already.
+    """
+    evidence = evidence or evidence_of(dataset, config.data)
     for warning in warnings_about(dataset, config, evidence):
         log.warning("%s", warning)
     if around := sampled_all_around(dataset, evidence):

@@ -41,7 +41,8 @@ def aligned(items: Sequence[Item], where: str, data: DataConfig) -> list[Item]:
     turn = torch.from_numpy(Rotation.align_vectors([[0.0, 0.0, 1.0]], [upward(pose_c2w).numpy()])[0].as_matrix())
     scale = sum(data.radius) / 2 / distance
     turned = torch.cat([turn @ pose_c2w[:, :, :3], scale * (turn @ (pose_c2w[:, :, 3:] - centre[:, None]))], dim=-1)
-    log.info("%s: %d cameras, scaled by %.4g, around what they look at (%s)", where, len(posed), scale, _numbers(centre))
+    place = ", ".join(f"{value:.3g}" for value in centre.tolist())
+    log.info("%s: %d cameras, scaled by %.4g, around what they look at (%s)", where, len(posed), scale, place)
     moved = iter(turned.to(torch.float32))
     return [item if item.pose_c2w is None else replace(item, pose_c2w=next(moved)) for item in items]
 
@@ -64,10 +65,6 @@ def upward(pose_c2w: Tensor) -> Tensor:
     if shares[1] < FLATTEST:
         return mean
     return directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
-
-
-def _numbers(values: Tensor) -> str:
-    return ", ".join(f"{value:.3g}" for value in values.tolist())
 
 
 def depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
