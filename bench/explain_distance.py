@@ -88,7 +88,7 @@ def stages(generator: Generator, dataset: Views, others: Part, rendering: Render
 
 
 def draw(generator: Generator, dataset: Views, n: int, seed: int) -> tuple[Rendering, Tensor]:
-    """n renderings at cameras and classes drawn from the data's, and these cameras (n, 3, 4): those that eval.py --metrics
+    """n renderings at cameras and classes sampled from the data's, and these cameras (n, 3, 4): those that eval.py --metrics
     measures, with the same seed."""
     config, sampler, poses = generator.config, labels_of(dataset, generator.config.data), []
 
@@ -104,8 +104,8 @@ def draw(generator: Generator, dataset: Views, n: int, seed: int) -> tuple[Rende
 
 @torch.inference_mode()
 def restored(generator: Generator, dataset: Views, others: Part, seed: int) -> Tensor:
-    """The photographs (N, 3, H, W) in [-1, 1], downsampled and restored with their own classes and cameras, drawn where the
-    data is unposed, and with drawn latents."""
+    """The photographs (N, 3, H, W) in [-1, 1], downsampled and restored with their own classes and cameras, sampled where
+    the data is unposed, and with sampled latents."""
     data, device, rng = generator.config.data, generator.background.device, torch.Generator().manual_seed(seed)
     index = torch.tensor(others.indices)
     if dataset.labels is None:

@@ -410,7 +410,7 @@ def _exif(file: Path, rng: random.Random) -> None:
 
 
 def _replaced(file: Path, rng: random.Random) -> None:
-    """In the file's place nothing, a pipe, a folder, or a link: to itself, nowhere, a device, its own folder, a text."""
+    """Replace the file by nothing, a pipe, a folder, or a link: to itself, nowhere, a device, its own folder, a text."""
     file.unlink()
     kind = rng.choice(("nothing", "pipe", "folder", "link", "link"))
     if kind == "pipe":

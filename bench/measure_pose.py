@@ -96,7 +96,7 @@ def mean_pose(poses: Tensor) -> Tensor:
 
 
 def step_seconds(state: PoseState, splits: Splits) -> float:
-    """Processor seconds of a training step, loading left out."""
+    """CPU seconds of a training step, loading left out."""
     batches = build_loader(splits.training, state.config, state.device)
     images, labels = next(batches)
     batches.close()

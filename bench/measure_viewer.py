@@ -2,7 +2,7 @@
 
 python bench/measure_viewer.py [--checkpoint FILE] [--size 1280x800] [--screenshot docs/viewer.jpg]
 
-Program and browser share this process's cores (taskset -c 0,1 python ... for two), and Chromium draws without a graphics card.
+Program and browser share this process's cores (taskset -c 0,1 python ... for two), and Chromium draws without a GPU.
 The orbit is sent by a client that draws nothing: what is counted is what the program draws and sends.
 """
 

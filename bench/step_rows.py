@@ -38,6 +38,10 @@ class AnyViews:
     """A data set, as far as a training step asks it."""
 
     labels: Labels
+    posed = True
+
+    def labels_of(self, rows: torch.Tensor) -> Labels:
+        return self.labels[rows]
 
     def __len__(self) -> int:
         return len(self.labels)

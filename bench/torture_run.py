@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def deadly(self) -> Path:
-        """While there is this file, each loader process dies of its next batch."""
+        """The file that lets each loader process die of its next batch while it exists."""
         return self.run_dir.parent / "deadly"
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class Subject:
         self.wait(lambda: self._rows_file() != self.old_rows_file and self.step() >= step)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Until the condition holds. Raises NotSurvived where the process ends first, or writes nothing for long."""
+        """Wait until the condition holds. Raises NotSurvived where the process ends first, or writes nothing for long."""
         written, deadline = None, 0.0
         while not condition():
             if not self.alive and not condition():

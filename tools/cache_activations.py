@@ -204,7 +204,7 @@ def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, arg
 
 
 def photographs(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
-    """The discriminator, and photographs drawn without replacement, each as training shows it with its largest patch."""
+    """The discriminator, and photographs sampled without replacement, each as training shows it with its largest patch."""
     device = choose_device(args.device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
     needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "rgba"

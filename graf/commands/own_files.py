@@ -1,4 +1,4 @@
-"""Which files in a folder of results are this program's, so that files of others are not replaced."""
+"""Tells the files in a folder of results that this program made, so that files of others are not replaced."""
 
 import json
 import logging

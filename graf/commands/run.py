@@ -71,7 +71,7 @@ def anomaly_checks(args: argparse.Namespace, state: RunState) -> contextlib.Abst
     return anomalies_named(state) if args.detect_anomaly else contextlib.nullcontext()
 
 
-def is_done(state: RunState, checkpoint: Path | None, resume: str) -> bool:
+def log_if_done(state: RunState, checkpoint: Path | None, resume: str) -> bool:
     """Whether the run has taken all its steps already; if so, the log says how to go on. resume: the flag --resume."""
     max_steps = state.config.training.max_steps
     done = state.step >= max_steps
@@ -126,7 +126,9 @@ def announce(state: RunState, dataset: Views, checkpoint: Path | None) -> tuple[
     return time.monotonic(), state.step
 
 
-def end(state: RunState, interruption: Interruption, began: tuple[float, int], more_lines: Callable[[], dict[str, str]]) -> int:
+def log_end(
+    state: RunState, interruption: Interruption, began: tuple[float, int], more_lines: Callable[[], dict[str, str]]
+) -> int:
     """Log how the session ended, with curves and a closing table when the run is done. Returns the exit status.
 
     began: the result of `announce`. more_lines: makes further lines of the table.

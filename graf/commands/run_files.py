@@ -1,4 +1,4 @@
-"""Which files of a run's folder are continued, kept under another name, or a reason to refuse it."""
+"""Decides which files of a run's folder are continued, kept under another name, or a reason to refuse it."""
 
 import argparse
 import itertools

@@ -10,7 +10,7 @@ from pathlib import Path
 from graf.camera import rotation_poses
 from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import stored_config
-from graf.commands.run import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
+from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
 from graf.config import Config, config_of_ours, graf_config
 from graf.config.advice import advice
 from graf.data import Views, build_dataset, build_loader, resolve
@@ -32,23 +32,23 @@ log = logging.getLogger("graf")
 def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> int:
     """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status."""
     with set_up(args, read_config) as setup:
-        state, dataset = generator_run(args, setup)
+        state, dataset = build_run(args, setup)
         note_data(state, dataset, setup.checkpoint)
         # What ends before a first step
         if args.dry_run:
             with anomaly_checks(args, state):
                 dry_run(state, dataset)
             return 0
-        if is_done(state, setup.checkpoint, args.resume):
+        if log_if_done(state, setup.checkpoint, args.resume):
             return 0
         # Train
         began = announce(state, dataset, setup.checkpoint)
         with setup.interruption, anomaly_checks(args, state):
             measured = train(state, dataset, setup.interruption, args.memory_snapshot)
-        return end(state, setup.interruption, began, lambda: generator_lines(state, measured))
+        return log_end(state, setup.interruption, began, lambda: closing_lines(state, measured))
 
 
-def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views]:
+def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views]:
     """The state of a generator's run, restored from the checkpoint if there is one, and the real images that it learns from."""
     config, checkpoint, device, processes, _ = setup
     for message in advice(config, config_of_ours(args.config)):
@@ -68,7 +68,7 @@ def generator_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, V
     return state, dataset
 
 
-def generator_lines(state: TrainState, measured: dict) -> dict[str, str]:
+def closing_lines(state: TrainState, measured: dict) -> dict[str, str]:
     """The closing table's lines for a generator, with the commands to go on with."""
     config = state.config
     samples, run_dir = config.run_dir / "samples", shlex.quote(str(config.run_dir))
@@ -134,7 +134,10 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         by_layers = f"layer by layer, for {state.why_not_fused}"
         log.info("field: %s", by_layers if state.why_not_fused else "all layers in one operation")
     log.info(
-        "data: %d images, cameras %s, classes %s", len(dataset), "known" if dataset.posed else "drawn", len(dataset.class_names)
+        "data: %d images, cameras %s, classes %s",
+        len(dataset),
+        "known" if dataset.posed else "sampled",
+        len(dataset.class_names),
     )
     milestones = ", ".join(map(str, training.milestones)) or "none"
     log.info(

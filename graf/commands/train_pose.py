@@ -6,7 +6,7 @@ import logging
 import shlex
 from collections.abc import Callable
 
-from graf.commands.run import Setup, announce, anomaly_checks, end, is_done, note_data, set_up
+from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
 from graf.config import PoseConfig
 from graf.data import build_loader
 from graf.errors import DataError
@@ -34,7 +34,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
             with anomaly_checks(args, state):
                 dry_run(state, splits)
             return 0
-        if is_done(state, setup.checkpoint, args.resume):
+        if log_if_done(state, setup.checkpoint, args.resume):
             return 0
         # Train, and draw the newest validation however it ends
         began = announce(state, splits.training, setup.checkpoint)
@@ -46,7 +46,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -
                 draw_validation(state)
             raise
         draw_validation(state)
-        return end(state, setup.interruption, began, lambda: estimator_lines(state, measured))
+        return log_end(state, setup.interruption, began, lambda: closing_lines(state, measured))
 
 
 def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]:
@@ -73,7 +73,7 @@ def pose_run(args: argparse.Namespace, setup: Setup) -> tuple[PoseState, Splits]
     return state, splits
 
 
-def estimator_lines(state: PoseState, measured: dict[str, float]) -> dict[str, str]:
+def closing_lines(state: PoseState, measured: dict[str, float]) -> dict[str, str]:
     """The closing table's lines for a pose estimator, with the command to go on with."""
     error, run_dir = measured.get("test_azimuth_deg"), state.config.run_dir
     return {

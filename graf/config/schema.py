@@ -556,7 +556,7 @@ class TrainingConfig(RunTrainingConfig):
         return (max(1, self.max_steps * 7 // 9),) if self.lr_anneal_every == "auto" else self.lr_anneal_every
 
     @property
-    def burn_in(self) -> int:
+    def annealing_steps(self) -> int:
         """The steps over which training.anneal changes what it does."""
         return max(1, self.max_steps) if self.anneal_steps == "auto" else self.anneal_steps
 

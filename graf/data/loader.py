@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 
 from graf.camera import Labels
 from graf.config import Config, DataConfig
-from graf.data.views import Views, whole_images
+from graf.data.views import Views, as_floats
 from graf.errors import DataError, GrafError
 from graf.rays import mirrored_where
 from graf.rng import seeded_rng
@@ -21,14 +21,14 @@ from graf.runtime.out_of_memory import first_line, is_out_of_memory
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 MAX_WORKERS = 4
 MOST_DEATHS = 4  # of workers per batch; one more ends the run
-EXIT_WAIT_S = 1.0  # for a worker's exit after its batch broke off, and for its exit code
+EXIT_WAIT_S = 1.0  # for a worker to exit after its batch failed, and for its exit code
 MOST_SUBSTITUTES = 100  # images tried in place of a faulty one
 
-Read = tuple[dict[str, Tensor] | None, list[str]]
+Read = tuple[tuple[Tensor, Labels] | None, list[str]]
 
 log = logging.getLogger("graf")
 
@@ -66,23 +66,21 @@ class BatchReader(Dataset):
     def __getitem__(self, keys: list[tuple[int, bool]]) -> Read:
         """The batch and the problems with its files; None where these end the run, which a worker must not raise: torch would
         put its traceback into the message."""
-        items, problems = [], []
+        rows, images, problems = [], [], []
         for index, _ in keys:
-            for offset in range(min(self.tries, len(self.views))):
+            for row in range(index, index + min(self.tries, len(self.views))):
                 try:
-                    items.append(self.views[(index + offset) % len(self.views)])
-                    break
+                    images.append(as_floats(self.views.read(row % len(self.views))))
                 except DataError as error:
                     problems.append(str(error))
+                else:
+                    rows.append(row % len(self.views))
+                    break
             else:
                 return None, problems
-        batch, flips = default_collate(items), torch.tensor([flip for _, flip in keys])
-        images = whole_images(batch)
-        batch["image"] = mirrored_where(flips, images) if flips.any() else images
-        batch.pop("alpha", None)
-        if self.views.posed:
-            batch["pose_c2w"] = Labels.of_batch(batch).mirrored(flips, self.data.mirror).pose_c2w
-        return batch, problems
+        images, flips = torch.stack(images), torch.tensor([flip for _, flip in keys])
+        images = mirrored_where(flips, images) if flips.any() else images
+        return (images, self.views.labels_of(torch.tensor(rows)).mirrored(flips, self.data.mirror)), problems
 
 
 class Batches:
@@ -113,7 +111,7 @@ class Batches:
         self._step += 1
         if self._renew_every and self._step % self._renew_every == 0:
             self._open()
-        return batch["image"], Labels.of_batch(batch)
+        return batch
 
     def __del__(self) -> None:
         self.close()
@@ -168,12 +166,10 @@ class DeviceBatches:
         chosen = self._images[self._moved(index)]
         if flips.any():
             chosen = mirrored_where(self._moved(flips), chosen)
-        labels, classes = self._dataset.labels, self._dataset.class_index[index]
-        known = Labels(None, classes, torch.zeros_like(classes)) if labels is None else labels[index]
-        return chosen, known.mirrored(flips, self._data.mirror)
+        return chosen, self._dataset.labels_of(index).mirrored(flips, self._data.mirror)
 
     def close(self) -> None:
-        """Let go of nothing: the images stay for the next iterator."""
+        """Do nothing: the images stay on the GPU for the next iterator."""
 
     def _moved(self, values: Tensor) -> Tensor:
         device = self._images.device

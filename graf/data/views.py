@@ -64,6 +64,13 @@ class Views(Dataset, abc.ABC):
     def known_labels(self) -> KnownLabels:
         return KnownLabels(self.posed, len(self.class_names), self.n_elevations)
 
+    def labels_of(self, rows: Tensor) -> Labels:
+        """The labels of these images (B,); in unposed data without cameras, and in elevation bin 0."""
+        if self.labels is not None:
+            return self.labels[rows]
+        classes = self.class_index[rows]
+        return Labels(None, classes, torch.zeros_like(classes))
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -114,8 +121,5 @@ def whole_images(batch: dict[str, Tensor]) -> Tensor:
 def sample_labels(dataset: Views, n: int, data: DataConfig, rng: torch.Generator) -> Labels:
     """Labels of n fakes, on the CPU: the data's own, sampled with replacement; for unposed data, cameras from the config's
     camera_prior and classes as frequent as the data's."""
-    index = torch.randint(len(dataset), (n,), generator=rng)
-    if dataset.labels is not None:
-        return dataset.labels[index]
-    classes = dataset.class_index[index]
-    return Labels(sample_poses(n, data, rng), classes, torch.zeros_like(classes))
+    labels = dataset.labels_of(torch.randint(len(dataset), (n,), generator=rng))
+    return labels if dataset.posed else dataclasses.replace(labels, pose_c2w=sample_poses(n, data, rng))

@@ -105,8 +105,8 @@ def average_blocks(maps: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def pixels_in_triangles(corners: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which triangle (M,), which pixel (M, 2) as (x, y), and the shares (M, 3) of its corners there, of all pixels whose
-    centres lie in the triangles with corners (N, 3, 2), borders included."""
+    """All pixels whose centres lie in the triangles with corners (N, 3, 2), borders included: the triangle's index (M,), the
+    pixel (M, 2) as (x, y), and the shares (M, 3) of the corners there."""
     owner, pixel = pixels_of_boxes(corners.amin(dim=1), corners.amax(dim=1), width)
     a, b, c = corners[owner].unbind(dim=1)
     area = _area(b - a, c - a)
@@ -120,8 +120,8 @@ def _area(a: Tensor, b: Tensor) -> Tensor:
 
 
 def pixels_of_boxes(low: Tensor, high: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Which primitive (M,), and which pixel (M, 2) as (x, y), of all pixels within the boxes from low to high (N, 2), both ends
-    included."""
+    """All pixels within the boxes from low to high (N, 2), both ends included: the box's index (M,), and the pixel (M, 2) as
+    (x, y)."""
     low, high = low.ceil().long().clamp_min(0), high.floor().long().clamp_max(width - 1)
     size = (high - low + 1).clamp_min(0)
     count = size.prod(dim=1)

@@ -62,7 +62,8 @@ def textured(generator: Generator, one: Objects, mesh: trimesh.Trimesh, side: in
 
 
 def _unwrapped(mesh: trimesh.Trimesh, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Which vertex of the mesh (N,) each one of a chart is, faces (F, 3) of these, (u, v) (N, 2) with v downwards, and T.
+    """The mesh unwrapped: the index of the mesh's vertex (N,) for each vertex of a chart, faces (F, 3) of these vertices,
+    (u, v) (N, 2) with v downwards, and T.
 
     The mesh goes to xatlas in slices across its x axis.
     """

@@ -167,7 +167,7 @@ def as_asked(unposed: Config, photographs: Views, start: Round) -> Config | None
 
 
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
-    """The config of a start whose photographs have the cameras that silhouettes suggest, at heights drawn at random; it writes
+    """The config of a start whose photographs have the cameras that silhouettes suggest, at sampled heights; it writes
     these photographs. None where there are no silhouettes. unposed: the config without cameras, with their data.alpha."""
     elongations = elongations_of(photographs, unposed.data)
     if elongations is None:
@@ -215,7 +215,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     if training.anneal == "none":
         schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
     else:
-        schedule = {"anneal_steps": shortened(training.burn_in)}
+        schedule = {"anneal_steps": shortened(training.annealing_steps)}
     if this.number < n_rounds:
         schedule |= UNMEASURED
     steps = posed_steps(config, this.number, n_rounds)

@@ -34,7 +34,7 @@ def load_esrgan_weights(network: nn.Module, path: Path | str) -> None:
 
     Those are the first convolution's weight where it takes other channels and, in the old architecture, upsampling
     convolutions that only one of the two has; each is named in the log. Raises CheckpointError for a file that cannot be read,
-    is incomplete or holds another network, and where what it leaves as drawn at random is frozen.
+    is incomplete or holds another network, and where what it leaves at random values is frozen.
     """
     content = read_weights(Path(path))
     weights = to_basicsr(content, path)
@@ -56,7 +56,7 @@ def load_esrgan_weights(network: nn.Module, path: Path | str) -> None:
     frozen = [name for name, parameter in network.named_parameters() if name in left and not parameter.requires_grad]
     if frozen:
         raise CheckpointError(
-            f"{path}: of another scale factor, which leaves {', '.join(frozen)} as drawn at random, and frozen; take weights "
+            f"{path}: of another scale factor, which leaves {', '.join(frozen)} at random values, and frozen; take weights "
             "of this scale factor, or set ccsr.rrdb.freeze: false"
         )
     network.load_state_dict(taken, strict=False)

@@ -80,7 +80,7 @@ class MemoryMonitor:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Inside it the run is in this phase, such as `sample`, and no longer in `train`."""
+        """Note that the run is in this phase, such as `sample`, while the block runs."""
         outer = self._phase
         self._look_for_leaks()
         self._phase = name

@@ -145,7 +145,7 @@ class SeenField(nn.Module):
         return (x.clamp(0, nx - 1) * ny + y.clamp(0, ny - 1)) * nz + z.clamp(0, nz - 1)
 
     def is_seen(self, points: Tensor) -> Tensor:
-        """Which samples (B, R, S) at points (B, R, S, 3), in their order along rays, can change a pixel."""
+        """Whether samples (B, R, S) at points (B, R, S, 3), in their order along rays, can change a pixel."""
         cells = self.cells(points)
         lengths = (points[..., 1:, :] - points[..., :-1, :]).norm(dim=-1)
         lengths = torch.cat([lengths, lengths[..., -1:]], dim=-1)

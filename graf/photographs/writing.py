@@ -88,7 +88,7 @@ def _comment(labels: str) -> str:
     lines = ["A config to start from; it says what differs from configs/default.yaml, where all keys are explained."]
     if labels == "none":
         lines += [
-            "Cameras are drawn from all around the object. Where all photographs show it from the front, as of faces, set",
+            "Cameras are sampled all around the object. Where all photographs show it from the front, as of faces, set",
             "camera_prior: front and hflip: true below data:; configs/faces_64.yaml has the other keys for heads.",
         ]
     if labels == "filename":

@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 @dataclass
-class Attempt:
+class Outcome:
     """The outcome of a block of `attempt`: `ran_out` is the error message of an out-of-memory, or "" on success."""
 
     ran_out: str = ""
 
 
 @contextlib.contextmanager
-def attempt(processes: Processes = ALONE, even_smallest: bool = False) -> Iterator[Attempt]:
+def attempt(processes: Processes = ALONE, even_smallest: bool = False) -> Iterator[Outcome]:
     """Run a block; if any rank runs out of memory, all ranks report it.
 
     An out-of-memory ends the block, not the run. Any other error is raised, and so is OutOfMemory, which the smallest pieces
     raise, without `even_smallest`.
     """
-    outcome = Attempt()
+    outcome = Outcome()
     try:
         yield outcome
         processes.barrier()

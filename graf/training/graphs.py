@@ -24,7 +24,7 @@ Gradients = tuple[dict[str, Tensor], list[Tensor]]  # of `graf.training.learn.gr
 Recorder = Callable[[Callable[[], T]], tuple[Callable[[], None], T]]  # as CudaRecorder
 
 EAGER_STEPS = 3  # of each kind before it is recorded: they choose cuDNN's kernels, and make what is kept
-MOST_KINDS = 4  # of a network's steps that are known: with and without a gradient penalty, of low resolution and whole ones
+MOST_KINDS = 4  # of a network's steps are remembered: with and without a gradient penalty, low-resolution and whole ones
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Graphs:
 
     def clear(self) -> None:
         """Forget all recordings, since tensors of the state are new ones."""
-        self._kinds: dict[tuple[nn.Module, Hashable], int | Recording] = {}  # or how many were computed; the latest one last
+        self._kinds: dict[tuple[nn.Module, Hashable], int | Recording] = {}  # or how often computed; newest last
         self._record = self._new_recorder() if self else None  # a new one, whose memory no old graph has
 
     def give_up(self, why: str) -> None:
@@ -97,7 +97,7 @@ class Graphs:
     ) -> Gradients:
         """Return compute(batch), with its gradients in the network; by a recording after enough steps of the same constants
         and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
-        if torch.is_anomaly_enabled():  # which reads from each backward pass
+        if torch.is_anomaly_enabled():  # anomaly detection waits for the GPU, which a recording cannot
             return compute(batch)
         inputs = tensors_of(batch)
         kind = network, (*constants, *((x.shape, x.dtype) for x in inputs))

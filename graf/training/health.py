@@ -3,6 +3,7 @@ diagnosis.
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import re
@@ -56,7 +57,7 @@ def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
     rows, state.unread = state.unread, []
     values = iter(torch.cat([row for _, _, row in rows]).tolist()) if rows else iter(())
     for step, names, _ in rows:
-        numbers = dict(zip(names, values, strict=False))
+        numbers = dict(zip(names, itertools.islice(values, len(names)), strict=True))
         bad = [name for name in names if name.startswith("grad_norm") and not math.isfinite(numbers[name])]
         if state.bad_steps >= state.config.training.max_bad_steps:
             return

@@ -38,7 +38,7 @@ log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
 LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
-MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # of the monitor's numbers, whose memory they are
+MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
 
 
@@ -114,7 +114,7 @@ class Session:
         self.monitor = _monitor_of(state)
         self.cadences = Cadences(state.processes)
         self.guard = Guard(state, interruption, self._save, self.config.memory.empty_cache == "phases")
-        self._seconds, self._steps = 0.0, 0  # of the steps since the last row
+        self._seconds, self._steps = 0.0, 0  # since the last row of the log
 
     def goes_on(self) -> bool:
         """Whether there is another step to take; all processes get the same answer."""
@@ -211,7 +211,7 @@ def _steps_read(state: RunState) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(RuntimeError):  # of a device that fails: what ended the block is raised
+        with contextlib.suppress(RuntimeError):  # a device that fails: the error that ended the block is raised
             count_bad_steps(state)
 
 

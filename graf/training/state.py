@@ -58,8 +58,8 @@ class RunState(abc.ABC):
     """The state that every kind of training run has: networks and optimizers, its step and counts, its random
     states, equal in all of its processes. A subclass builds those that it names here as its attributes."""
 
-    FORMAT: str  # of its checkpoints
-    PROGRAM: str  # that trains it, for messages
+    FORMAT: str  # the format of its checkpoints
+    PROGRAM: str  # the program that trains it, for messages
     NETWORKS: tuple[str, ...]
     LEARNERS: tuple[str, ...]  # the networks that are trained, in the order of their steps
     OPTIMIZERS: tuple[str, ...]
@@ -72,7 +72,7 @@ class RunState(abc.ABC):
         self.device = device
         self.processes = processes
         self.graphs = Graphs()
-        torch.manual_seed(config.training.seed)  # of the weights' initialisation, and of what a library draws
+        torch.manual_seed(config.training.seed)  # for the weights' initialisation, and for libraries
         random.seed(config.training.seed)  # these two for libraries alone
         np.random.seed(config.training.seed % 2**32)
         self.amp = AmpSettings.choose(config.training, device)
@@ -88,9 +88,9 @@ class RunState(abc.ABC):
         self.unread: list[tuple[int, tuple[str, ...], Tensor]] = []  # steps' names and numbers that are still on the device
         self.best: dict | None = None  # value, step and terms of the best measurement by training.save_best
         self.lowest_losses: dict[str, dict] = {}  # value and step of each loss, of the steps that were logged
-        self.data_fingerprint = ""  # of the data that the steps were taken on; empty where it is not known
-        self.rng = torch.Generator().manual_seed(config.training.seed + 1)  # what a step draws, such as latents and cameras
-        self.device_rng = torch.Generator(device).manual_seed(config.training.seed + 2)  # what it draws on the device
+        self.data_fingerprint = ""  # the data that the steps were taken on; empty where it is not known
+        self.rng = torch.Generator().manual_seed(config.training.seed + 1)  # for what a step samples: latents, cameras
+        self.device_rng = torch.Generator(device).manual_seed(config.training.seed + 2)  # for what it samples on the device
 
     @classmethod
     def saved_parts(cls) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class RunState(abc.ABC):
         """Tensors and plain values only, so that torch.load(weights_only=True) reads it."""
         random_states = {"torch": torch.get_rng_state(), "draws": self.rng.get_state(), "noise": self.device_rng.get_state()}
         kind, numbers, *rest = np.random.get_state()
-        random_states |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # of what a library draws
+        random_states |= {"python": random.getstate(), "numpy": (kind, numbers.tolist(), *rest)}  # used by libraries alone
         if self.device.type == "cuda":
             random_states["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
@@ -346,7 +346,7 @@ class TrainState(RunState):
     def annealed(self, first: float, last: float) -> float:
         """A value that goes along a cosine from `first` at step 0 to `last`, which it keeps from the end of the burn-in on
         (R3GAN, Huang et al. 2024)."""
-        left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.burn_in)))
+        left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.annealing_steps)))
         return last + (first - last) * left
 
     def set_learning_rates(self) -> None:

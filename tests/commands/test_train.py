@@ -4,7 +4,7 @@ import json
 import math
 
 from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
-from graf.commands.run import announce, is_done
+from graf.commands.run import announce, log_if_done
 from graf.commands.run_files import keep_earlier_files, require_free_folder, write_config
 from graf.commands.train import config_of, dry_run
 from graf.data import build_dataset
@@ -144,7 +144,7 @@ def test_a_run_from_a_checkpoint_of_elsewhere_keeps_what_is_in_its_folder(new_ru
 def test_without_a_checkpoint_the_folder_is_named(new_run, smoke, caplog):
     state = TrainState(smoke("training.max_steps=0"), torch.device("cpu"))
     with caplog.at_level("INFO", "graf"):
-        assert is_done(state, None, "auto") and is_done(state, None, "none")
+        assert log_if_done(state, None, "auto") and log_if_done(state, None, "none")
     assert caplog.text.count(f"{state.config.run_dir} is at step 0 already") == 2
 
 

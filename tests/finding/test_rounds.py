@@ -149,7 +149,7 @@ def test_annealing_ends_with_the_last_round(tmp_path):
     config = load_config(None, ["training.max_steps=800", "training.anneal=r3gan"])
     assert rounds.unposed(config, Round(tmp_path, 0)).training.anneal == "none"
     first = rounds.posed(config, Round(tmp_path, 1), 2, [tmp_path], "none").training
-    assert (first.max_steps, first.burn_in, first.anneal) == (233, 700, "r3gan")
+    assert (first.max_steps, first.annealing_steps, first.anneal) == (233, 700, "r3gan")
 
 
 def test_the_estimator_learns_from_the_rounds_views(tmp_path):

@@ -1,4 +1,4 @@
-"""Which square of a photograph is trained on, so that its camera has the field of view data.fov and its axis in the middle.
+"""The square of a photograph that is trained on, so that its camera has the field of view data.fov and its axis in the middle.
 
 A pinhole's picture cropped around another point is the picture of a pinhole whose axis goes through that point: photographs of
 several focal lengths, or with the optical axis off the centre, are cropped to one camera, exactly.

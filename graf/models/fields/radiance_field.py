@@ -59,7 +59,7 @@ def _add_products(total: Tensor, inputs: Sequence[Tensor], weights: Sequence[Ten
 
 def recomputed(function: Callable[..., T], *inputs: Any) -> T:
     """function(*inputs), which keeps only its inputs for the backward pass. That recomputes what it needs and no more, so a
-    final product, for example, is not repeated. The function draws no random numbers: no random state is kept."""
+    final product, for example, is not repeated. The function may not take random numbers: no random state is kept."""
     if not torch.is_grad_enabled():
         return function(*inputs)
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
