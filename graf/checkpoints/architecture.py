@@ -165,7 +165,7 @@ def _discriminator(weights: Weights) -> Findings:
         keys = {"discriminator.architecture": Finding(("projected",), projected), "data.alpha": Finding((alpha,), first)}
         return keys | conditioned
     convs = _numbered(weights, "main.", 4, ".weight") or _numbered(weights, "main.", 4, ".weight_orig")
-    if len(convs) - 3 not in range(len(PATCH_SIZES)):
+    if len(convs) - 3 not in range(len(PATCH_SIZES)) or len(weights[convs[-1]]) != 1:
         return {}
     first, last, label_head = convs[0], convs[-1], "class_head.weight"
     channels, side = weights[first].shape[1], PATCH_SIZES[len(convs) - 3]

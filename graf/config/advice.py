@@ -21,6 +21,10 @@ def _is(*values: object) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
+def _is_not(other: object) -> Callable[[Any], bool]:
+    return lambda value: value != other
+
+
 PARTS = (
     Part("data.type", _is("toy_cars"), ("data.n_images", "data.seed")),
     Part(
@@ -51,14 +55,14 @@ PARTS = (
     ),
     Part(
         "discriminator.architecture",
-        _is("graf", "mixed"),
+        _is_not("projected"),
         ("discriminator.ndf", "discriminator.norm", "discriminator.spectral_norm"),
     ),
     Part("discriminator.blur_steps", bool, ("discriminator.blur_sigma",)),
     Part("discriminator.label_loss", _is("MCE"), ("discriminator.label_weight",)),
     Part("training.anneal", _is("none"), ("training.lr_anneal",)),
     Part("training.anneal", _is("r3gan"), ("training.anneal_steps", "training.anneal_lr", "training.anneal_reg")),
-    Part("training.reg_type", _is("r1", "r1_r2", "wgan_gp"), ("training.reg_param", "training.reg_every")),
+    Part("training.reg_type", _is_not("none"), ("training.reg_param", "training.reg_every")),
     Part("training.use_amp", bool, ("training.amp_dtype",)),
     Part("training.fid_every", bool, ("training.fid_images",)),
     Part("metrics.protocol", _is("counts"), ("metrics.n_real", "metrics.n_fake")),

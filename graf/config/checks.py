@@ -172,9 +172,9 @@ def _projected_faults(config: Config) -> Iterator[str]:
         config.training,
         f"discriminator.architecture: {config.discriminator.architecture}",
     )
-    if training.gan_type in ("wgan", "relativistic"):
+    if training.gan_type not in ("standard", "hinge"):
         yield f"training.gan_type: {projected} takes standard or hinge, found {training.gan_type}"
-    if training.reg_type in ("r1_r2", "wgan_gp"):
+    if training.reg_type not in ("r1", "none"):
         yield f"training.reg_type: {projected} takes r1, at real images' features, or none, found {training.reg_type}"
     if discriminator.dual:
         yield f"discriminator.dual: {projected} judges three colours and opacity; set it to false"

@@ -1,5 +1,8 @@
-"""Ends every `auto` of a config that the data decide: whether opacity is compared, the box of the object, what conditions the
-discriminator. What the machine decides (training.amp_dtype, sizes, the extractor) stays `auto`, so that a run can move."""
+"""Decides data.alpha, data.box and discriminator.condition by the data, and writes them into the config of a run.
+
+Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
+extractor) as it is used, so that a run can move.
+"""
 
 import dataclasses
 import logging

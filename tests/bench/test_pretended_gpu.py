@@ -88,7 +88,7 @@ def test_a_step_waits_for_nothing_mixes_nothing_and_copies_from_pinned_memory(na
 def documented():
     """The operations that docs/running.md names."""
     said = (ROOT / "docs/running.md").read_text(encoding="utf-8")
-    return set(re.findall(r"`(\w+)`", said.partition("On a CUDA GPU")[2].partition("\n")[0]))
+    return set(re.findall(r"`(\w+)`", said.partition("the run is on a CUDA GPU")[2].partition("\n")[0]))
 
 
 def test_what_adds_in_no_fixed_order_is_what_the_docs_say():

@@ -3,6 +3,7 @@
 import json
 import logging
 
+from graf.data import Views
 from graf.errors import GrafError
 from graf.metrics import neighbours
 from graf.metrics.extractors import EFFICIENTNET, choose_extractor
@@ -19,6 +20,8 @@ from test_measure import Photographs, checkers
 
 class TrainingSet(Photographs):
     """Photographs with file names and classes, unposed."""
+
+    labels_of = Views.labels_of
 
     def __init__(self, images):
         super().__init__(images)
