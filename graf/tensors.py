@@ -28,7 +28,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 class Rows:
-    """A dataclass whose tensors, and those of dataclasses in it, have a row per image: an index takes the same rows of each."""
+    """A dataclass whose tensors, and those of dataclasses in it, have a row per image: an index takes the same part of each."""
 
     def __getitem__(self: T, rows: Any) -> T:
         return each_tensor(self, lambda x: x[rows])

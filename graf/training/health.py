@@ -114,17 +114,18 @@ def diagnosis(state: RunState) -> str:
 
 
 def roll_back_all(state: RunState, trouble: Derailed) -> None:
-    """`roll_back` in the first process; then the others load what it went back to and saved."""
+    """Free recorded graphs in all processes, and record no more after out of memory. The first process does `roll_back`; then
+    the others load what it went back to and saved."""
 
     def go_back() -> None:
-        if isinstance(trouble, HalfUpdated):
-            state.graphs.give_up("out of memory")
         state.graphs.clear()
         clean_up()
         if state.processes.first:
             roll_back(state, trouble)
         else:
             load_checkpoint(newest_checkpoint(state.config.run_dir), state)
+        if isinstance(trouble, HalfUpdated):
+            state.graphs.give_up("out of memory")
 
     state.processes.in_turn(go_back)
     state.require_same_everywhere()

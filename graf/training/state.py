@@ -344,7 +344,7 @@ class TrainState(RunState):
         return self.config.training.anneal == "r3gan"
 
     def annealed(self, first: float, last: float) -> float:
-        """A value that goes along a cosine from `first` at step 0 to `last`, which it keeps from the end of the burn-in on
+        """A value that goes along a cosine from `first` at step 0 to `last`, which it keeps from step annealing_steps on
         (R3GAN, Huang et al. 2024)."""
         left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.annealing_steps)))
         return last + (first - last) * left
