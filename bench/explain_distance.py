@@ -5,7 +5,6 @@ relieved of one. "Spread" is the variance of the features, as a share of other p
 variety; those near 1 and far away look wrong. A second table shows one property at a time, of either kind.
 """
 
-import dataclasses
 from pathlib import Path
 
 import graf
@@ -108,10 +107,9 @@ def restored(generator: Generator, dataset: Views, others: Part, seed: int) -> T
     the data is unposed, and with sampled latents."""
     data, device, rng = generator.config.data, generator.background.device, torch.Generator().manual_seed(seed)
     index = torch.tensor(others.indices)
-    if dataset.labels is None:
-        labels = dataclasses.replace(sample_labels(dataset, len(others), data, rng), class_index=dataset.class_index[index])
-    else:
-        labels = dataset.labels[index]
+    labels = dataset.labels_at(index)
+    if not dataset.posed:
+        labels = labels.with_cameras(sample_labels(dataset, len(others), data, rng))
     latents, grid, images = generator.sample_latents(len(others), rng), full_grid(data.imsize, device), others.images
     rows = torch.arange(len(others)).split(generator.config.metrics.batch_size)
     parts = [(images[i].to(device), latents[i].to(device), labels[i].to(device), grid) for i in rows]

@@ -40,7 +40,7 @@ class AnyViews:
     labels: Labels
     posed = True
 
-    def labels_of(self, rows: torch.Tensor) -> Labels:
+    def labels_at(self, rows: torch.Tensor) -> Labels:
         return self.labels[rows]
 
     def __len__(self) -> int:

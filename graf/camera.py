@@ -6,7 +6,6 @@ A camera's position on the sphere is given by u = azimuth / 360 degrees and v = 
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 from graf.config import DataConfig
@@ -36,11 +35,6 @@ class Labels(Rows):
         """Labels of cameras alone: class and elevation bin are 0."""
         zeros = torch.zeros(len(pose_c2w), dtype=torch.long, device=pose_c2w.device)
         return cls(pose_c2w, zeros, zeros)
-
-    @classmethod
-    def of_batch(cls, batch: Mapping[str, Tensor]) -> "Labels":
-        """Labels from a data set's batch, which is a dict by name."""
-        return cls(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
 
     def with_cameras(self, sampled: "Labels") -> "Labels":
         """These labels, with the sampled ones' cameras where none are known."""

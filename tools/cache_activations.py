@@ -24,7 +24,6 @@ from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
-from graf.data.views import whole_images
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminators.convolutional import ConditionedDiscriminator
@@ -198,9 +197,14 @@ def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, arg
     samples = [{"latents": latents[i]} | {name: getattr(labels, name)[i] for name in names} for i in range(args.num_samples)]
 
     def forward(batch: dict[str, Tensor]) -> object:
-        return generator(batch["latents"].to(device), Labels.of_batch(batch).to(device), resolution=args.resolution)
+        return generator(batch["latents"].to(device), labels_in(batch).to(device), resolution=args.resolution)
 
     return Subject(generator, samples, forward)
+
+
+def labels_in(batch: dict[str, Tensor]) -> Labels:
+    """The labels in a batch of samples."""
+    return Labels(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
 
 
 def photographs(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
@@ -214,8 +218,8 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
 
     def forward(batch: dict[str, Tensor]) -> object:
         rng = seeded_rng(args.seed, int(batch["number"][0]))  # the same whether the batches before are taken now
-        images = whole_images(batch).to(device)
-        labels = cameras = Labels.of_batch(batch).to(device)
+        images = torch.cat([batch[name] for name in ("image", "alpha") if name in batch], dim=1).to(device)
+        labels = cameras = labels_in(batch).to(device)
         if not dataset.posed:
             cameras = labels.with_cameras(sample_labels(dataset, len(images), config.data, rng).to(device))
         return discriminator(judged(images, cameras, config, generator, step, rng), labels)

@@ -80,7 +80,7 @@ class BatchReader(Dataset):
                 return None, problems
         images, flips = torch.stack(images), torch.tensor([flip for _, flip in keys])
         images = mirrored_where(flips, images) if flips.any() else images
-        return (images, self.views.labels_of(torch.tensor(rows)).mirrored(flips, self.data.mirror)), problems
+        return (images, self.views.labels_at(torch.tensor(rows)).mirrored(flips, self.data.mirror)), problems
 
 
 class Batches:
@@ -166,7 +166,7 @@ class DeviceBatches:
         chosen = self._images[self._moved(index)]
         if flips.any():
             chosen = mirrored_where(self._moved(flips), chosen)
-        return chosen, self._dataset.labels_of(index).mirrored(flips, self._data.mirror)
+        return chosen, self._dataset.labels_at(index).mirrored(flips, self._data.mirror)
 
     def close(self) -> None:
         """Do nothing: the images stay on the GPU for the next iterator."""

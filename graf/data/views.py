@@ -64,7 +64,7 @@ class Views(Dataset, abc.ABC):
     def known_labels(self) -> KnownLabels:
         return KnownLabels(self.posed, len(self.class_names), self.n_elevations)
 
-    def labels_of(self, rows: Tensor) -> Labels:
+    def labels_at(self, rows: Tensor) -> Labels:
         """The labels of these images (B,); in unposed data without cameras, and in elevation bin 0."""
         if self.labels is not None:
             return self.labels[rows]
@@ -113,13 +113,8 @@ def toy_car_elevations(data: DataConfig) -> int:
     return (len(data.rings) or TOY_CAR_ELEVATIONS) if data.labels != "none" and data.v_range[0] < data.v_range[1] else 1
 
 
-def whole_images(batch: dict[str, Tensor]) -> Tensor:
-    """The images (B, C, H, W) of a batch of items, C = data.channels: RGB, and opacity where the items have it."""
-    return torch.cat([batch[name] for name in ("image", "alpha") if name in batch], dim=1)
-
-
 def sample_labels(dataset: Views, n: int, data: DataConfig, rng: torch.Generator) -> Labels:
     """Labels of n fakes, on the CPU: the data's own, sampled with replacement; for unposed data, cameras from the config's
     camera_prior and classes as frequent as the data's."""
-    labels = dataset.labels_of(torch.randint(len(dataset), (n,), generator=rng))
+    labels = dataset.labels_at(torch.randint(len(dataset), (n,), generator=rng))
     return labels if dataset.posed else dataclasses.replace(labels, pose_c2w=sample_poses(n, data, rng))

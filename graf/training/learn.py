@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from graf.memory.sizes import split
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
-from graf.runtime.retry import attempt, tries
+from graf.runtime.retry import attempt, retry_smaller, tries
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState
@@ -150,11 +150,12 @@ def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
 def retried(state: RunState, sample: Callable[[], T]) -> T:
     """Return the sample's result; where memory ran out, sample again from the same random states. Raises OutOfMemory."""
     before = state.random_states()
-    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
-        with found:
-            state.set_random_states(before)
-            found.result = sample()
-    return found.result
+
+    def sample_from_there() -> T:
+        state.set_random_states(before)
+        return sample()
+
+    return retry_smaller(sample_from_there, state.shrink, f"step {state.step + 1}", state.processes)
 
 
 @contextlib.contextmanager

@@ -56,9 +56,9 @@ def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
     config = state.config
     blur = faded_sigma(config.discriminator, state.step)
-    weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
+    ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
-        stats = learn(state, state.g, batch, generator_objective, (blur, weight))
+        stats = learn(state, state.g, batch, generator_objective, (blur, ccsr_weight))
     state.update_ema(stats["grad_norm_g"].isfinite())
     return stats
 
@@ -81,13 +81,13 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
     with torch.no_grad(), state.amp.autocast():
         real, alpha = cut_patch(batch.real_images, batch.real_inputs.grid).tensor_split([3], dim=1)
         moments = {"real_moments": colour_moments(real)}
-        real = _discriminator_input(state, real, batch.real_inputs, blur, alpha)
+        real = _shown(state, real, batch.real_inputs, blur, alpha)
         rendering = _render(state, batch.fake_inputs)
         moments["sample_moments"] = colour_moments(rendering.images)
         fakes = [(rendering.images.float(), 2 * rendering.opacity - 1, rendering.low_images)]
         if rendering.coarse_images is not None:
             fakes.append((rendering.coarse_images.float(), 2 * rendering.coarse_opacity - 1, None))
-        fake = torch.cat([_discriminator_input(state, images, batch.fake_inputs, blur, *rest) for images, *rest in fakes])
+        fake = torch.cat([_shown(state, images, batch.fake_inputs, blur, *rest) for images, *rest in fakes])
         fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]  # twice with coarse
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
@@ -119,11 +119,11 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
     return loss, stats
 
 
-def generator_objective(state: TrainState, batch: Batch, blur: float, consistency_weight: float | None) -> tuple[Tensor, Stats]:
+def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weight: float | None) -> tuple[Tensor, Stats]:
     """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log.
 
-    blur: the standard deviation, in pixels, by which the discriminator sees images blurred. consistency_weight: that of
-    ccsr.mode: consistency.
+    blur: the standard deviation, in pixels, by which the discriminator sees images blurred. ccsr_weight: that of the
+    loss of ccsr.mode: consistency.
     """
     config, inputs, fake_labels = state.config, batch.fake_inputs, batch.fake_inputs.labels
     real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None
@@ -132,12 +132,12 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, consistenc
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restore(state, fake, inputs) if config.judges_restored else None
-        seen = _discriminator_input(state, fake, inputs, blur, 2 * rendering.opacity - 1, rendering.low_images, restored)
+        seen = _shown(state, fake, inputs, blur, 2 * rendering.opacity - 1, rendering.low_images, restored)
         scores = state.discriminator(seen, fake_labels)
         loss = _adversarial_loss(state, scores, real_logits)
         if rendering.coarse_images is not None:
             coarse = rendering.coarse_images.float()
-            seen = _discriminator_input(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
+            seen = _shown(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
@@ -158,7 +158,7 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, consistenc
             elif restored is None:
                 restored = _restore(state, fake, inputs)
             stats["loss_ccsr"] = consistency_loss(fake, restored, ccsr.detach, state.perception, ccsr.perceptual_weight)
-            loss = loss + consistency_weight * stats["loss_ccsr"]
+            loss = loss + ccsr_weight * stats["loss_ccsr"]
         if config.discriminator.label_loss == "MCE":
             stats["loss_label_g"] = label_loss(scores, fake_labels)
             loss = loss + config.discriminator.label_weight * stats["loss_label_g"]
@@ -184,7 +184,7 @@ def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
     return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
 
 
-def _discriminator_input(
+def _shown(
     state: TrainState,
     images: Tensor,
     inputs: Inputs,
@@ -211,5 +211,5 @@ def _real_logits(state: TrainState, batch: Batch, blur: float) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
-        seen = _discriminator_input(state, patches, batch.fake_inputs, blur, alpha)  # fakes have the labels of the real images
+        seen = _shown(state, patches, batch.fake_inputs, blur, alpha)  # fakes have the labels of the real images
         return state.discriminator(seen, batch.real_labels).logits

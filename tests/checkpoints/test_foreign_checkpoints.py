@@ -225,6 +225,14 @@ def test_shapes_tell_the_config_that_made_them(smoke, architecture):
     assert all(values[name] in finding.values for name, finding in config_keys_of(weights).items())
 
 
+def test_convolutions_without_a_logit_at_their_end_are_another_discriminator(smoke):
+    weights = Discriminator(smoke(), 2, 3).state_dict()
+    last = max(name for name in weights if name.startswith("main.") and name.endswith(".weight"))
+    assert len(weights[last]) == 1 and "discriminator.architecture" in config_keys_of({"discriminator": weights})
+    weights[last] = weights[last].repeat(2, 1, 1, 1)
+    assert "discriminator.architecture" not in config_keys_of({"discriminator": weights})
+
+
 def test_another_architecture_differs_in_its_keys_alone(smoke):
     weights = weights_of(smoke("data.alpha=ignore", *ARCHITECTURES["refined"]))
     keys = ARCHITECTURES["refined"]

@@ -21,7 +21,7 @@ from test_measure import Photographs, checkers
 class TrainingSet(Photographs):
     """Photographs with file names and classes, unposed."""
 
-    labels_of = Views.labels_of
+    labels_at = Views.labels_at
 
     def __init__(self, images):
         super().__init__(images)

@@ -5,11 +5,10 @@ from graf.checkpoints.checkpoint import save_checkpoint
 from graf.errors import GrafError
 from graf.models import generator
 from graf.runtime.limits import GB
-from graf.tensors import each_tensor, tensors_of
 from graf.training import graphs, inputs
 from graf.training import state as state_module
 from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording
-from graf.training.inputs import Batch, sample_step
+from graf.training.inputs import sample_step
 from graf.training.state import TrainState, load_checkpoint
 from graf.training.step import train_step
 from pretended_gpu import GPU, MEMORY_BYTES, pretended_gpu
@@ -256,14 +255,6 @@ def test_out_of_memory_while_a_step_is_sampled_takes_the_recordings_too(film, ph
     images = state.sizes.images
     rows_of(state, photographs, labels, 1)
     assert state.graphs.recorded == 0 and state.sizes.images == images
-
-
-def test_each_tensor_of_a_batch_is_found_in_its_order(photographs, labels):
-    batch = Batch(None, photographs, labels, None)
-    assert [x.shape for x in tensors_of(batch)] == [(4, 3, 16, 16), (4, 3, 4), (4,), (4,)]
-    doubled = each_tensor((batch, 7, "x"), lambda x: 2 * x)
-    assert isinstance(doubled[0], Batch) and doubled[1:] == (7, "x") and doubled[0].fake_inputs is None
-    assert torch.equal(doubled[0].real_labels.pose_c2w, 2 * labels.pose_c2w)
 
 
 def test_a_batch_holds_tensors_and_none_alone(refine, photographs, labels):

@@ -60,8 +60,8 @@ class ConditionedDiscriminator(nn.Module):
     def gradient_penalty(
         self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
     ) -> Tensor:
-        """The penalty training.reg_type, not weighted: at real images (B, C, K, K), at fakes (n B, C, K, K), or for wgan_gp
-        between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own."""
+        """The penalty training.reg_type, for training.reg_param to weigh: at real images (B, C, K, K), at fakes (n B, C, K, K),
+        or for wgan_gp between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own."""
         if reg_type == "wgan_gp":
             return wgan_gp_penalty(self, real, fake[: len(real)], real_labels, interpolation)
         penalty = r1_penalty(self, real, real_labels)

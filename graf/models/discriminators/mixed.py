@@ -20,12 +20,13 @@ class MixedDiscriminator(ConditionedDiscriminator):
         self.graf = Discriminator(config, n_classes, n_elevations)
         self.projected = ProjectedDiscriminator(config, n_classes)
 
-    def gradient_penalty(self, reg_type: str, real: Tensor, *fakes_and_labels: Tensor | Labels) -> Tensor:
+    def gradient_penalty(
+        self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
+    ) -> Tensor:
         """The sum of both penalties; that of `graf` alone in low-resolution steps."""
-        penalty = self.graf.gradient_penalty(reg_type, real, *fakes_and_labels)
-        if self.graf.is_low_res(real):
-            return penalty
-        return penalty + self.projected.gradient_penalty(reg_type, real, *fakes_and_labels)
+        critics = (self.graf,) if self.graf.is_low_res(real) else (self.graf, self.projected)
+        given = reg_type, real, fake, real_labels, fake_labels, interpolation
+        return sum(critic.gradient_penalty(*given) for critic in critics)
 
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
         """The critic that the weights are for; this network itself for those of a mixed discriminator."""
