@@ -464,6 +464,7 @@ def test_r1_r2_is_the_same_penalty_at_photographs_and_at_fakes(build, photograph
     ("overrides", "name"),
     [
         (("training.reg_type=r1",), "r1_penalty"),
+        (("training.reg_type=r1_r2",), "r1_penalty, r1_penalty"),
         (("training.reg_type=wgan_gp",), "wgan_gp_penalty"),
         (("training.reg_type=none",), None),
         ((PROJECTED, "training.reg_type=r1"), "of features"),
@@ -485,6 +486,12 @@ def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photo
         monkeypatch.setattr(owner, penalty, spy)
     discriminator_step(state, photographs, labels, labels)
     assert called == ([(penalty, False, torch.float32) for penalty in name.split(", ")] if name else [])
+
+
+def test_a_penalty_that_is_declared_but_not_written_is_refused(build, labels):
+    images = torch.zeros(2, 3, 16, 16)
+    with pytest.raises(NotImplementedError, match="training.reg_type: r3 has no penalty in Discriminator"):
+        build().discriminator.gradient_penalty("r3", images, images, labels, labels, torch.zeros(2, 1, 1, 1))
 
 
 def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(build, photographs, labels):

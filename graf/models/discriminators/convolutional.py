@@ -62,10 +62,14 @@ class ConditionedDiscriminator(nn.Module):
     ) -> Tensor:
         """The penalty training.reg_type, for training.reg_param to weigh: at real images (B, C, K, K), at fakes (n B, C, K, K),
         or for wgan_gp between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own."""
-        if reg_type == "wgan_gp":
-            return wgan_gp_penalty(self, real, fake[: len(real)], real_labels, interpolation)
-        penalty = r1_penalty(self, real, real_labels)
-        return penalty + r1_penalty(self, fake, fake_labels) if reg_type == "r1_r2" else penalty
+        match reg_type:
+            case "r1":
+                return r1_penalty(self, real, real_labels)
+            case "r1_r2":
+                return r1_penalty(self, real, real_labels) + r1_penalty(self, fake, fake_labels)
+            case "wgan_gp":
+                return wgan_gp_penalty(self, real, fake[: len(real)], real_labels, interpolation)
+        raise NotImplementedError(f"training.reg_type: {reg_type} has no penalty in {type(self).__name__}")
 
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
         """The part of this network that the weights of another run's discriminator are for."""

@@ -147,7 +147,25 @@ class ConcatField(nn.Module):
         return density.float(), recomputed(colour_of, h).float()
 
 
-class FilmField(nn.Module):
+class MappedField(nn.Module):
+    """The mapping networks of fields whose layers the latents modulate: one of the shape code, one of the appearance code."""
+
+    def _build_mapping(self, config: Config, width: int, n_shape_outputs: int, gain: float) -> None:
+        """width: half of the networks' own, and of the appearance code's outputs; gain: that of `mapping_network`."""
+        latents, depth = config.z_dist, config.nerf.mapping_depth
+        self.shape_width = latents.dim - latents.dim_appearance
+        appearance_width = latents.dim_appearance or self.shape_width
+        self.shape_mapping = mapping_network(self.shape_width, 2 * width, n_shape_outputs, depth, gain)
+        self.appearance_mapping = mapping_network(appearance_width, 2 * width, 2 * width, depth, gain)
+
+    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """The networks' outputs for latents (B, Z): (B, n_shape_outputs) of the shape code, and (B, 2 * width) of the
+        appearance code, or of the shape code where there is no other."""
+        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
+        return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
+
+
+class FilmField(MappedField):
     """A radiance field whose layers are scaled and shifted by the latents (FiLM, Perez et al. 2018; pi-GAN, Chan et al. 2021).
 
     The scale is folded into each image's own copy of the weights, so that a layer costs one batched matrix product and one
@@ -158,24 +176,14 @@ class FilmField(nn.Module):
 
     def __init__(self, config: Config, depth: int, width: int):
         super().__init__()
-        self.config, latents, mapping_depth = config.nerf, config.z_dist, config.nerf.mapping_depth
-        self.shape_width = latents.dim - latents.dim_appearance
+        self.config = config.nerf
         points_width = encoding_width(self.config.multires)
         views_width = encoding_width(self.config.multires_views) if self.config.use_viewdirs else 0
         self.layers = nn.ModuleList([nn.Linear(points_width if i == 0 else width, width) for i in range(depth)])
         self.density = nn.Linear(width, 1)
         self.colour_layer = nn.Linear(width + views_width, width)
         self.colour = nn.Linear(width, 3)
-        self.shape_mapping = mapping_network(self.shape_width, 2 * width, depth * 2 * width, mapping_depth)
-        self.appearance_mapping = mapping_network(
-            latents.dim_appearance or self.shape_width, 2 * width, 2 * width, mapping_depth
-        )
-
-    def mapped(self, latents: Tensor) -> tuple[Tensor, Tensor]:
-        """The mapping networks' outputs for latents (B, Z): (B, L * 2 * C) of the shape code, (B, 2 * C) of the appearance
-        code, or without one of the shape code."""
-        shape, appearance = latents.tensor_split([self.shape_width], dim=-1)
-        return self.shape_mapping(shape), self.appearance_mapping(appearance if appearance.shape[-1] else shape)
+        self._build_mapping(config, width, depth * 2 * width, gain=0.25)
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Scales and shifts (B, L, 2, C) of the L layers up to the density, and the colour's (B, 2, C), from latents (B, Z)."""
@@ -227,7 +235,7 @@ def film_linear(layer: nn.Linear, x: Tensor, scale: Tensor, shift: Tensor) -> Te
     return torch.baddbmm(bias, x, weight.mT)
 
 
-def mapping_network(width_in: int, width: int, width_out: int, depth: int, gain: float = 0.25) -> nn.Sequential:
+def mapping_network(width_in: int, width: int, width_out: int, depth: int, gain: float) -> nn.Sequential:
     """Latents to styles: `depth` layers. The styles start out as large as the last layer's input times `gain`; a small one
     leaves the field nearly unmodulated."""
     widths = [width_in, *[width] * (depth - 1)]

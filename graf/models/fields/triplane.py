@@ -5,7 +5,7 @@ Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of 
 """
 
 from graf.config import Config
-from graf.models.fields.radiance_field import FilmField, film_linear, mapping_network
+from graf.models.fields.radiance_field import MappedField, film_linear
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ START = 4  # side of the learned map that the synthesis begins with
 GROUPS = 8  # of channels that are normalised together
 
 
-class TriplaneField(nn.Module):
+class TriplaneField(MappedField):
     """Two layers decode what the planes xy, xz and yz have at a point. The density follows from the shape code alone; the
     appearance code scales and shifts the colour's layer.
 
@@ -25,8 +25,7 @@ class TriplaneField(nn.Module):
     def __init__(self, config: Config, depth: int, width: int):
         """depth: unused, as there are two layers."""
         super().__init__()
-        nerf, latents, data = config.nerf, config.z_dist, config.data
-        self.shape_width = latents.dim - latents.dim_appearance
+        nerf, data = config.nerf, config.data
         channels, n_convs = nerf.synthesis_width, (nerf.plane_size // START).bit_length()
         self.start = nn.Parameter(torch.randn(1, channels, START, START))
         self.convs = styled_convs(channels, n_convs)
@@ -37,15 +36,11 @@ class TriplaneField(nn.Module):
             nn.init.constant_(self.density.bias, -1.0)  # EG3D's softplus(x - 1): thin at the start
         self.colour_layer = nn.Linear(width, width)
         self.colour = nn.Linear(width, 3)
-        widths, depth = (latents.dim_appearance or self.shape_width, 2 * width, 2 * width), nerf.mapping_depth
-        self.shape_mapping = mapping_network(self.shape_width, 2 * width, n_convs * 2 * channels, depth, gain=1.0)
-        self.appearance_mapping = mapping_network(*widths, depth, gain=1.0)
+        self._build_mapping(config, width, n_convs * 2 * channels, gain=1.0)
         half = (data.far - data.near) / 2
         low, high = torch.tensor((-half,) * 3 + (half,) * 3 if isinstance(data.box, str) else data.box).view(2, 3)
         self.register_buffer("centre", (low + high) / 2, persistent=False)
         self.register_buffer("half_size", (high - low) / 2, persistent=False)
-
-    mapped = FilmField.mapped  # (B, W) for the convolutions of the planes, (B, 2 * width) for the colour's layer
 
     def styles(self, latents: Tensor) -> tuple[Tensor, Tensor]:
         """Planes (B, 3, C, K, K), and the colour layer's scale and shift (B, 2, width), from latents (B, Z)."""

@@ -220,7 +220,7 @@ def test_film_field_is_layers_scaled_and_shifted_one_image_at_a_time(film, viewd
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_mapping_network_has_its_depth_and_starts_small(depth):
-    network = mapping_network(16, 32, 64, depth)
+    network = mapping_network(16, 32, 64, depth, gain=0.25)
     assert sum(isinstance(layer, nn.Linear) for layer in network) == depth
     styles = network(torch.randn(500, 16))
     assert styles.shape == (500, 64)
