@@ -1,11 +1,10 @@
-"""Train a 3D-aware generator from photographs: python train.py --config configs/default.yaml --use_amp"""
+"""Train a 3D-aware generator from images: python train.py --config configs/default.yaml --use_amp"""
 
 import argparse
-import functools
 import os
 from pathlib import Path
 
-from graf.config import load_config
+from graf.config import Config, load_config
 from graf.runtime.command_line import EXIT_STATUSES, Parser, add_run_flags, run_overrides
 from graf.runtime.console import run_script
 from graf.runtime.interruption import requeue_at_start
@@ -28,17 +27,20 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def read_config(args: argparse.Namespace) -> Config:
+    return load_config(args.config, run_overrides(args))
+
+
 def main() -> int:
     args = parser().parse_args()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     requeue_at_start()
-    config = functools.cache(lambda: load_config(args.config, run_overrides(args)))
-    if "RANK" not in os.environ:
-        config()  # its faults are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    # Faults of the config are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    config = None if "RANK" in os.environ else read_config(args)
     from graf.commands.train import train_run
 
-    return train_run(args, config)
+    return train_run(args, read_config, config)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Train a network that estimates the camera of an image: python train_pose.py --config configs/pose.yaml --use_amp"""
 
 import argparse
-import functools
 import os
 from pathlib import Path
 
@@ -29,17 +28,20 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def read_config(args: argparse.Namespace) -> PoseConfig:
+    return load_config(args.config or CONFIG_DIR / "pose.yaml", run_overrides(args), PoseConfig)
+
+
 def main() -> int:
     args = parser().parse_args()
     if args.local_rank is not None:
         os.environ.setdefault("LOCAL_RANK", str(args.local_rank))
     requeue_at_start()
-    config = functools.cache(lambda: load_config(args.config or CONFIG_DIR / "pose.yaml", run_overrides(args), PoseConfig))
-    if "RANK" not in os.environ:
-        config()  # its faults are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    # Faults of the config are told before PyTorch is loaded; several processes end together, which takes PyTorch
+    config = None if "RANK" in os.environ else read_config(args)
     from graf.commands.train_pose import train_run
 
-    return train_run(args, config)
+    return train_run(args, read_config, config)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from graf.data import Views, build_dataset, colours_only, sample_labels
 from graf.metrics.extractors import choose_extractor, extractor_network, features
 from graf.models.generator import Generator, Rendering
 from graf.pictures.outputs import as_uint8
-from graf.pictures.sampling import fresh_renderings, labels_of
+from graf.pictures.sampling import fresh_renderings, labels_as_in_data
 from graf.rays import full_grid
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
@@ -89,7 +89,7 @@ def stages(generator: Generator, dataset: Views, others: Part, rendering: Render
 def draw(generator: Generator, dataset: Views, n: int, seed: int) -> tuple[Rendering, Tensor]:
     """n renderings at cameras and classes sampled from the data's, and these cameras (n, 3, 4): those that eval.py --metrics
     measures, with the same seed."""
-    config, sampler, poses = generator.config, labels_of(dataset, generator.config.data), []
+    config, sampler, poses = generator.config, labels_as_in_data(dataset, generator.config.data), []
 
     def noted(count: int, rng: torch.Generator) -> Labels:
         labels = sampler(count, rng)

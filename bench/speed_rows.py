@@ -266,7 +266,7 @@ def throughput(config: Config, device: torch.device, n_steps: int) -> dict:
 
 
 def gpu_work(call: Callable[[], None], device: torch.device) -> tuple[int, float]:
-    """What the call launches on a GPU, a whole graph counting as one launch, and the seconds that the GPU computes for it."""
+    """The number of launches of a call on a GPU, a graph counting as one, and the seconds that the GPU computes for it."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         call()
         wait_for(device)

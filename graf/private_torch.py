@@ -47,8 +47,8 @@ def shallow_copy(
 
 
 def move_towards(values: list[Tensor], aims: list[Tensor], share: Tensor) -> None:
-    """Each of the values, in place, is moved by a share of the way to its aim, in three operations for all of them; the share
-    is a scalar on their device."""
+    """Move each value, in place, by a share of the way to its aim, in three operations for all of them. The share is a scalar
+    on their device."""
     ways = torch._foreach_sub(aims, values)
     torch._foreach_mul_(ways, share)
     torch._foreach_add_(values, ways)

@@ -1,4 +1,4 @@
-"""Cache activations of layers of a trained network: of the discriminator on photographs, of the generator on random latents.
+"""Cache activations of layers of a trained network: of the discriminator on real images, of the generator on random latents.
 
     python tools/cache_activations.py --checkpoint results/default --list
     python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
@@ -58,7 +58,7 @@ class Subject:
     forward: Callable[[dict[str, Tensor]], object]
 
 
-class Photographs(Dataset):
+class RealImages(Dataset):
     """Some of a data set's samples by their indices, each with its `number` among them."""
 
     def __init__(self, dataset: Views, indices: list[int]):
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
     p.add_argument("--list", action="store_true", help="print the layers, and the shape of each output for one sample")
     p.add_argument(
-        "--num_samples", type=positive, default=100, help="number of photographs, or of objects to render; default 100"
+        "--num_samples", type=positive, default=100, help="number of real images, or of objects to render; default 100"
     )
     p.add_argument("--out", type=Path, help="new folder for the activations")
     p.add_argument("--batch_size", type=positive, default=8, help="samples at a time; default 8")
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--resolution", type=positive, help="pixels per side of generated images; default data.imsize")
     p.add_argument(
-        "--seed", type=whole_number, default=0, help="seed for the choice of photographs, latents and cameras; default 0"
+        "--seed", type=whole_number, default=0, help="seed for the choice of real images, latents and cameras; default 0"
     )
     p.add_argument("--config", type=Path, help="YAML file, by default the checkpoint's own config")
     p.add_argument(
@@ -132,7 +132,9 @@ def main() -> int:
     if args.config:
         config = resolve(config, dataset)
     try:
-        subject = (drawn_objects if args.network == "generator" else photographs)(path, content, config, dataset, args)
+        subject = (generator_subject if args.network == "generator" else discriminator_subject)(
+            path, content, config, dataset, args
+        )
         if args.list:
             list_layers(subject)
             return 0
@@ -148,7 +150,7 @@ def write(subject: Subject, source: Source, config: Config, args: argparse.Names
     """Cache the activations; the exit status, 0 or that of an interruption."""
     n = len(subject.samples)
     if n < args.num_samples:
-        log.info("the data set has %d photographs, all are used", n)
+        log.info("the data set has %d images, all are used", n)
     layers = list(dict.fromkeys(args.layers))
     settings = hashlib.sha256(repr((config, args.resolution, args.batch_size)).encode()).hexdigest()
     writer = ActivationWriter(args.out, n, source, layers, settings)
@@ -184,7 +186,7 @@ def list_layers(subject: Subject) -> None:
         log.info("%-40s %-20s %s%s", name, type(module).__name__, shape, f" as {tensor}" if tensor != name else "")
 
 
-def drawn_objects(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
+def generator_subject(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
     """The EMA of the generator, and latents with cameras and classes such as the data has."""
     device = choose_device(args.device)
     generator = generator_from_content(path, content, config, device)
@@ -207,8 +209,8 @@ def labels_in(batch: dict[str, Tensor]) -> Labels:
     return Labels(batch.get("pose_c2w"), batch["class_index"], batch["elevation_index"])
 
 
-def photographs(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
-    """The discriminator, and photographs sampled without replacement, each as training shows it with its largest patch."""
+def discriminator_subject(path: Path, content: dict, config: Config, dataset: Views, args: argparse.Namespace) -> Subject:
+    """The discriminator, and real images sampled without replacement, each as training shows it with its largest patch."""
     device = choose_device(args.device)
     discriminator = discriminator_of(path, content, config, dataset).to(device)
     needed = config.judges_restored or config.discriminator.dual or config.data.alpha == "rgba"
@@ -224,7 +226,7 @@ def photographs(path: Path, content: dict, config: Config, dataset: Views, args:
             cameras = labels.with_cameras(sample_labels(dataset, len(images), config.data, rng).to(device))
         return discriminator(judged(images, cameras, config, generator, step, rng), labels)
 
-    return Subject(discriminator, Photographs(dataset, order[: args.num_samples].tolist()), forward)
+    return Subject(discriminator, RealImages(dataset, order[: args.num_samples].tolist()), forward)
 
 
 def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) -> ConditionedDiscriminator:
@@ -244,7 +246,7 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
 def judged(
     images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
 ) -> Tensor:
-    """The discriminator's input at a step, from photographs (B, data.channels, W, W): the whole frame, or its largest patch,
+    """The discriminator's input at a step, from real images (B, data.channels, W, W): the whole frame, or its largest patch,
     centred.
 
     The generator is needed where it restores them, or makes their small versions.

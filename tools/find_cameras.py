@@ -222,7 +222,7 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     estimator = rounds.of_estimator(pose, config, this, config.training.seed + this.number)
     if status := train("train_pose.py", this.estimator, estimator, device=args.device):
         return status
-    found, told = read_cameras(this, args, photographs, config, device)
+    found, record = read_cameras(this, args, photographs, config, device)
     folders = rounds.write_photographs(this, photographs, found, args.keep, config.data)
     posed = rounds.posed(config, this, args.rounds, folders, rounds.box_of(this, photographs, found, config.data))
     goes_on = this.number > 1 and not newest_checkpoint(this.generator)
@@ -232,13 +232,13 @@ def posed_round(this: Round, args: argparse.Namespace, config: Config, pose: Pos
     write_sheet(this.sheet, load_generator(this.generator, device=device), this.name, (photographs, found))
     if this.number == args.rounds and config.data.type == "images":
         rounds.write_cameras(args.out / rounds.CAMERAS, photographs, found, config.data)
-    write_record(this, told)
+    write_record(this, record)
     return 0
 
 
-def write_record(this: Round, told: dict) -> None:
-    """Write what is told of a round, which is done with it."""
-    write_text(this.record, json.dumps({"round": this.number} | told, indent=1))
+def write_record(this: Round, record: dict) -> None:
+    """Write a round's record, which marks it as done."""
+    write_text(this.record, json.dumps({"round": this.number} | record, indent=1))
 
 
 def make_views(folder: Path, run_dir: Path, n: int, device: torch.device) -> None:

@@ -77,10 +77,10 @@ def checkpoint_config(path: Path, content: dict) -> Config:
     if beside.exists():
         return load_config(beside)
     found.part("generator_ema", path)
-    told = "\n".join(f"  {key}: {finding}  ({finding.source})" for key, finding in config_keys_of(found.parts).items())
+    found_keys = "\n".join(f"  {key}: {finding}  ({finding.source})" for key, finding in config_keys_of(found.parts).items())
     raise CheckpointError(
         f"{path}: no config inside or beside it; name its config with --config, for the official GRAF's weights "
-        f"configs/graf.yaml with what differs in --set. Their shapes tell:\n{told}"
+        f"configs/graf.yaml with what differs in --set. Their shapes tell:\n{found_keys}"
     )
 
 

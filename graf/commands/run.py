@@ -46,11 +46,14 @@ class Setup(NamedTuple):
 
 
 @contextlib.contextmanager
-def set_up(args: argparse.Namespace, read_config: Callable[[], RunConfig]) -> Iterator[Setup]:
-    """Start the processes, read the config, lock the run's folder and find the checkpoint to continue from."""
+def set_up(
+    args: argparse.Namespace, read_config: Callable[[argparse.Namespace], RunConfig], config: RunConfig | None
+) -> Iterator[Setup]:
+    """Start the processes, read the config unless the caller has, lock the run's folder and find the checkpoint to continue
+    from."""
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
-        config = read_config()
+        config = config or read_config(args)
         require_own_folder(args.config, run_overrides(args), config)
         processes.share_of(config.training.batch_size)
         interruption, writes = Interruption(config.training.max_hours), processes.first and not args.dry_run

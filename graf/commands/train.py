@@ -29,9 +29,9 @@ from graf.training.step import train_step
 log = logging.getLogger("graf")
 
 
-def train_run(args: argparse.Namespace, read_config: Callable[[], Config]) -> int:
+def train_run(args: argparse.Namespace, read_config: Callable[[argparse.Namespace], Config], config: Config | None) -> int:
     """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status."""
-    with set_up(args, read_config) as setup:
+    with set_up(args, read_config, config) as setup:
         state, dataset = build_run(args, setup)
         note_data(state, dataset, setup.checkpoint)
         # What ends before a first step

@@ -24,9 +24,11 @@ from graf.training.state import load_checkpoint
 log = logging.getLogger("graf")
 
 
-def train_run(args: argparse.Namespace, read_config: Callable[[], PoseConfig]) -> int:
+def train_run(
+    args: argparse.Namespace, read_config: Callable[[argparse.Namespace], PoseConfig], config: PoseConfig | None
+) -> int:
     """Train a pose estimator by the flags of train_pose.py, as graf.commands.train.train_run does a generator."""
-    with set_up(args, read_config) as setup:
+    with set_up(args, read_config, config) as setup:
         state, splits = pose_run(args, setup)
         note_data(state, splits.training, setup.checkpoint)
         # What ends before a first step

@@ -8,7 +8,7 @@ from graf.config.older import FIRST_VALUES, FIRST_WORDS, OLDER_NAMES, OLDER_VALU
 from graf.config.reading import config_to_dict, flat
 from graf.config.schema import Config
 
-DRAWING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
+RENDERING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
 
 
 def rendering_sha256(config: Config) -> str:
@@ -18,7 +18,7 @@ def rendering_sha256(config: Config) -> str:
     changes nothing, or given another default.
     """
     values, defaults = (
-        _first_written({key: value for key, value in flat(config_to_dict(some)).items() if key.startswith(DRAWING)})
+        _first_written({key: value for key, value in flat(config_to_dict(some)).items() if key.startswith(RENDERING)})
         for some in (config, Config())
     )
     first = defaults | _first_written(flat(OLDER_VALUES)) | FIRST_VALUES

@@ -484,7 +484,7 @@ class RunTrainingConfig:
 @dataclass(frozen=True)
 class TrainingConfig(RunTrainingConfig):
     optimizer: Literal["adam", "rmsprop"] = key(
-        "adam", "adam has betas (0, 0.99), but (0.9, 0.99) for a CCSR that restores photographs"
+        "adam", "adam has betas (0, 0.99), but (0.9, 0.99) for a CCSR that restores real images"
     )
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)
@@ -729,7 +729,7 @@ class Config(RunConfig):
         return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
 
     @property
-    def restores_photographs(self) -> bool:
+    def restores_real_images(self) -> bool:
         """Whether CCSR learns from real images, not from the discriminator."""
         return self.ccsr.mode == "refine" and self.ccsr.learns_from == "photographs"
 

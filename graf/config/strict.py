@@ -102,7 +102,7 @@ def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -
     n_faults, values = len(faults), {}
     fields = dataclasses.fields(cls)
     known = [f.name for f in fields]
-    faults += [f"{section}: {told}" if section else told for told in _unknown_keys(raw, known, hints)]
+    faults += [f"{section}: {fault}" if section else fault for fault in _unknown_keys(raw, known, hints)]
     for f in fields:
         name = prefix + f.name
         if f.name not in raw:
@@ -120,14 +120,14 @@ def _build(cls: type, raw: Any, prefix: str, faults: list[str], hints: _Hints) -
 def _unknown_keys(raw: dict, known: list[str], hints: _Hints) -> typing.Iterator[str]:
     """A fault for each key that a section does not have."""
     for name in itertools.filterfalse(known.__contains__, raw):
-        told = one_line(name) if isinstance(name, str) else shown(name)
-        meant = hints.names.get(told) or difflib.get_close_matches(told, known, n=1)
-        if told in hints.other_suites:
-            yield f"unknown key '{told}': {hints.other_suites[told]}"
+        name_shown = one_line(name) if isinstance(name, str) else shown(name)
+        meant = hints.names.get(name_shown) or difflib.get_close_matches(name_shown, known, n=1)
+        if name_shown in hints.other_suites:
+            yield f"unknown key '{name_shown}': {hints.other_suites[name_shown]}"
         elif meant:
-            yield f"unknown key '{told}', did you mean {' or '.join(map(repr, meant))}?"
+            yield f"unknown key '{name_shown}', did you mean {' or '.join(map(repr, meant))}?"
         else:
-            yield f"unknown key '{told}'"
+            yield f"unknown key '{name_shown}'"
 
 
 def leaves(cls: type, prefix: str = "") -> typing.Iterator[tuple[str, dataclasses.Field]]:

@@ -1,4 +1,4 @@
-"""Configs of the official GRAF, of the older graf_ccsr and of our own older versions, translated to today's keys.
+"""Configs of the official GRAF and of the older graf_ccsr, translated to today's keys.
 
 What differs is renamed, what has no meaning here is named in a warning, and whatever remains is checked like any config.
 """
@@ -73,7 +73,7 @@ def translate(raw: dict, where: str) -> tuple[dict, bool]:
 
 def with_new_names(raw: dict, names: Mapping[str, str], where: str) -> tuple[dict, list[str]]:
     """The config with keys of older names under their new ones, and what was renamed: "nerf.N_samples is now ..."."""
-    raw, told = copy.deepcopy(raw), []
+    raw, renamed = copy.deepcopy(raw), []
     for old, new in names.items():
         (section, old_key), (*path, new_key) = old.split("."), new.split(".")
         if old_key not in _section(raw, section):
@@ -87,8 +87,8 @@ def with_new_names(raw: dict, names: Mapping[str, str], where: str) -> tuple[dic
         if new_key in target:
             raise ConfigError(f"{where}: {old} is now {new}, which is there too; leave {old} out")
         target[new_key] = raw[section].pop(old_key)
-        told.append(f"{old} is now {new}")
-    return raw, told
+        renamed.append(f"{old} is now {new}")
+    return raw, renamed
 
 
 def translate_ccsr(raw: dict, where: str) -> dict:

@@ -8,7 +8,7 @@ from graf.camera import azimuth_and_v
 from graf.errors import GrafError
 from graf.inversion.camera_search import FINALISTS, mean_objects, objects_of_every_class, search_cameras, with_opposites
 from graf.inversion.loss import InversionSettings, inversion_loss
-from graf.inversion.results import Inversion, as_drawn
+from graf.inversion.results import Inversion, as_rendered
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
 
@@ -57,7 +57,7 @@ def invert(
         raise GrafError("the model renders non-finite images, so nothing can be found with it; name another checkpoint")
     latents, class_index, pose_c2w = found.latents.cpu(), found.class_index.cpu(), fine_loss.poses_of(found)[0].cpu()
     found = Inversion(latents, class_index, pose_c2w, *azimuth_and_v(pose_c2w))
-    return as_drawn(generator, found, targets, losses.item())
+    return as_rendered(generator, found, targets, losses.item())
 
 
 def most_renderings(

@@ -40,7 +40,7 @@ class Inversion:
     """One object, latents (1, Z) and class_index (1,), as N targets show it: their cameras pose_c2w (N, 3, 4), azimuth_deg
     and v (N,).
 
-    `as_drawn` adds its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss.
+    `as_rendered` adds its images (N, 3, W, W) in [-1, 1] from there, their PSNR in dB and SSIM (N numbers each), and the loss.
     """
 
     latents: Tensor
@@ -62,8 +62,8 @@ def similarity(target: Tensor, image: Tensor) -> tuple[float, float]:
     return float(psnr), float(structural_similarity(*pair, channel_axis=-1, data_range=255))
 
 
-def as_drawn(generator: Generator, inversion: Inversion, targets: Tensor, loss: float) -> Inversion:
-    """The object and cameras of an inversion as a generator draws them, compared with targets (N, 3, W, W)."""
+def as_rendered(generator: Generator, inversion: Inversion, targets: Tensor, loss: float) -> Inversion:
+    """The object and cameras of an inversion as a generator renders them, compared with targets (N, 3, W, W)."""
     n = len(targets)
     latents, class_index = inversion.latents.expand(n, -1), inversion.class_index.expand(n)
     images = generator.render(latents, inversion.pose_c2w, class_index=class_index).images

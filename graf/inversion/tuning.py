@@ -11,7 +11,7 @@ import dataclasses
 from graf.camera import sample_poses
 from graf.errors import GrafError
 from graf.inversion.loss import RAYS_AT_ONCE, Hypotheses, InversionLoss, InversionSettings, inversion_loss
-from graf.inversion.results import Inversion, as_drawn
+from graf.inversion.results import Inversion, as_rendered
 from graf.models.generator import Generator
 from graf.models.perception import feature_network
 from graf.runtime.retry import retry_halved
@@ -49,7 +49,7 @@ def tune(
         return _tuned(generator, inversion, targets, settings, rays_at_once, bar)
 
     copied, loss = retry_halved(tuned, RAYS_AT_ONCE, "tuning", FEWEST_RAYS)
-    seen = as_drawn(copied, inversion, targets, loss)
+    seen = as_rendered(copied, inversion, targets, loss)
     if not seen.images.isfinite().all():
         raise GrafError("--tune: the tuned model renders non-finite images; take fewer steps")
     return copied, seen

@@ -167,7 +167,7 @@ class MemoryMonitor:
 
     @contextlib.contextmanager
     def _harmless(self, what: str) -> Iterator[None]:
-        """No error of the monitor ends a run: it is logged once, and the block is left."""
+        """Log the first error of the monitor and leave the block; none ends a run."""
         try:
             yield
         except Exception as error:

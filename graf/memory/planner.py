@@ -277,7 +277,7 @@ class _Step:
         numbers = _light(refinement.backbone, side) if is_light else _rrdb(refinement.backbone.network, side)
         kept = numbers * self.batch * self.size
         if config.ccsr.mode == "refine":  # the coarse rendering is refined too, and real images are restored
-            kept *= self.renderings + config.restores_photographs
+            kept *= self.renderings + config.restores_real_images
         if config.judges_restored:  # the coarse rendering is restored too, and the fine one once more without the field
             kept *= self.renderings + (config.ccsr.detach == "nerf")
         if config.ccsr.mode == "consistency" and config.ccsr.perceptual_weight > 0:

@@ -60,7 +60,7 @@ class CollapseWatch:
         self._rows: deque[tuple[int, Mapping[str, float]]] = deque()
         self._warned: set[str] = set()
 
-    def look(self, numbers: Mapping[str, float], step: int) -> None:
+    def check(self, numbers: Mapping[str, float], step: int) -> None:
         """Add a row of metrics.jsonl, and warn where its window shows a collapse."""
         if self._rows and step <= self._rows[-1][0]:  # the run was rolled back
             self._rows.clear()

@@ -21,7 +21,7 @@ from graf.config import DataConfig
 from graf.data import Views
 from graf.errors import GrafError
 from graf.models.generator import Generator, Rendering
-from graf.pictures.sampling import fresh_samples, labels_of, render_views, sample_objects
+from graf.pictures.sampling import fresh_samples, labels_as_in_data, render_views, sample_objects
 from graf.rays import camera_rays, full_grid, low_resolution_grid
 from graf.runtime.console import progress
 
@@ -245,7 +245,7 @@ def nyquist_against_real(generator: Generator, dataset: Views, n: int, seed: int
     config = generator.config
     rng = torch.Generator().manual_seed(seed)
     index = torch.randperm(len(dataset), generator=rng)[:n].tolist()
-    label_sampler, batch_size = labels_of(dataset, config.data), config.metrics.batch_size
+    label_sampler, batch_size = labels_as_in_data(dataset, config.data), config.metrics.batch_size
     with progress(total=n, desc="samples", unit="image") as bar:
         fakes = torch.cat([*fresh_samples(generator, label_sampler, n, batch_size, seed, bar, truncation=truncation)])
     return {

@@ -6,7 +6,7 @@ from graf.config import Config, DataConfig
 from graf.data import Views
 from graf.metrics.shapes import Subject
 from graf.models.generator import Rendering
-from graf.pictures.sampling import fresh_renderings, labels_of
+from graf.pictures.sampling import fresh_renderings, labels_as_in_data
 from graf.runtime.console import progress
 from graf.runtime.files import kept_json
 
@@ -31,7 +31,7 @@ def haze(subject: Subject) -> dict:
         unavailable = found if clear is None else "the images' silhouettes leave no pixel free"
         log.warning("haze is not measured: %s", unavailable)
         return {"haze": None, "haze_opacity": None, "unavailable": unavailable}
-    what = labels_of(dataset, config.data), subject.n, config.metrics.batch_size, subject.seed
+    what = labels_as_in_data(dataset, config.data), subject.n, config.metrics.batch_size, subject.seed
     renderings = fresh_renderings(subject.generator.without_background(), *what, truncation=subject.truncation)
     with progress(total=subject.n, desc="haze", unit="image") as bar:
         sums = torch.zeros(2, dtype=torch.double)

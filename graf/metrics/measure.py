@@ -22,7 +22,7 @@ from graf.metrics.extractors import EFFICIENTNET_2, INCEPTION, Extractor, choose
 from graf.metrics.results import FEWEST_IMAGES
 from graf.models.generator import Generator, weights_hash
 from graf.pictures.outputs import as_uint8
-from graf.pictures.sampling import fresh_samples, labels_in_range, labels_of
+from graf.pictures.sampling import fresh_samples, labels_as_in_data, labels_in_range
 from graf.runtime.out_of_memory import first_line, is_machine_fault, is_out_of_memory
 from graf.runtime.processes import ALONE, Processes
 from graf.runtime.retry import retry_halved
@@ -88,7 +88,7 @@ def measure_generator(
     GrafError as `measure` does.
     """
     config, options = generator.config, settings.options or generator.config.metrics
-    label_sampler = (labels_of if settings.cameras == "data" else labels_in_range)(dataset, config.data)
+    label_sampler = (labels_as_in_data if settings.cameras == "data" else labels_in_range)(dataset, config.data)
     dump = None if settings.dump is None else new_folder(settings.dump)
     cuda = generator.background.device.type == "cuda"
 

@@ -15,7 +15,7 @@ from graf.metrics.extractors import Extractor, choose_extractor, extractor_netwo
 from graf.models.generator import Generator
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import as_uint8, write_grid
-from graf.pictures.sampling import fresh_samples, labels_of
+from graf.pictures.sampling import fresh_samples, labels_as_in_data
 from graf.runtime.console import progress
 from graf.runtime.files import write_text
 
@@ -63,7 +63,7 @@ def neighbour_sheet(
     config, device = generator.config, generator.background.device
     batch_size = config.metrics.batch_size
     with progress(total=n_samples, desc="samples", unit="image") as bar:
-        what = labels_of(dataset, config.data), n_samples, batch_size, seed, bar
+        what = labels_as_in_data(dataset, config.data), n_samples, batch_size, seed, bar
         fakes = fresh_samples(generator, *what, truncation=truncation)
         samples = torch.cat([as_uint8(images) for images in fakes])
     extractor = choose_extractor(config.metrics)

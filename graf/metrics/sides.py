@@ -1,4 +1,4 @@
-"""Objects from all sides: whether these differ, and whether walls surround them; a run is warned early, whose sampled cameras
+"""Objects from all sides: whether these differ, and whether walls surround them. A run is warned early if its sampled cameras
 are not those of its images.
 
 Legend: N objects, V azimuths, h x w rays.
@@ -72,8 +72,8 @@ class SideWatch:
     def __init__(self, dataset: Views, data: DataConfig):
         self._dataset, self._data, self._warned = dataset, data, False
 
-    def look(self, generator: Generator, step: int, seed: int) -> None:
-        """Look at the objects of a seed, in the first steps of a run that has not been warned yet."""
+    def check(self, generator: Generator, step: int, seed: int) -> None:
+        """Check the objects of a seed, in the first steps of a run that has not been warned yet."""
         if self._warned or not FIRST_STEP <= step <= LAST_STEP or self._dataset.posed:
             return
         if azimuth_span_deg(self._dataset, self._data) < 360:

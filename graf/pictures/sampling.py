@@ -87,7 +87,7 @@ def fresh_samples(
     yield from share(render, _sampled_batches(generator, label_sampler, n, batch_size, seed, truncation))
 
 
-def labels_of(dataset: Views, data: DataConfig) -> LabelSampler:
+def labels_as_in_data(dataset: Views, data: DataConfig) -> LabelSampler:
     """A sampler of labels from the data's own distribution, by `sample_labels`."""
     return lambda n, rng: sample_labels(dataset, n, data, rng)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from graf.data import Views
 from graf.errors import GrafError
 from graf.metrics.shapes import Subject
-from graf.pictures.sampling import fresh_renderings, labels_of, recorded
+from graf.pictures.sampling import fresh_renderings, labels_as_in_data, recorded
 from graf.pose.loading import TrainedEstimator
 from graf.pose.mixture import CameraMixture, MixtureEstimator
 from graf.pose.splits import posed_splits
@@ -134,7 +134,7 @@ def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:
     generator.
     """
     config = subject.config
-    sampler, asked = recorded(labels_of(subject.dataset, config.data))
+    sampler, asked = recorded(labels_as_in_data(subject.dataset, config.data))
     renderings = fresh_renderings(
         subject.generator, sampler, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
     )

@@ -214,9 +214,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 def run_overrides(args: argparse.Namespace) -> list[str]:
     """Overrides of the config by the flags: those of --set first, then the folders, --use_amp, --max_steps and --seed, as far
     as the program has them."""
-    told = vars(args)
-    flags = [*args.set, *folder_overrides(args.data_dir, told.get("output_dir"))]
+    given = vars(args)
+    flags = [*args.set, *folder_overrides(args.data_dir, given.get("output_dir"))]
     if args.use_amp:
         flags.append(FlagOverride("training.use_amp=true", "--use_amp"))
-    given = {key: told[key] for key in ("max_steps", "seed") if told.get(key) is not None}
-    return flags + [FlagOverride(f"training.{key}={value}", f"--{key} {value}") for key, value in given.items()]
+    values = {key: given[key] for key in ("max_steps", "seed") if given.get(key) is not None}
+    return flags + [FlagOverride(f"training.{key}={value}", f"--{key} {value}") for key, value in values.items()]

@@ -150,7 +150,8 @@ def read_object(path: Path) -> dict:
 
 
 def readable_object(path: Path) -> dict:
-    """As `read_object`, and {} where the file cannot be read: for callers that lose nothing by taking it for empty."""
+    """The object in a JSON file, as by `read_object`, or {} if the file cannot be read: for callers to whom an unreadable file
+    is an empty one."""
     try:
         return read_object(path)
     except OSError:

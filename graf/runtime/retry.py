@@ -59,19 +59,19 @@ class Try(contextlib.AbstractContextManager, Generic[T]):
 
 
 def tries(shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False) -> Iterator[Try]:
-    """Try a block in smaller pieces until memory suffices in all `processes`: `for found in tries(...)`, `with found:`.
+    """Try a block in smaller pieces until memory suffices in all `processes`: `for trial in tries(...)`, `with trial:`.
 
     `shrink` makes the pieces smaller and returns whether it could. With `warn_once` only the first retry of `what` in this
     process is logged. Raises OutOfMemory where there is nothing smaller.
     """
     while True:
-        found = Try()
-        yield found
-        if not processes.any(bool(found.ran_out)):
+        trial = Try()
+        yield trial
+        if not processes.any(bool(trial.ran_out)):
             return
-        found.result = None  # another process ran out of memory: this result is not used, and its memory is needed
+        trial.result = None  # another process ran out of memory: this result is not used, and its memory is needed
         clean_up()
-        message = found.ran_out or "in another process"
+        message = trial.ran_out or "in another process"
         if not shrink():
             raise OutOfMemory(f"{what}: out of memory ({message}), in the smallest pieces there are")
         if not warn_once or what not in _warned:
@@ -83,10 +83,10 @@ def retry_smaller(
     work: Callable[[], T], shrink: Callable[[], bool], what: str, processes: Processes = ALONE, warn_once: bool = False
 ) -> T:
     """Return the work's result, with the arguments and errors of `tries`."""
-    for found in tries(shrink, what, processes, warn_once):
-        with found:
-            found.result = work()
-    return found.result
+    for trial in tries(shrink, what, processes, warn_once):
+        with trial:
+            trial.result = work()
+    return trial.result
 
 
 def retry_halved(work: Callable[[int], T], size: int, what: str, smallest: int = 1, processes: Processes = ALONE) -> T:

@@ -68,8 +68,8 @@ def count_bad_steps(state: RunState, images: Tensor | None = None) -> None:
         if not state.first_bad:
             state.bad_since = step
             state.first_bad = f"step {step}: {first_not_finite(state, numbers, images if step == state.step else None)}"
-        told = state.first_bad if state.bad_steps == 1 else f"step {step}: {' and '.join(bad)} not finite"
-        log.warning("%s; skipped (%d in a row)", told, state.bad_steps)
+        message = state.first_bad if state.bad_steps == 1 else f"step {step}: {' and '.join(bad)} not finite"
+        log.warning("%s; skipped (%d in a row)", message, state.bad_steps)
 
 
 def first_not_finite(state: RunState, numbers: dict[str, float], images: Tensor | None) -> str:
@@ -142,7 +142,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     if rollbacks > MAX_ROLLBACKS:
         raise type(trouble)(f"{trouble}. The run had been rolled back once already") from None
     best = state.best
-    path = _restore_last_good(state)
+    path = _load_last_good(state)
     if path is None:
         raise type(trouble)(f"{trouble}. There is no good checkpoint in {state.config.run_dir} to go back to") from None
     seed = seeded_rng(state.config.training.seed, state.step, rollbacks).initial_seed()
@@ -158,7 +158,7 @@ def roll_back(state: RunState, trouble: Derailed) -> None:
     save_newest(state.checkpoint())
 
 
-def _restore_last_good(state: RunState) -> Path | None:
+def _load_last_good(state: RunState) -> Path | None:
     for path in run_checkpoints(state.config.run_dir):
         try:
             load_checkpoint(path, state)

@@ -49,14 +49,14 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
     does not suffice for the smallest part.
     """
     compute = partial(gradients, state, player, objective, constants)
-    for found in tries(state.shrink, f"step {state.step + 1}", state.processes):
-        with found:
+    for trial in tries(state.shrink, f"step {state.step + 1}", state.processes):
+        with trial:
             if state.graphs:
                 sizes = state.sizes.images, state.sizes.rays
-                found.result = state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
+                trial.result = state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
             else:
-                found.result = compute(batch)
-    totals, buffers = found.result
+                trial.result = compute(batch)
+    totals, buffers = trial.result
     stats = sum_over_processes(totals, buffers, state.processes)
     return stats | {player.grad_norm: clip_and_step(state, player, stats)}
 
@@ -64,7 +64,7 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
 def gradients(
     state: RunState, player: Player, objective: Objective, constants: tuple, batch: AnyBatch
 ) -> tuple[Stats, list[Tensor]]:
-    """Leave the gradient of the mean loss over this process's batch in the network, part by part; where it fails, none.
+    """Accumulate the gradient of this process's share of the mean loss in the network, part by part; on an error it has none.
 
     On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
     added in the order of images, so that the sum does not depend on which core is the faster.

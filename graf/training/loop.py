@@ -44,7 +44,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             last = state.step == training.max_steps
             # Numbers of the step, and FID and KID
             if due(state.step, training.print_every):
-                watch.look(session.log_step(stats), state.step)
+                row = session.log_step(stats)
+                watch.check(row, state.step)
             measured = {}
             if session.due("fid_every") or (training.fid_every and last):
                 measured = session.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
@@ -63,11 +64,11 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
 
 
 def write_sheet(session: Session, sides: SideWatch, quality: str) -> None:
-    """Write image grids of fixed objects, log their statistics and the grid of colours; look at objects from all sides."""
+    """Write image grids of fixed objects, log their statistics and the grid of colours; check objects from all sides."""
     state = session.state
     session.log.scalars(write_samples(state, quality), state.step)
     session.log.picture("samples", sheet_path(state, "rgb"), state.step)
-    sides.look(state.generator_ema, state.step, state.config.training.seed)
+    sides.check(state.generator_ema, state.step, state.config.training.seed)
 
 
 def kid_text(measured: dict) -> str:

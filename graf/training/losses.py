@@ -12,7 +12,7 @@ from graf.config import CcsrConfig, DiscriminatorConfig
 from graf.models.discriminators.convolutional import Scores
 from graf.models.perception import feature_distance, features_of
 from graf.models.projection import ConsistencyEnforcingModule
-from graf.training.statistics import by_pairs, by_sign
+from graf.training.statistics import accuracy_by_pairs, accuracy_by_sign
 
 import torch
 from torch import Tensor, nn
@@ -98,31 +98,33 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
 class GanLoss:
     """An adversarial loss of logits of real images (B,) and of fakes (n B,), n for each row.
 
-    of_discriminator(real, fake) and of_generator(fake, real): mean losses; told_apart(real, fake): the share of images that the
+    of_discriminator(real, fake) and of_generator(fake, real): mean losses; accuracy(real, fake): the share of images that the
     discriminator tells apart, None where its logits have no level for that. A `paired` loss compares each fake with the real
     image of its row, which has the same class and camera; others get real None in of_generator.
     """
 
     of_discriminator: Callable[[Tensor, Tensor], Tensor]
     of_generator: Callable[[Tensor, Tensor | None], Tensor]
-    told_apart: Callable[[Tensor, Tensor], Tensor] | None
+    accuracy: Callable[[Tensor, Tensor], Tensor] | None
     paired: bool = False
 
 
 GAN_LOSSES = {  # by training.gan_type
     "standard": GanLoss(  # Goodfellow et al. 2014, the generator's the non-saturating one
-        lambda real, fake: F.softplus(-real).mean() + F.softplus(fake).mean(), lambda fake, _: F.softplus(-fake).mean(), by_sign
+        lambda real, fake: F.softplus(-real).mean() + F.softplus(fake).mean(),
+        lambda fake, _: F.softplus(-fake).mean(),
+        accuracy_by_sign,
     ),
     "wgan": GanLoss(  # Arjovsky et al. 2017
         lambda real, fake: fake.mean() - real.mean(), lambda fake, _: -fake.mean(), None
     ),
     "hinge": GanLoss(
-        lambda real, fake: F.relu(1 - real).mean() + F.relu(1 + fake).mean(), lambda fake, _: -fake.mean(), by_sign
+        lambda real, fake: F.relu(1 - real).mean() + F.relu(1 + fake).mean(), lambda fake, _: -fake.mean(), accuracy_by_sign
     ),
     "relativistic": GanLoss(  # RpGAN, Jolicoeur-Martineau 2019; R3GAN, Huang et al. 2024
         lambda real, fake: F.softplus(fake.view(-1, len(real)) - real).mean(),
         lambda fake, real: F.softplus(real - fake).mean(),
-        by_pairs,
+        accuracy_by_pairs,
         paired=True,
     ),
 }

@@ -57,20 +57,20 @@ def write_rotation(state: TrainState) -> None:
 
 
 def write_progress(run_dir: Path, step: int) -> Path | None:
-    """samples/progress.gif: the fixed objects until a step, of the run's sheets of colours; None where there are not two.
+    """samples/progress.gif: the fixed objects until a step, of the run's image grids of colours; None where there are not two.
 
-    Of many sheets MOST_FRAMES are taken, spread evenly, the last one always; one is held at a time.
+    At most MOST_FRAMES image grids are taken, evenly spread, always with the last; one is held at a time.
     """
     last = run_dir / "samples" / f"{step:08d}_rgb.png"
-    sheets = sorted(sheet for sheet in last.parent.glob("*_rgb.png") if sheet <= last)
-    if len(sheets) < 2:
+    grids = sorted(grid for grid in last.parent.glob("*_rgb.png") if grid <= last)
+    if len(grids) < 2:
         return None
-    n = min(len(sheets), MOST_FRAMES)
-    shown = [sheets[i * (len(sheets) - 1) // (n - 1)] for i in range(n)]
+    n = min(len(grids), MOST_FRAMES)
+    shown = [grids[i * (len(grids) - 1) // (n - 1)] for i in range(n)]
     path = last.with_name("progress.gif")
     try:
         with optional_file("progress.gif"):
             return write_gif(path, shown)
-    except (ValueError, SyntaxError) as error:  # of a sheet that is damaged
+    except (ValueError, SyntaxError) as error:  # of a grid that is damaged
         log.warning("%s is not written: an image grid of %s cannot be read (%s)", path.name, path.parent, error)
     return None

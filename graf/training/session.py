@@ -37,7 +37,7 @@ from tqdm import tqdm
 log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
-LINE = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
+BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
 MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class Session:
             count_bad_steps(self.state)  # in all processes, which decide alike
         if saves:
             self.guard.checkpoint()
-        if keeps and not self.state.bad_steps:  # such a backup would not be gone back to
+        if keeps and not self.state.bad_steps:  # roll_back would skip such a backup
             self.optional("checkpoint", self._save_backup)
 
     def tidy_up(self) -> None:
@@ -207,7 +207,7 @@ def advised(advise: Callable[[OutOfMemory], OutOfMemory]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _steps_read(state: RunState) -> Iterator[None]:
-    """However the block ends, the numbers of its steps are read then, before a last checkpoint is saved."""
+    """Read the numbers of the newest steps when the block ends, even by an error, before a last checkpoint is saved."""
     try:
         yield
     finally:
@@ -235,7 +235,12 @@ def progress_text(
 
 def _progress_bar(config: RunConfig, step: int, shown: bool) -> tqdm:
     return progress(
-        total=config.training.max_steps, initial=step, desc=config.expname, unit="step", disable=not shown, bar_format=LINE
+        total=config.training.max_steps,
+        initial=step,
+        desc=config.expname,
+        unit="step",
+        disable=not shown,
+        bar_format=BAR_FORMAT,
     )
 
 

@@ -251,7 +251,7 @@ class TrainState(RunState):
         self.generator_ema = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.why_not_fused = self._fuse_or_compile(config)
         self.perception = feature_network().to(device) if config.ccsr.perceptual_weight > 0 else None
-        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_photographs)
+        self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_real_images)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step
         sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 CELLS = 4  # cells along each side of an image; their mean colours are compared
 
 
-def by_sign(real: Tensor, fake: Tensor) -> Tensor:
+def accuracy_by_sign(real: Tensor, fake: Tensor) -> Tensor:
     """Share of the real images' logits (B,) above 0 and of the fakes' (n B,) below, averaged: a scalar."""
     return ((real > 0).float().mean() + (fake < 0).float().mean()) / 2
 
 
-def by_pairs(real: Tensor, fake: Tensor) -> Tensor:
+def accuracy_by_pairs(real: Tensor, fake: Tensor) -> Tensor:
     """Share of the pairs of logits, real (B,) and fakes (n B,), in which the real image's is the higher: a scalar."""
     return (real > fake.view(-1, len(real))).float().mean()
 

@@ -10,7 +10,7 @@ from graf.data.car_shapes import make_car
 from graf.data.raycast import Solids
 from graf.data.toy_cars import ToyCars, render_cars
 from graf.errors import DataError
-from graf.pictures.sampling import labels_of
+from graf.pictures.sampling import labels_as_in_data
 from graf.rays import mirrored_images
 from graf.rng import seeded_rng
 from graf.training.inputs import sample_fake_labels
@@ -115,7 +115,7 @@ def test_fakes_of_training_stand_at_mirrored_cameras_too_and_those_of_metrics_do
         return sum(round(angle) in own for angle in azimuth_deg.tolist()) / len(azimuth_deg)
 
     assert 0.5 < share_of_own(sample_fake_labels(state, Dots(), 400)) < 0.7  # 0 to 40 are both
-    assert share_of_own(labels_of(Dots(), state.config.data)(400, torch.Generator().manual_seed(0))) == 1
+    assert share_of_own(labels_as_in_data(Dots(), state.config.data)(400, torch.Generator().manual_seed(0))) == 1
 
 
 def test_without_mirror_fakes_take_no_random_number_more():

@@ -6,7 +6,7 @@ import functools
 from graf.camera import azimuth_and_v, poses_at
 from graf.errors import GrafError
 from graf.inversion import tuning
-from graf.inversion.results import Inversion, as_drawn, similarity
+from graf.inversion.results import Inversion, as_rendered, similarity
 from graf.inversion.tuning import TuningSettings, tune
 from graf.models import perception
 from graf.models.generator import Generator, weights_hash
@@ -46,7 +46,7 @@ def found_in(generator, photographs) -> Inversion:
     """The mean object as what was found."""
     n = len(photographs)
     found = Inversion(torch.zeros(1, 8), torch.zeros(1, dtype=torch.long), cameras()[:n], *azimuth_and_v(cameras()[:n]))
-    return as_drawn(generator, found, photographs, 1.0)
+    return as_rendered(generator, found, photographs, 1.0)
 
 
 def test_the_copy_draws_the_photographs_better_and_the_model_stays(generator, photographs):

@@ -38,7 +38,7 @@ def told(caplog, watch, values, every=10, first=0):
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="graf"):
         for i, value in enumerate(values):
-            watch.look(HEALTHY | {"accuracy_d": value}, first + every * i)
+            watch.check(HEALTHY | {"accuracy_d": value}, first + every * i)
     return [int(message.split(":")[0].removeprefix("step ")) for message in caplog.messages]
 
 
@@ -61,4 +61,4 @@ def test_numbers_that_are_missing_or_not_finite_are_left_out(caplog):
     watch = CollapseWatch()
     assert told(caplog, watch, [1.0, torch.nan] * 50) == [300]
     for step in range(0, 1000, 10):
-        watch.look({"loss_d": 1.0}, 2000 + step)  # no error
+        watch.check({"loss_d": 1.0}, 2000 + step)  # no error

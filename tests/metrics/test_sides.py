@@ -112,7 +112,7 @@ def test_a_run_is_told_once_in_its_first_steps(caplog):
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="graf"):
             for step in steps:
-                watch.look(wall, step, 0)
+                watch.check(wall, step, 0)
         return [message.split(":")[0] for message in caplog.messages]
 
     before = torch.get_rng_state()

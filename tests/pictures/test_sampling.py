@@ -4,13 +4,13 @@ import dataclasses
 
 from graf.data import build_dataset
 from graf.models.generator import Generator
-from graf.pictures.sampling import fresh_samples, labels_in_range, labels_of
+from graf.pictures.sampling import fresh_samples, labels_as_in_data, labels_in_range
 
 import pytest
 import torch
 
 
-@pytest.mark.parametrize("sampler_of", [labels_of, labels_in_range])
+@pytest.mark.parametrize("sampler_of", [labels_as_in_data, labels_in_range])
 def test_cameras_exchanged_among_samples_leave_the_latents_as_they_are(smoke, tmp_path, monkeypatch, sampler_of):
     """No bit of a latent depends on the camera that it meets, so that any assignment of cameras to latents is as likely."""
     config = smoke("data.n_images=16", f"data.datadir={tmp_path}")

@@ -62,7 +62,7 @@ def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, s
     """The estimator reads the cameras off the order of images."""
     config = smoke(f"data.datadir={tmp_path}")
     subject = Subject(Generator(config).eval(), build_dataset(config), 0, 1.0, tmp_path, n=12)
-    asked, draw = [], reading.labels_of
+    asked, draw = [], reading.labels_as_in_data
 
     def noted(*given):
         def labels(n, rng):
@@ -73,7 +73,7 @@ def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, s
         return labels
 
     taken = iter(range(12))
-    monkeypatch.setattr(reading, "labels_of", noted)
+    monkeypatch.setattr(reading, "labels_as_in_data", noted)
     monkeypatch.setattr(reading, "cameras_of", lambda _, images: torch.stack([asked[next(taken)] for _ in images]))
     result = pose_accuracy(subject, load_estimator(run_dir))
     assert result["azimuth_deg"] < 1e-3 and result["rotation_deg"] < 0.1 and result["within_15_deg"] == 1

@@ -343,7 +343,7 @@ def of_one():
 
 def assert_nearly_the_same_way(actual, expected, start):
     """Weights that training has moved from their start by much more than they differ: where Adam enlarges gradients near 0, and
-    R1's jumps where an activation changes its sign, rounding is not small, and another on each kind of processor."""
+    R1's jumps where an activation changes its sign, rounding is not small, and another on each kind of CPU."""
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         off, moved = ((value - other).double().norm() for other in (actual[name], start[name]))

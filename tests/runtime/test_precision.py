@@ -1,4 +1,4 @@
-"""Mixed precision where the processor multiplies 16-bit numbers, float32 elsewhere, and nobody is slowed down in silence."""
+"""Mixed precision where the CPU multiplies 16-bit numbers, float32 elsewhere, and nobody is slowed down in silence."""
 
 import logging
 import math

@@ -403,7 +403,7 @@ def test_the_discriminators_activations_to_photographs(run, checkpoint, tmp_path
     path, state = checkpoint()
     status, said = run("--checkpoint", tmp_path, "--layers", "main.2", "output", "--batch_size", "5", "--out", tmp_path / "a")
     assert status == 0
-    assert "the data set has 12 photographs, all are used" in said
+    assert "the data set has 12 images, all are used" in said
     cached = CachedActivations(tmp_path / "a", "main.2")
     assert cached.manifest["source"]["checkpoint_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     dataset = build_dataset(state.config)

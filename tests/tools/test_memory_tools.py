@@ -76,7 +76,7 @@ def test_a_census_counts_tensors_by_shape_and_a_shared_storage_once(few_objects)
 
 
 def test_a_census_leaves_out_tensors_without_memory_of_their_own(few_objects):
-    """As those are of which torch.compile makes its graphs."""
+    """Tensors such as torch.compile makes its graphs of."""
 
     class Pretended(torch.Tensor):
         def untyped_storage(self):

@@ -20,7 +20,7 @@ from graf.training.graphs import Graphs
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back, roll_back_all
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
-from graf.training.statistics import by_pairs, by_sign, colour_deviation, colour_moments
+from graf.training.statistics import accuracy_by_pairs, accuracy_by_sign, colour_deviation, colour_moments
 from graf.training.step import train_step
 
 import pytest
@@ -386,9 +386,9 @@ def test_accuracy_by_hand():
     """Half of the photographs are above 0 and half of the fakes below. In the pairs 1, 0.5; -1, -2; 1, 3; -1, -4 three
     photographs are above their fakes, which stays so where all logits rise."""
     real, fake = torch.tensor([1.0, -1.0]), torch.tensor([0.5, -2.0, 3.0, -4.0])
-    assert by_sign(real, fake) == (0.5 + 0.5) / 2
-    assert by_pairs(real, fake) == by_pairs(real + 5, fake + 5) == 3 / 4
-    assert by_sign(real, torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
+    assert accuracy_by_sign(real, fake) == (0.5 + 0.5) / 2
+    assert accuracy_by_pairs(real, fake) == accuracy_by_pairs(real + 5, fake + 5) == 3 / 4
+    assert accuracy_by_sign(real, torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
 
 
 def test_deviation_by_hand_and_in_parts():

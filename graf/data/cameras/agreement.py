@@ -42,8 +42,8 @@ class ObjectViews(NamedTuple):
     def mended(self, change: Callable[[Tensor], Tensor]) -> "ObjectViews":
         """The silhouettes with other cameras, but for those that `change` cannot tell (NaN)."""
         pose_c2w = change(self.pose_c2w)
-        told = pose_c2w.isfinite().all(dim=(1, 2))
-        return ObjectViews(self.masks[told], pose_c2w[told])
+        known = pose_c2w.isfinite().all(dim=(1, 2))
+        return ObjectViews(self.masks[known], pose_c2w[known])
 
     def halved(self) -> "ObjectViews":
         """The silhouettes with half as many pixels a side."""

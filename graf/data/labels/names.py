@@ -117,8 +117,8 @@ def report_names(folders: Sequence[Folder], data: DataConfig) -> None:
                 *(len(elevations), len(data.rings), pairs, v_flag(data.rings, len(elevations))),
             )
     elif pattern.elevation:
-        told = "above the horizon" if pattern.elevation == "elevation_deg" else "from straight above"
-        log.info("cameras from file names, elevations %s degrees %s", _listed(elevations), told)
+        reference = "above the horizon" if pattern.elevation == "elevation_deg" else "from straight above"
+        log.info("cameras from file names, elevations %s degrees %s", _listed(elevations), reference)
     else:
         log.info("cameras from file names, all %.0f degrees above the horizon (data.v)", elevation_of_v(data.rings[0]))
     _warn_of_frame_numbers(names, pattern)
