@@ -27,7 +27,7 @@ from graf.finding import rounds
 from graf.finding.azimuths import agreement
 from graf.finding.rounds import FoundCameras, Round
 from graf.finding.sheet import write_sheet
-from graf.memory.watch import exit_status, forwarded_signals
+from graf.memory.watch import exit_status, started
 from graf.pose.accuracy import doubt_about
 from graf.pose.loading import load_estimator
 from graf.pose.splits import held_out_objects, posed_splits
@@ -41,7 +41,6 @@ from graf.runtime.files import claim_folder, read_object, write_text
 from graf.runtime.interruption import exit_status_after
 from graf.runtime.run_lock import run_lock
 
-import psutil
 import torch
 import yaml
 
@@ -282,8 +281,7 @@ def train(script: str, run_dir: Path, config: RunConfig, *flags: str, device: st
 def run(command: list[str]) -> int:
     """Run a Python program, which gets the signals that would end this one. Returns its exit status; that of a signal also
     where the program came to its end, since nothing is to follow."""
-    process = psutil.Popen([sys.executable, *command], start_new_session=True)  # or Ctrl-C would reach it twice
-    with forwarded_signals(process) as received:
+    with started([sys.executable, *command]) as (process, received):
         status = exit_status(process.wait())
     return exit_status_after(received[0]) if received and not status else status
 

@@ -183,14 +183,10 @@ class WatchSettings:
 def watch_command(command: list[str], settings: WatchSettings) -> int:
     """Run the command and watch it. Returns its exit status, 128 + the signal's number where one ended it, as shells do.
 
-    The command has a session of its own, or Ctrl-C in a terminal would reach it twice. Raises GrafError where it cannot start.
+    Raises GrafError where it cannot start.
     """
     settings.out.mkdir(parents=True, exist_ok=True)
-    try:
-        process = psutil.Popen(command, start_new_session=True)
-    except OSError as error:
-        raise GrafError(f"{command[0]}: cannot be started ({error.strerror}); the command behind -- is run as it is") from None
-    with forwarded_signals(process):  # before anything that takes time
+    with started(command) as (process, _):
         watch = ProcessWatch(process.pid, settings.run_dir, settings.warm_up_s)
         try:
             observe(process, watch, settings)
@@ -249,20 +245,36 @@ def exit_status(status: int) -> int:
 
 
 @contextlib.contextmanager
-def forwarded_signals(process: psutil.Process) -> Iterator[list[int]]:
-    """Forward signals that would end this program to the process, which may have something to save. Yields the list of those
-    that came."""
-    received: list[int] = []
+def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
+    """Start a command, and forward signals that would end this program to it, which may have something to save. Yields its
+    process and the list of the signals that came.
+
+    The command has a session of its own, or Ctrl-C in a terminal would reach it twice. Raises GrafError where it cannot start.
+    """
+    process, received, early = None, [], []
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
+        if process is None:
+            early.append(number)
+        else:
+            send(number)
+
+    def send(number: int) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
-        yield received
+        try:
+            process = psutil.Popen(command, start_new_session=True)
+        except OSError as error:
+            message = f"{command[0]}: cannot be started ({error.strerror}); the command behind -- is run as it is"
+            raise GrafError(message) from None
+        for number in early:
+            send(number)
+        yield process, received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

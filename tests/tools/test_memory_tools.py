@@ -267,6 +267,20 @@ def test_sigterm_goes_to_the_command_which_may_save(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_signal_while_a_command_is_being_started_reaches_it(tmp_path, monkeypatch):
+    def start(*command, real=psutil.Popen, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*command, **options)
+
+    monkeypatch.setattr(psutil, "Popen", start)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # so that a failure does not end the tests
+    try:
+        status = watch_command(python("import time; time.sleep(30)"), WatchSettings(tmp_path, interval_s=0.01))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert status == 128 + signal.SIGTERM
+
+
 def test_a_process_that_is_not_there_is_an_error(tmp_path):
     with subprocess.Popen(python("pass")) as ended:
         pass
