@@ -268,11 +268,11 @@ def test_sigterm_goes_to_the_command_which_may_save(tmp_path):
 
 
 def test_a_signal_while_a_command_is_being_started_reaches_it(tmp_path, monkeypatch):
-    def start(*command, real=psutil.Popen, **options):
+    def start(process, *command, real=psutil.Popen.__init__, **options):
         os.kill(os.getpid(), signal.SIGTERM)
-        return real(*command, **options)
+        real(process, *command, **options)
 
-    monkeypatch.setattr(psutil, "Popen", start)
+    monkeypatch.setattr(psutil.Popen, "__init__", start)
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # so that a failure does not end the tests
     try:
         status = watch_command(python("import time; time.sleep(30)"), WatchSettings(tmp_path, interval_s=0.01))
