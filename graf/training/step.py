@@ -81,13 +81,13 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
     with torch.no_grad(), state.amp.autocast():
         real, alpha = cut_patch(batch.real_images, batch.real_inputs.grid).tensor_split([3], dim=1)
         moments = {"real_moments": colour_moments(real)}
-        real = _discriminator_input(state, real, batch.real_inputs, blur, alpha)
+        real = _seen_by_discriminator(state, real, batch.real_inputs, blur, alpha)
         rendering = _render(state, batch.fake_inputs)
         moments["sample_moments"] = colour_moments(rendering.images)
         fakes = [(rendering.images.float(), 2 * rendering.opacity - 1, rendering.low_images)]
         if rendering.coarse_images is not None:
             fakes.append((rendering.coarse_images.float(), 2 * rendering.coarse_opacity - 1, None))
-        fake = torch.cat([_discriminator_input(state, images, batch.fake_inputs, blur, *rest) for images, *rest in fakes])
+        fake = torch.cat([_seen_by_discriminator(state, images, batch.fake_inputs, blur, *rest) for images, *rest in fakes])
         fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]  # twice with coarse
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
@@ -132,12 +132,12 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restore(state, fake, inputs) if config.judges_restored else None
-        seen = _discriminator_input(state, fake, inputs, blur, 2 * rendering.opacity - 1, rendering.low_images, restored)
+        seen = _seen_by_discriminator(state, fake, inputs, blur, 2 * rendering.opacity - 1, rendering.low_images, restored)
         scores = state.discriminator(seen, fake_labels)
         loss = _adversarial_loss(state, scores, real_logits)
         if rendering.coarse_images is not None:
             coarse = rendering.coarse_images.float()
-            seen = _discriminator_input(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
+            seen = _seen_by_discriminator(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
@@ -184,7 +184,7 @@ def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:
     return state.generator.restore(images, inputs.latents, inputs.labels, inputs.grid).float()
 
 
-def _discriminator_input(
+def _seen_by_discriminator(
     state: TrainState,
     images: Tensor,
     inputs: Inputs,
@@ -211,5 +211,7 @@ def _real_logits(state: TrainState, batch: Batch, blur: float) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
-        seen = _discriminator_input(state, patches, batch.fake_inputs, blur, alpha)  # fakes have the labels of the real images
+        seen = _seen_by_discriminator(
+            state, patches, batch.fake_inputs, blur, alpha
+        )  # fakes have the labels of the real images
         return state.discriminator(seen, batch.real_labels).logits

@@ -105,7 +105,7 @@ def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch
 PHASES = {  # where it fails: what of graf.training.step, of its inputs, or of the discriminator
     "sampling a batch": "sample_inputs",
     "drawing a batch's rendering": "_render",
-    "what the discriminator sees": "_discriminator_input",
+    "what the discriminator sees": "_seen_by_discriminator",
     "the discriminator's loss": "discriminator_loss",
     "the penalty": "gradient_penalty",
     "the generator's loss": "generator_loss",

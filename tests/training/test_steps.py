@@ -288,9 +288,9 @@ def test_the_discriminator_sees_opacity_of_both_kinds(request, cut_outs, labels,
     fixture, overrides = ALPHA[name]
     config = request.getfixturevalue(fixture)("data.alpha=rgba", "discriminator.blur_steps=0", *overrides)
     state, seen, rendered, mirrored = TrainState(config, torch.device("cpu"), 2, 3), [], [], []
-    render, judged = steps._render, steps._discriminator_input
+    render, judged = steps._render, steps._seen_by_discriminator
     monkeypatch.setattr(steps, "_render", lambda *given: (rendered.append(render(*given)), rendered[-1])[1])
-    monkeypatch.setattr(steps, "_discriminator_input", lambda *given: (mirrored.append(given[2].mirrored), judged(*given))[1])
+    monkeypatch.setattr(steps, "_seen_by_discriminator", lambda *given: (mirrored.append(given[2].mirrored), judged(*given))[1])
     state.discriminator.register_forward_pre_hook(lambda network, given: seen.append(given[0].detach()[:, -1:]))
     discriminator_step(state, cut_outs, labels, labels)
     generator_step(state, labels)
