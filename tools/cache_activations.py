@@ -132,9 +132,8 @@ def main() -> int:
     if args.config:
         config = resolve(config, dataset)
     try:
-        subject = (generator_subject if args.network == "generator" else discriminator_subject)(
-            path, content, config, dataset, args
-        )
+        subject_of = generator_subject if args.network == "generator" else discriminator_subject
+        subject = subject_of(path, content, config, dataset, args)
         if args.list:
             list_layers(subject)
             return 0

@@ -67,7 +67,7 @@ log = logging.getLogger("graf")
 
 CONSISTENCY_OBJECTS, TURNED_OBJECTS, NYQUIST_IMAGES, SANITY_VIEWS = 64, 4, 256, 8
 NOT_PERMITTED = errno.EACCES, errno.EPERM, errno.EROFS
-TUNED = "tuned"  # the folder in an inversion's of the tuned generator and what it draws
+TUNED = "tuned"  # the folder in an inversion's of the tuned generator and its renderings
 OBJECT_MEASURES = {"variety": silhouette_variety, "coverage": surface_coverage, "haze": haze}  # by entries in metrics.json
 
 

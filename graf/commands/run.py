@@ -49,8 +49,10 @@ class Setup(NamedTuple):
 def set_up(
     args: argparse.Namespace, read_config: Callable[[argparse.Namespace], RunConfig], config: RunConfig | None
 ) -> Iterator[Setup]:
-    """Start the processes, read the config unless the caller has, lock the run's folder and find the checkpoint to continue
-    from."""
+    """Start the processes, read the config, lock the run's folder and find the checkpoint to continue from.
+
+    config: the one that the program has read already; None reads it by read_config(args), once the processes have started.
+    """
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
         config = config or read_config(args)

@@ -30,7 +30,10 @@ log = logging.getLogger("graf")
 
 
 def train_run(args: argparse.Namespace, read_config: Callable[[argparse.Namespace], Config], config: Config | None) -> int:
-    """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status."""
+    """Train a generator by the flags of train.py, in this process or as one of several. Returns the exit status.
+
+    read_config, config: as `set_up` takes them.
+    """
     with set_up(args, read_config, config) as setup:
         state, dataset = build_run(args, setup)
         note_data(state, dataset, setup.checkpoint)

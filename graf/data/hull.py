@@ -174,7 +174,8 @@ def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) ->
 
 def pixels_of(points: Tensor, pose_c2w: Tensor, side: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """The pixel, row * side + column, that shows each of (N, 3) points in frames of cameras (P, 3, 4), at the edge for a point
-    beyond it; and the point's planar depth, below 0 behind the camera: (P, N) each."""
+    beyond it; and the point's planar depth, below 0 behind the camera: (P, N) each. Like `graf.camera.project`, but as one
+    product for many points, and rounded to pixels."""
     in_camera = (points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]  # (P, N, 3); it looks along -z
     x, y, z = in_camera.unbind(-1)
     scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)

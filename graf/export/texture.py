@@ -36,7 +36,7 @@ def require_xatlas() -> None:
 
 @torch.inference_mode()
 def textured(generator: Generator, one: Objects, mesh: trimesh.Trimesh, side: int) -> trimesh.Trimesh:
-    """The mesh of latents (1, Z) and class (1,) with a texture in place of vertex colours, sRGB, of about `side` texels a side.
+    """The mesh of latents (1, Z) and class (1,) with a texture (sRGB, about `side` texels per side) in place of vertex colours.
 
     Vertices at the borders of charts are doubled. Raises GrafError where xatlas is not installed.
     """

@@ -92,7 +92,7 @@ def _tuned(
 
 
 def _change(generator: Generator, loss: InversionLoss, pivot: Hypotheses, pose_c2w: Tensor, rng: torch.Generator) -> Tensor:
-    """The inversion loss between the pivot's view from pose_c2w (1, 3, 4) as the generator draws it and as its copy does."""
+    """The inversion loss between the pivot's view from pose_c2w (1, 3, 4) as the generator renders it and as its copy does."""
     view = generator.render(pivot.latents, pose_c2w, class_index=pivot.class_index).images.clone()
     kept = inversion_loss(loss.generator, view, pose_c2w, loss.settings, view.shape[-1], loss.network)
     kept = dataclasses.replace(kept, rays_at_once=loss.rays_at_once)

@@ -167,7 +167,7 @@ class MemoryMonitor:
 
     @contextlib.contextmanager
     def _harmless(self, what: str) -> Iterator[None]:
-        """Log the first error of the monitor and leave the block; none ends a run."""
+        """Log the first error of each kind, and leave the block; no error of the monitor ends a run."""
         try:
             yield
         except Exception as error:

@@ -1,5 +1,5 @@
-"""Objects from all sides: whether these differ, and whether walls surround them. A run is warned early if its sampled cameras
-are not those of its images.
+"""Objects from all sides: whether these differ, and whether walls surround them; warns a run early if its sampled cameras are
+not those of its images.
 
 Legend: N objects, V azimuths, h x w rays.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 
 log = logging.getLogger("graf")
 
-OBJECTS, VIEWS, SIDE = 4, 24, 16  # azimuths 15 degrees apart, of so many rays a side
+OBJECTS, VIEWS, SIDE = 4, 24, 16  # azimuths 15 degrees apart, of so many rays per side
 FIRST_STEP, LAST_STEP = 100, 500  # of training, in which objects are looked at from all sides; before, a field is fog
 WALL = 0.5  # opacity at the edge of the frame; cats before rooms have 0.9 from step 125 on, toy cars nothing
 THIN = 0.15  # opacity of the narrowest view, as a share of the widest one's; a toy car has 0.7

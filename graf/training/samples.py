@@ -71,6 +71,6 @@ def write_progress(run_dir: Path, step: int) -> Path | None:
     try:
         with optional_file("progress.gif"):
             return write_gif(path, shown)
-    except (ValueError, SyntaxError) as error:  # of a grid that is damaged
+    except (ValueError, SyntaxError) as error:  # of a damaged image grid
         log.warning("%s is not written: an image grid of %s cannot be read (%s)", path.name, path.parent, error)
     return None

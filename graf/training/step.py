@@ -211,7 +211,6 @@ def _real_logits(state: TrainState, batch: Batch, blur: float) -> Tensor:
     """Logits (B,) of the real images, cut and mirrored as the fakes in their rows are."""
     with state.amp.autocast():
         patches, alpha = cut_patch(batch.real_images, batch.fake_inputs.grid).tensor_split([3], dim=1)
-        seen = _seen_by_discriminator(
-            state, patches, batch.fake_inputs, blur, alpha
-        )  # fakes have the labels of the real images
+        # Fakes have the labels of the real images in their rows
+        seen = _seen_by_discriminator(state, patches, batch.fake_inputs, blur, alpha)
         return state.discriminator(seen, batch.real_labels).logits

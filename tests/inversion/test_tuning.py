@@ -1,4 +1,4 @@
-"""Pivotal tuning: a copy draws the photograph better, everything that was given stays."""
+"""Pivotal tuning: a copy renders the photograph better, everything that was given stays."""
 
 import dataclasses
 import functools
@@ -49,7 +49,7 @@ def found_in(generator, photographs) -> Inversion:
     return as_rendered(generator, found, photographs, 1.0)
 
 
-def test_the_copy_draws_the_photographs_better_and_the_model_stays(generator, photographs):
+def test_the_copy_renders_the_photographs_better_and_the_model_stays(generator, photographs):
     found, before = found_in(generator, photographs), weights_hash(generator)
     tuned, seen = tune(generator, found, photographs, TuningSettings(15, rate=3e-3))
     assert min(after - psnr for after, psnr in zip(seen.psnr, found.psnr, strict=True)) > 1

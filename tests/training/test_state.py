@@ -135,7 +135,7 @@ def test_ccsr_learns_at_its_share_of_the_generators_rate(build):
 
 
 @pytest.mark.parametrize("source", ["photographs", "discriminator"])
-def test_only_a_ccsr_that_restores_photographs_has_momentum(build, source):
+def test_only_a_ccsr_that_restores_real_images_has_momentum(build, source):
     state = build("ccsr.mode=refine", f"ccsr.learns_from={source}")
     of_ccsr = {id(p) for p in state.generator.refinement.parameters()}
     for group in state.optimizer_g.param_groups + state.optimizer_d.param_groups:

@@ -46,7 +46,7 @@ class ObjectViews(NamedTuple):
         return ObjectViews(self.masks[known], pose_c2w[known])
 
     def halved(self) -> "ObjectViews":
-        """The silhouettes with half as many pixels a side."""
+        """The silhouettes with half as many pixels per side."""
         return ObjectViews(F.avg_pool2d(self.masks.float(), 2) > 0.5, self.pose_c2w)
 
 

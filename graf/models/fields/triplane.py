@@ -1,4 +1,4 @@
-"""A radiance field of features in three planes (EG3D, Chan et al., CVPR 2022), computed by a small network from the shape code.
+"""A radiance field of features in three planes (EG3D, Chan et al., CVPR 2022), which a network computes from the shape code.
 
 A sample costs three look-ups and two narrow layers: the depth of the network is spent once per image, on the planes.
 Legend: B images, R rays per image, S samples per ray, P = R * S, C channels of a plane, K its side, Z latents.
