@@ -93,8 +93,8 @@ def run_in(n: int) -> dict:
 def measure(config: Config, n_steps: int, device: torch.device, processes: TimedProcesses) -> dict:
     """Median seconds of a step on random photographs, and of what of it the processes spend on exchanges and waiting."""
     keep_freed_memory()
-    told_apart = 2 if config.discriminator.label_loss == "MCE" else 1  # classes, as the data would have
-    state = TrainState(config, device, n_classes=told_apart, processes=processes)
+    n_classes = 2 if config.discriminator.label_loss == "MCE" else 1  # classes, as the data would have
+    state = TrainState(config, device, n_classes=n_classes, processes=processes)
     steps, seconds, waited, interruption = timed_steps(state), [], [], Interruption()
     for _ in range(WARM_UP_STEPS + n_steps):
         processes.barrier()

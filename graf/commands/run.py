@@ -55,7 +55,8 @@ def set_up(
     """
     keep_freed_memory()
     with processes_of_run(args.device) as (processes, device):
-        config = config or read_config(args)
+        if config is None:
+            config = read_config(args)
         require_own_folder(args.config, run_overrides(args), config)
         processes.share_of(config.training.batch_size)
         interruption, writes = Interruption(config.training.max_hours), processes.first and not args.dry_run

@@ -251,7 +251,9 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
 
     The command has a session of its own, or Ctrl-C in a terminal would reach it twice. Raises GrafError where it cannot start.
     """
-    process, received, early = None, [], []
+    process: psutil.Popen | None = None
+    received: list[int] = []
+    early: list[int] = []  # came before there was a process to send them to
 
     def forward(number: int, _frame: object) -> None:
         received.append(number)
@@ -265,13 +267,14 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
             process.send_signal(number)
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)  # nohup ignores it, and so does the command, which inherits that
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
         try:
             process = psutil.Popen(command, start_new_session=True)
         except OSError as error:
-            message = f"{command[0]}: cannot be started ({error.strerror}); the command behind -- is run as it is"
-            raise GrafError(message) from None
+            raise GrafError(f"{command[0]}: cannot be started ({error.strerror}); it is run without a shell") from None
         for number in early:
             send(number)
         yield process, received

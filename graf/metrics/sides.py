@@ -1,5 +1,5 @@
-"""Objects from all sides: whether these differ, and whether walls surround them; warns a run early if its sampled cameras are
-not those of its images.
+"""Objects from all sides: whether these differ, and whether walls surround them. A run whose sampled cameras are not those of
+its images is warned early.
 
 Legend: N objects, V azimuths, h x w rays.
 """

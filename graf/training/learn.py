@@ -64,7 +64,8 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
 def gradients(
     state: RunState, player: Player, objective: Objective, constants: tuple, batch: AnyBatch
 ) -> tuple[Stats, list[Tensor]]:
-    """Accumulate the gradient of this process's share of the mean loss in the network, part by part; on an error it has none.
+    """Accumulate the gradient of this process's share of the mean loss in the network, part by part. After an error
+    the network has no gradient.
 
     On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
     added in the order of images, so that the sum does not depend on which core is the faster.

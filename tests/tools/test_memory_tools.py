@@ -281,6 +281,15 @@ def test_a_signal_while_a_command_is_being_started_reaches_it(tmp_path, monkeypa
     assert status == 128 + signal.SIGTERM
 
 
+def test_a_command_that_nohup_started_ignores_a_hangup(tmp_path):
+    ignored = python("import signal; raise SystemExit(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert watch_command(ignored, WatchSettings(tmp_path, interval_s=0.01)) == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_process_that_is_not_there_is_an_error(tmp_path):
     with subprocess.Popen(python("pass")) as ended:
         pass

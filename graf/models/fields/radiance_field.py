@@ -151,7 +151,10 @@ class MappedField(nn.Module):
     """The mapping networks of fields whose layers the latents modulate: one of the shape code, one of the appearance code."""
 
     def _build_mapping(self, config: Config, width: int, n_shape_outputs: int, gain: float) -> None:
-        """width: half of the networks' own, and of the appearance code's outputs; gain: that of `mapping_network`."""
+        """width: half of that of the hidden layers and of the appearance code's outputs; gain: that of `mapping_network`.
+
+        Called last in a constructor: checkpoints and random numbers keep the order of parameters.
+        """
         latents, depth = config.z_dist, config.nerf.mapping_depth
         self.shape_width = latents.dim - latents.dim_appearance
         appearance_width = latents.dim_appearance or self.shape_width
