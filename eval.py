@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     for job in JOBS:
         job.flag.add_to(jobs)
     p.add_argument("--config", type=Path, help="YAML file of the run or of the --checkpoint")
-    changed = "config keys to change, such as nerf.samples_per_ray=64"
+    changed = "override config keys, e.g. nerf.samples_per_ray=64"
     p.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help=changed)
     p.add_argument("--run", type=Path, help="a run's folder; by default the run of --config, else results/default")
     p.add_argument(

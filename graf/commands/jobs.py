@@ -123,7 +123,7 @@ ELEVATIONS = Flag(
     "elevations of the sweep in degrees above the horizon, such as 10,30; by default the middle of the config's range",
     heights,
 )
-PLAIN = Flag("plain", "image grids without captions, and with the rendered size in pixels", default=False)
+PLAIN = Flag("plain", "image grids without captions, at the rendered size in pixels", default=False)
 STAGE = Flag(
     "stage",
     "what to render: CCSR's output, the field's own rendering, or both",

@@ -222,7 +222,7 @@ class NerfConfig:
     importance_samples_per_ray: int = key(0, "further samples per ray, importance-sampled for a fine network; 0: none", 0, 4096)
     perturb: bool = key(True, "jitter the samples in training, but not in images that are written")
     raw_noise_std: float = key(0.0, "standard deviation of the noise added to raw density in training", 0)
-    decrease_noise: bool = key(True, "reduce that noise to zero over the first 5,000 steps")
+    decrease_noise: bool = key(True, "reduce raw_noise_std to zero over the first 5,000 steps")
     checkpoint_rays: Literal["auto"] | int = key(
         "auto",
         "number of rays whose activations are kept; the others are recomputed in the backward pass; 0: keep all; `auto`: as "
@@ -271,7 +271,7 @@ class CcsrConfig:
     )
     scale_factor: int = key(2, "high-resolution pixels per low-resolution pixel, along a side: 2, 4 or 8", 2, 8)
     kernel: Literal["box", "bilinear", "bicubic", "gaussian"] = key(
-        "box", "downsampling kernel with which a refined image is consistent; all except bicubic keep colours in their range"
+        "box", "kernel that downsamples a refined image to its rendering; all except bicubic keep colours in their range"
     )
     learns_from: Literal["photographs", "discriminator"] = key(
         "photographs",
@@ -287,12 +287,12 @@ class CcsrConfig:
     )
     elevation_bins: int = key(
         1,
-        "elevation bins of the view codes, over vmin..vmax; with camera_prior front over two standard deviations to each side",
+        "elevation bins of the view codes, over vmin..vmax; with camera_prior front over two standard deviations on each side",
         1,
         360,
     )
     code_channels: int = key(4, "channels of a view code", 1, 256)
-    code_size: int = key(8, "side of a view code's map over the frame", 1, 256)
+    code_size: int = key(8, "side of a view code, which is a map over the frame, pixels", 1, 256)
     backbone: Literal["light", "rrdb"] = key(
         "light",
         "network that proposes the detail: `light`: a few convolutions; `rrdb`: ESRGAN's RRDBNet",
@@ -310,9 +310,9 @@ class CcsrConfig:
         0,
     )
     alpha_init: float = key(1.0, "consistency: weight of the loss between rendered and restored images at step 0", 0)
-    alpha_decay: float = key(0.0001, "consistency: decay of that weight per step, alpha_init * exp(-alpha_decay * step)", 0)
+    alpha_decay: float = key(0.0001, "consistency: that loss has the weight alpha_init * exp(-alpha_decay * step)", 0)
     perceptual_weight: float = key(
-        0.0, "consistency: weight, in that loss, of the distance between EfficientNet-Lite0's features; 0: pixels only", 0
+        0.0, "consistency: weight of the distance between EfficientNet-Lite0's features in that loss; 0: pixels only", 0
     )
     judge: Literal["rendered", "restored"] = key(
         "rendered",
@@ -320,7 +320,7 @@ class CcsrConfig:
         "has restored them (`restored`)",
     )
     detach: Literal["none", "nerf", "ccsr"] = key(
-        "none", "consistency: the part that gets no gradient from that loss: `nerf`: the field; `ccsr`: CCSR"
+        "none", "consistency: which part gets no gradient from that loss: `nerf`: the field; `ccsr`: CCSR"
     )
 
 
@@ -343,7 +343,7 @@ class RaySamplerConfig:
     min_scale: float = key(1.0, "smallest patch, as a share of the image's side", 0, 1)
     max_scale: float = key(1.0, "largest patch, as a share of the image's side", 0, 1)
     scale_anneal: float = key(
-        0.0, "a: the smallest patch is max_scale * exp(-3 a floor(step / 1000)), but at least min_scale; 0: min_scale", 0
+        0.0, "a, if the smallest patch is max_scale * exp(-3 a floor(step / 1000)), but at least min_scale; 0: min_scale", 0
     )
     random_scale: bool = key(False, "sample the patch's scale; false: always max_scale")
     random_shift: bool = key(False, "sample the patch's position; false: the centre")
@@ -563,7 +563,7 @@ class TrainingConfig(RunTrainingConfig):
 
 @dataclass(frozen=True)
 class PoseTrainingConfig(RunTrainingConfig):
-    max_steps: int = key(2560, "train until this step; training images / batch_size steps are an epoch", 0)
+    max_steps: int = key(2560, "train until this step; an epoch has (training images / batch_size) steps", 0)
     batch_size: int = key(32, "images per step", 1)
     grad_clip: float = key(1.0, "largest gradient norm of the network; 0: no limit", 0)
     save_every: Cadence = key(200, "steps between checkpoints of the run (model.pt)", 0)
@@ -583,9 +583,9 @@ class PoseTrainingConfig(RunTrainingConfig):
     )
     reframe: float = key(
         0.0,
-        "change sizes in real images at random, by this standard deviation (0.1: 10 %), and places by 0.3 times it, in "
-        "frames; with model.azimuth_bins half of the images keep their frames, and heights are learned from these; use it if "
-        "the estimator will read images that were framed by hand",
+        "vary the object's size in real images at random, by this standard deviation (0.1: 10 %), and its place by 0.3 times "
+        "as much, in shares of the frame; with model.azimuth_bins half of the images stay as they are, and elevations are "
+        "learned from these; use it if the estimator will read images that were cropped by hand",
         0,
         0.3,
     )
