@@ -41,6 +41,7 @@ FOLDERS = (
     "graf_ccsr",
     "photos",
     "data/cars",
+    "data/toys",
     "data/chairs",
     "models",
     "coil-100",
