@@ -92,7 +92,7 @@ def documented():
 
 
 def test_what_adds_in_no_fixed_order_is_what_the_docs_say():
-    configs = (load_config(CONFIG_DIR / f"{name}.yaml", LIGHT) for name in ("default", "film_64"))
+    configs = (load_config(CONFIG_DIR / f"{name}.yaml", LIGHT) for name in ("default", "film_64", "few_images"))
     assert {name for config in configs for name in adds_in_no_order(counted_step(config))} == documented()
 
 
