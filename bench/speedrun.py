@@ -61,23 +61,24 @@ TABLE = Table("KID by %s, against cars that were never trained on; variety as a 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds and operations per step of the first `low_res_steps` steps, which see half the pixels, and of the others."""
+    """Seconds and operations per step of each kind, and the number of steps before the first of its kind: those that only
+    reconstruct, those that see half the pixels, and the others."""
 
-    low_res_steps: int
-    seconds: tuple[float, float]
-    operations: tuple[float, float]
+    starts: tuple[int, ...]
+    seconds: tuple[float, ...]
+    operations: tuple[float, ...]
 
-    def total(self, per_step: tuple[float, float], steps: int) -> float:
-        """The cost of so many steps, the first ones included."""
-        first = min(steps, self.low_res_steps)
-        return first * per_step[0] + (steps - first) * per_step[1]
+    def total(self, per_step: tuple[float, ...], steps: int) -> float:
+        """The cost of so many steps from the first one on."""
+        ends = (*self.starts[1:], math.inf)
+        of_kinds = (max(0, min(steps, end) - start) for start, end in zip(self.starts, ends, strict=True))
+        return sum(n * cost for n, cost in zip(of_kinds, per_step, strict=True))
 
-    def steps_within(self, budget: float, per_step: tuple[float, float]) -> int:
+    def steps_within(self, budget: float, per_step: tuple[float, ...]) -> int:
         """The most steps that a budget, in the unit of per_step, pays."""
-        of_first = self.low_res_steps * per_step[0]
-        if budget < of_first:
-            return int(budget / per_step[0])
-        return self.low_res_steps + int((budget - of_first) / per_step[1])
+        kind = sum(self.total(per_step, start) <= budget for start in self.starts) - 1  # of the last step
+        start = self.starts[kind]
+        return start + int((budget - self.total(per_step, start)) / per_step[kind])
 
 
 def main() -> None:
@@ -165,9 +166,12 @@ def measured_costs(config: Config, dataset: Views, device: torch.device) -> Cost
                 timed_step(state, dataset, batches)
         return mean(seconds[WARM_UP_STEPS:]), work.flops / n_counted
 
-    first = cost()
-    state.skip_to_costliest_step()
-    return Costs(config.discriminator.low_res_steps, *zip(first, cost(), strict=True))
+    starts = sorted({0, config.encoder_steps, config.short_steps})
+    found = []
+    for start in starts:
+        state.step = start
+        found.append(cost())
+    return Costs(tuple(starts), *zip(*found, strict=True))
 
 
 def within_budget(config: Config, costs: Costs, args: argparse.Namespace) -> Config:

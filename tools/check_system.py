@@ -201,13 +201,13 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
         return budget + 1
     taken = peak_memory_bytes(device)
     log.info("\nmeasured in %d steps: %s over the idle process's %s", n_steps, size(taken - idle), size(idle))
-    log.info("%s", completion(seconds, config.training.max_steps, config.discriminator.low_res_steps))
+    log.info("%s", completion(seconds, config.training.max_steps, config.short_steps))
     return taken if device.type == "cpu" else torch.cuda.max_memory_reserved(device) + PROCESS_BYTES["cuda"]
 
 
-def completion(seconds: float, n_steps: int, n_low_res: int) -> str:
-    """The length of a run by the time of a step of whole images; low-resolution steps take less."""
-    whole = duration(seconds * n_steps) + (f" at most, for the first {n_low_res:,} are shorter" if n_low_res else "")
+def completion(seconds: float, n_steps: int, n_short: int) -> str:
+    """The length of a run by the time of a step of whole images that all networks learn from; the first ones take less."""
+    whole = duration(seconds * n_steps) + (f" at most, for the first {n_short:,} are shorter" if n_short else "")
     return f"a step takes about {seconds:.2g} s: {n_steps:,} in {whole}, and samples, metrics and checkpoints beside them"
 
 

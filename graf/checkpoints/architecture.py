@@ -43,6 +43,7 @@ def config_keys_of(parts: dict[str, Weights]) -> Findings:
     findings: Findings = {}
     if generator:
         findings |= _field(generator) | _codes(generator) | _background(generator) | _refinement(generator)
+        findings |= _encoder(generator)
     return findings | _discriminator(discriminator) if discriminator else findings
 
 
@@ -117,6 +118,11 @@ def _background(generator: Weights) -> Findings:
         "data.background_model": Finding(("plane",), BACKGROUND),
         "z_dist.dim_background": Finding((_size(generator, BACKGROUND, 1) + PLACE,), BACKGROUND),
     }
+
+
+def _encoder(generator: Weights) -> Findings:
+    encodes = any(name.startswith("encoder.") for name in generator)  # else its weight is above 0
+    return {} if encodes else {"encoder.weight": Finding((0,), "no encoder")}
 
 
 def _refinement(generator: Weights) -> Findings:

@@ -127,7 +127,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     for name in ("generator", "discriminator"):
         count = sum(p.numel() for p in getattr(state, name).parameters())
         log.info("%s: %s parameters", name, f"{count:,}")
-    patch, n_low_res = state.config.patch_size, state.config.discriminator.low_res_steps
+    patch, n_short = state.config.patch_size, state.config.short_steps
     log.info("images: %s, patches: %s", tuple(images.shape), (*images.shape[:2], patch, patch))
     log.info("%s%s", "" if processes.world_size == 1 else "each process: ", state.sizes.of_batch(len(images)))
     if state.device.type == "cuda":
@@ -146,8 +146,8 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
-    if n_low_res:
-        log.info("low_res_steps: the first %d steps take patches of half the side; figures here are of the others", n_low_res)
+    if n_short:
+        log.info("the first %d steps are of low resolution or without a discriminator; figures here are of the others", n_short)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, (f"{every} steps" if isinstance(every, int) else every) if every else "never")

@@ -89,6 +89,11 @@ def advice(config: Config, ours: Config) -> list[str]:
             f"discriminator.low_res_steps: {low_res_steps} leaves none of training.max_steps {max_steps} to images with all "
             f"their pixels; set discriminator.low_res_steps={max_steps // 3}"
         )
+    if 0 < max_steps <= config.encoder_steps:
+        found.append(
+            f"encoder.first_steps: {config.encoder_steps} leaves none of training.max_steps {max_steps} to the "
+            f"discriminator; set encoder.first_steps={max_steps // 5}"
+        )
     return found
 
 

@@ -338,6 +338,25 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    weight: float = key(
+        0.0,
+        "weight of the distance of reconstructions from real images: half of the fakes that the generator learns from have the "
+        "latents that an encoder finds in a real image, and that image's camera (VAE-GAN); 0: no encoder, as for images "
+        "without cameras",
+        0,
+    )
+    divergence_weight: float = key(
+        1e-5, "weight, beside that distance, of the divergence of the latents found from those that are sampled", 0
+    )
+    first_steps: int = key(
+        1000,
+        "number of first steps in which all fakes are reconstructions, and no discriminator judges them; they are short",
+        0,
+    )
+
+
+@dataclass(frozen=True)
 class RaySamplerConfig:
     rays_per_patch: int = key(1024, "number of rays of a training patch, a square number: 1024 is 32 x 32", 16)
     min_scale: float = key(1.0, "smallest patch, as a share of the image's side", 0, 1)
@@ -708,6 +727,7 @@ class Config(RunConfig):
     nerf: NerfConfig = key(NerfConfig(), "the radiance field")
     ccsr: CcsrConfig = key(CcsrConfig(), "super-resolution of the renderings")
     z_dist: LatentConfig = key(LatentConfig(), "the latents")
+    encoder: EncoderConfig = key(EncoderConfig(), "the encoder of real images")
     ray_sampler: RaySamplerConfig = key(RaySamplerConfig(), "the training patches")
     discriminator: DiscriminatorConfig = key(DiscriminatorConfig(), "the discriminator")
     training: TrainingConfig = key(TrainingConfig(), "the run")
@@ -727,6 +747,21 @@ class Config(RunConfig):
     def rendered_scale(self) -> int:
         """Pixels of an image per ray, along a side: ccsr.scale_factor where renderings are refined, else 1."""
         return self.ccsr.scale_factor if self.ccsr.mode == "refine" else 1
+
+    @property
+    def encodes_images(self) -> bool:
+        """Whether the generator learns to reconstruct real images, too."""
+        return self.encoder.weight > 0
+
+    @property
+    def encoder_steps(self) -> int:
+        """The number of first steps in which it learns nothing else."""
+        return self.encoder.first_steps if self.encodes_images else 0
+
+    @property
+    def short_steps(self) -> int:
+        """The number of first steps that take less time and memory than the others."""
+        return max(self.discriminator.low_res_steps, self.encoder_steps)
 
     @property
     def restores_real_images(self) -> bool:

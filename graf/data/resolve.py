@@ -1,4 +1,4 @@
-"""Decides data.alpha, data.box and discriminator.condition by the data, and writes them into the config of a run.
+"""Decides data.alpha, data.box, discriminator.condition and encoder.weight by the data, and writes them into the config of a run.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.
@@ -16,8 +16,8 @@ log = logging.getLogger("graf")
 
 
 def resolve(config: Config, dataset: Views | None = None, trained: Config | None = None) -> Config:
-    """The config that a run has from then on: values in place of data.alpha: auto and data.box: auto, and a condition that the
-    data have labels for.
+    """The config that a run has from then on: values in place of data.alpha: auto and data.box: auto, a condition that the data
+    have labels for, and an encoder only where they have cameras.
 
     dataset: the real images, read with `trained` (see build_dataset); without them only `trained` decides. trained: the config
     of the checkpoint that goes on or is loaded. What neither decides has no effect: ignore, none. Raises ConfigError where
@@ -28,7 +28,15 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))
-    return config if dataset is None else with_condition(config, dataset.known_labels)
+    return config if dataset is None else without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
+
+
+def without_encoder(config: Config, posed: bool) -> Config:
+    """The config without an encoder where the images have no cameras; a change is logged."""
+    if posed or not config.encodes_images:
+        return config
+    log.info("encoder.weight: 0 instead of %g, for these images have no cameras", config.encoder.weight)
+    return _replace(config, "encoder", weight=0.0)
 
 
 def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:

@@ -224,6 +224,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         config,
         expname=this.generator.name,
         data=dataclasses.replace(written(config.data, folders), box=box),
+        encoder=dataclasses.replace(config.encoder, weight=0.0),  # it would learn from cameras that are still being found
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )

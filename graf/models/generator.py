@@ -13,6 +13,7 @@ from graf.config import Config
 from graf.errors import GrafError
 from graf.models.background import BackgroundPlane
 from graf.models.ccsr import Refinement
+from graf.models.encoder import Encoder
 from graf.models.fields.radiance_field import recomputed
 from graf.models.projection import ConsistencyEnforcingModule
 from graf.models.registry import build_field
@@ -97,6 +98,7 @@ class Generator(nn.Module):
             self.class_embedding = nn.Embedding(n_classes, latents.dim)
         self.register_buffer("background", torch.tensor(config.data.background), persistent=False)
         self.background_model = BackgroundPlane(config) if config.data.background_model == "plane" else None
+        self.encoder = Encoder(config, self.latent_dim) if config.encodes_images else None
         box = config.data.box  # auto, where no data set is there that would tell it, is none
         self.register_buffer("box", None if isinstance(box, str) else torch.tensor(box).view(2, 3), persistent=False)
 
@@ -125,6 +127,12 @@ class Generator(nn.Module):
         data = dataclasses.replace(self.config.data, background_model="none")
         twin = copy.copy(self)
         twin.config = dataclasses.replace(self.config, data=data)
+        return twin
+
+    def unrefined(self) -> "Generator":
+        """The generator, which shares its weights, of the field's own renderings."""
+        twin = copy.copy(self)
+        twin.config = dataclasses.replace(self.config, ccsr=dataclasses.replace(self.config.ccsr, mode="none"))
         return twin
 
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:

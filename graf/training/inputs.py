@@ -47,13 +47,15 @@ class Batch(Rows):
     """The data that one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
     (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
 
-    The generator may do without real images; its own patches are cut from them.
+    The generator may do without real images; its own patches are cut from them. encoded (B, 1): whether a fake has the latents
+    that the encoder finds in the real image of its row.
     """
 
     fake_inputs: Inputs
     real_images: Tensor | None = None
     real_labels: Labels | None = None
     real_inputs: Inputs | None = None
+    encoded: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.fake_inputs.latents)
@@ -97,9 +99,18 @@ def generator_batch(
     state: TrainState, fake_labels: Labels, images: Tensor | None = None, labels: Labels | None = None
 ) -> Batch:
     """Fakes of fake_labels, those of all processes, and this process's real images, for CCSR to restore and for losses that
-    compare fakes with them."""
-    fake = sample_inputs(state, fake_labels)[state.processes.rank_slice]
-    return Batch(fake) if images is None else Batch(paired(state, fake, labels), images, labels)
+    compare fakes with them or reconstruct them: then every second fake has the camera and class of the real image in its row,
+    and in the first steps each has."""
+    mine = state.processes.rank_slice
+    fake = sample_inputs(state, fake_labels)[mine]
+    if images is None:
+        return Batch(fake)
+    fake = paired(state, fake, labels)
+    if not state.config.encodes_images:
+        return Batch(fake, images, labels)
+    rows = torch.arange(len(fake_labels))[mine, None]
+    encoded = rows % 2 == 0 if state.step >= state.config.encoder_steps else rows >= 0
+    return Batch(dataclasses.replace(fake, labels=labels.where(encoded[:, 0], fake.labels)), images, labels, encoded=encoded)
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:

@@ -15,7 +15,7 @@ from graf.training.session import Session, advised, due, running
 from graf.training.state import TrainState
 from graf.training.step import train_step
 
-SHOWN = ("loss_d", "loss_g", "opacity")  # beside the progress bar
+SHOWN = ("loss_d", "loss_g", "loss_encoder", "opacity")  # beside the progress bar
 EARLY_STEPS = 500  # in which image grids are written four times as often
 
 

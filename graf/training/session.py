@@ -227,7 +227,7 @@ def progress_text(
 ) -> str:
     """The progress line's text beside steps: images seen, losses, measurements, memory."""
     images = f"{state.images_seen:,} images"
-    values = (f"{name} {numbers[name]:.3f}" for name in names)
+    values = (f"{name} {numbers[name]:.3f}" for name in names if name in numbers)
     held = monitor.latest()
     memory = (f"{owner} {held[name] / GB:.2f} GB" for name, owner in MEMORY_SHOWN.items() if name in held)
     return ", ".join(filter(None, (images, *values, quality, *memory)))

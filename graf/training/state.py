@@ -327,7 +327,7 @@ class TrainState(RunState):
 
     def skip_to_costliest_step(self) -> None:
         """Go on with a step of whole images and with a gradient penalty: no other takes more time or memory."""
-        self.step = max(self.step, self.config.discriminator.low_res_steps)
+        self.step = max(self.step, self.config.short_steps)
         self.step += -(self.step + 1) % self.config.training.reg_every
 
     @property
@@ -454,14 +454,14 @@ def _optimizer(
     """An optimizer of all parameters, in their order, with a group per part of the network and its share of the learning rate.
 
     Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
-    real images, which stay what they are, it has its usual one.
+    real images, which stay what they are, it has its usual one, as the encoder of real images has.
     """
     adam, groups = training.optimizer == "adam", []
     for name, part in network.named_children():
         is_ccsr = name == "refinement"
         group = {"params": part.parameters(), "share": lr_multiplier if is_ccsr else 1.0}
         if adam:
-            group["betas"] = (0.9 if is_ccsr and restores else 0.0, 0.99)
+            group["betas"] = (0.9 if is_ccsr and restores or name == "encoder" else 0.0, 0.99)
         groups.append(group)
     if adam:
         return torch.optim.Adam(groups, eps=1e-8, fused=True)  # many small tensors

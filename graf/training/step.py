@@ -5,13 +5,15 @@ Legend: B images of a step, or of a part of one, K side of a patch, W side of an
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 from graf.camera import Labels
 from graf.data import Views
 from graf.models.discriminators.convolutional import Scores
-from graf.models.generator import Rendering
-from graf.rays import cut_patch
+from graf.models.encoder import divergence
+from graf.models.generator import Generator, Rendering
+from graf.rays import cut_patch, low_resolution_grid
 from graf.training.inputs import Batch, Inputs, sample_step
 from graf.training.learn import Stats, learn, whole_step
 from graf.training.losses import (
@@ -39,7 +41,10 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     """
     with whole_step(state):
         for_d, for_g = sample_step(state, dataset, images, labels)
-        stats = discriminator_step(state, for_d) | generator_step(state, for_g)
+        if state.step < state.config.encoder_steps:
+            stats = encoder_step(state, for_g)
+        else:
+            stats = discriminator_step(state, for_d) | generator_step(state, for_g)
     return stats | state.learning_rates()
 
 
@@ -59,6 +64,13 @@ def generator_step(state: TrainState, batch: Batch) -> Stats:
     ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
         stats = learn(state, state.g, batch, generator_objective, (blur, ccsr_weight))
+    state.update_ema(stats["grad_norm_g"].isfinite())
+    return stats
+
+
+def encoder_step(state: TrainState, batch: Batch) -> Stats:
+    """Train the field and the encoder to reconstruct real images, and update the EMA. Returns and raises as `learn`."""
+    stats = learn(state, state.g, batch, encoder_objective)
     state.update_ema(stats["grad_norm_g"].isfinite())
     return stats
 
@@ -125,10 +137,11 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
     blur: the standard deviation, in pixels, by which the discriminator sees images blurred. ccsr_weight: that of the
     loss of ccsr.mode: consistency.
     """
-    config, inputs, fake_labels = state.config, batch.fake_inputs, batch.fake_inputs.labels
+    config, fake_labels = state.config, batch.fake_inputs.labels
     real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
+        inputs, divergences = _with_encoded_latents(state, batch)
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restore(state, fake, inputs) if config.judges_restored else None
@@ -140,6 +153,10 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
             seen = _seen_by_discriminator(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        # The loss of reconstructions
+        if divergences is not None:
+            weighted, further = _encoder_loss(state, batch, rendering, divergences)
+            loss, stats = loss + weighted, stats | further
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
         drift = rendering.drift
         if config.restores_real_images:
@@ -165,6 +182,52 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
     return loss, stats
 
 
+def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
+    """The loss of B reconstructions by the field alone, before CCSR refines them, and values for the log."""
+    with state.amp.autocast():
+        inputs, divergences = _with_encoded_latents(state, batch)
+        grid = low_resolution_grid(inputs.grid, state.config.rendered_scale)
+        rendering = _render(state, dataclasses.replace(inputs, grid=grid), state.generator.unrefined())
+        loss, stats = _encoder_loss(state, batch, rendering, divergences)
+    return loss, stats | {"opacity": rendering.opacity.mean()}
+
+
+def _with_encoded_latents(state: TrainState, batch: Batch) -> tuple[Inputs, Tensor | None]:
+    """The fakes' inputs, with the latents of the real images in rows that are `encoded`, sampled from what the encoder finds;
+    and the divergences (B, 1) of that, 0 in other rows, or None without an encoder."""
+    inputs = batch.fake_inputs
+    if batch.encoded is None:
+        return inputs, None
+    mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
+    latents = torch.where(batch.encoded, mean + (0.5 * log_variance).exp() * inputs.latents, inputs.latents)
+    return dataclasses.replace(inputs, latents=latents), batch.encoded * divergence(mean, log_variance)[:, None]
+
+
+def _encoder_loss(state: TrainState, batch: Batch, rendering: Rendering, divergences: Tensor) -> tuple[Tensor, Stats]:
+    """The weighted distance of reconstructions from the real images in their rows, at the field's resolution, and of latents
+    found (B, 1) from sampled ones; and values for the log, means over all rows."""
+    config, projection = state.config.encoder, state.generator.projection
+    target = cut_patch(batch.real_images, batch.fake_inputs.grid)
+    target = target if projection is None else projection.downsample(target)
+    pairs = [(rendering.images if rendering.low_images is None else rendering.low_images, rendering.opacity)]
+    if rendering.coarse_images is not None:
+        coarse, side = rendering.coarse_images, target.shape[-1]
+        pairs.append((coarse if coarse.shape[-1] == side else projection.downsample(coarse), rendering.coarse_opacity))
+    seen = [torch.cat([images.float(), 2 * opacity - 1], dim=1)[:, : target.shape[1]] for images, opacity in pairs]
+    distances = sum(_squared_distances(images, target) for images in seen)
+    stats = {
+        "loss_encoder": (batch.encoded * distances[:, None]).mean(),
+        "divergence": divergences.mean(),
+    }
+    return config.weight * (stats["loss_encoder"] + config.divergence_weight * stats["divergence"]), stats
+
+
+def _squared_distances(images: Tensor, target: Tensor) -> Tensor:
+    """Mean square differences (B,) of images (B, C, h, w) in colours, plus those in opacity where they have it."""
+    squares = (images - target).square().mean((2, 3))  # (B, C)
+    return squares[:, :3].mean(1) + squares[:, 3:].sum(1)
+
+
 def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | None) -> Tensor:
     """The generator's loss of its scores (B), with the weighted one of a mixed discriminator's heads."""
     gan_type = state.config.training.gan_type
@@ -174,9 +237,9 @@ def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | N
     return loss + state.config.discriminator.projected_weight * generator_loss(scores.projected_logits, gan_type)
 
 
-def _render(state: TrainState, inputs: Inputs) -> Rendering:
-    rays = state.sizes.rays_of(len(inputs.latents))
-    return state.generator(inputs.latents, inputs.labels, inputs.grid, noise=inputs.noise, rays_at_once=rays)
+def _render(state: TrainState, inputs: Inputs, generator: Generator | None = None) -> Rendering:
+    rays, generator = state.sizes.rays_of(len(inputs.latents)), generator or state.generator
+    return generator(inputs.latents, inputs.labels, inputs.grid, noise=inputs.noise, rays_at_once=rays)
 
 
 def _restore(state: TrainState, images: Tensor, inputs: Inputs) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from command_line import ROOT, SMOKE, call
 
 FEW = ("metrics.extractor=efficientnet-lite0", "metrics.n_real=4", "metrics.n_fake=4", "data.n_images=8")
-COSTS = Costs(100, seconds=(0.1, 0.2), operations=(1e9, 4e9))
+COSTS = Costs((0, 100), seconds=(0.1, 0.2), operations=(1e9, 4e9))
 
 
 @pytest.fixture
@@ -67,6 +67,12 @@ def test_a_budget_that_pays_for_no_step_is_refused(speedrun, monkeypatch):
 def test_steps_of_half_the_pixels_come_first(seconds, steps):
     assert COSTS.steps_within(seconds, COSTS.seconds) == steps
     assert COSTS.total(COSTS.seconds, steps) <= seconds + 1e-9
+
+
+def test_a_kind_of_step_costs_its_own():
+    costs = Costs((0, 10, 30), seconds=(1.0, 2.0, 5.0), operations=(1.0, 1.0, 1.0))
+    assert [costs.total(costs.seconds, steps) for steps in (0, 10, 11, 30, 32)] == [0, 10, 12, 50, 60]
+    assert [costs.steps_within(budget, costs.seconds) for budget in (9.9, 10, 11.9, 50, 54.9, 55)] == [9, 10, 10, 30, 30, 31]
 
 
 def test_only_what_is_shown_of_the_cars_makes_them_others():

@@ -1,0 +1,111 @@
+"""Fakes that are reconstructions: which rows they are, what they learn from, and the first steps, in which all are."""
+
+import dataclasses
+
+from graf.data import build_dataset
+from graf.rays import cut_patch
+from graf.training import step as steps
+from graf.training.inputs import generator_batch
+from graf.training.state import TrainState
+
+import pytest
+import torch
+from halves import generator_step
+
+ENCODER = ("encoder.weight=10", "encoder.first_steps=0", "data.alpha=rgba", "nerf.perturb=false")
+
+
+@pytest.fixture
+def build(smoke):
+    return lambda *overrides: TrainState(smoke(*ENCODER, *overrides), torch.device("cpu"), 2, 3)
+
+
+def changed(network, before):
+    return {name.split(".")[0] for name, p in network.named_parameters() if not torch.equal(p, before[name])}
+
+
+def copies(network):
+    return {name: p.detach().clone() for name, p in network.named_parameters()}
+
+
+def test_every_second_fake_has_the_camera_of_its_real_image(build, cut_outs, labels):
+    others = labels[[1, 2, 3, 0]]
+    batch = generator_batch(build(), others, cut_outs, labels)
+    assert batch.encoded.flatten().tolist() == [True, False, True, False]
+    for field in dataclasses.fields(labels):
+        found, own, other = (getattr(one, field.name) for one in (batch.fake_inputs.labels, labels, others))
+        assert torch.equal(found[::2], own[::2]) and torch.equal(found[1::2], other[1::2])
+
+
+def test_in_the_first_steps_all_fakes_have(build, cut_outs, labels):
+    state = build("encoder.first_steps=2")
+    for step, expected in ((0, 4), (1, 4), (2, 2)):
+        state.step = step
+        assert generator_batch(state, labels, cut_outs, labels).encoded.sum() == expected
+
+
+def test_without_an_encoder_none_has(smoke, cut_outs, labels):
+    state = TrainState(smoke("data.alpha=rgba"), torch.device("cpu"), 2, 3)
+    assert state.generator.encoder is None
+    assert generator_batch(state, labels, cut_outs, labels).encoded is None
+    assert "loss_encoder" not in generator_step(state, labels, cut_outs, labels)
+
+
+@pytest.mark.parametrize("alpha", ["rgba", "ignore"])
+def test_the_loss_is_the_distance_of_encoded_rows_alone(build, cut_outs, labels, alpha):
+    state = build(f"data.alpha={alpha}")
+    images = cut_outs[:, : state.config.data.channels]
+    batch = generator_batch(state, labels[[1, 0, 3, 2]], images, labels)
+    with torch.no_grad():
+        mean, log_variance = state.generator.encoder(images, labels.pose_c2w)
+        latents = (mean + (0.5 * log_variance).exp() * batch.fake_inputs.latents)[::2]
+        rendering = state.generator(latents, labels[[0, 2]], batch.fake_inputs.grid[::2])
+        real = cut_patch(images, batch.fake_inputs.grid)[::2]
+        expected = (rendering.images - real[:, :3]).square().mean()
+        if alpha == "rgba":
+            expected += (2 * rendering.opacity - 1 - real[:, 3:]).square().mean()
+    stats = steps.generator_step(state, batch)
+    assert stats["loss_encoder"].item() == pytest.approx(expected.item() / 2, rel=1e-4)  # a mean over all rows
+
+
+@pytest.mark.parametrize("overrides", [(), ("nerf.importance_samples_per_ray=4",)])
+def test_refined_images_are_compared_before_they_are_refined(refine, cut_outs, labels, overrides):
+    state = TrainState(refine(*ENCODER, *overrides), torch.device("cpu"), 2, 3)
+    before = copies(state.generator)
+    stats = steps.encoder_step(state, generator_batch(state, labels, cut_outs, labels))
+    assert stats["loss_encoder"] > 0
+    learned = {"field", "encoder"} | ({"field_fine"} if overrides else set())
+    assert changed(state.generator, before) - {"class_embedding"} == learned
+
+
+@pytest.mark.parametrize("first_steps", [0, 1])
+def test_a_first_step_teaches_no_discriminator(build, cut_outs, labels, tmp_path, first_steps):
+    state = build(f"encoder.first_steps={first_steps}", f"data.datadir={tmp_path}", "data.n_images=4")
+    before, averaged = copies(state.discriminator), copies(state.generator_ema)
+    stats = steps.train_step(state, build_dataset(state.config), cut_outs, labels)
+    assert bool(changed(state.discriminator, before)) == ("loss_d" in stats) == (first_steps == 0)
+    assert "loss_encoder" in stats and "encoder" in changed(state.generator_ema, averaged)
+
+
+def test_reconstructions_come_to_look_like_their_images(build, cut_outs, labels):
+    state = build("encoder.first_steps=100", "training.lr_g=0.002", "encoder.divergence_weight=0")
+    plain = cut_outs[:, :, :1, :1].expand_as(cut_outs)
+    losses = []
+    for _ in range(40):
+        losses.append(steps.encoder_step(state, generator_batch(state, labels, plain, labels))["loss_encoder"].item())
+        state.advance()
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_parts_of_a_batch_have_the_same_gradients(build, cut_outs, labels):
+    def gradients_in_parts(at_once):
+        torch.manual_seed(3)
+        state = build()
+        state.sizes.images = at_once
+        generator_step(state, labels[[1, 0, 3, 2]], cut_outs, labels)
+        return {name: p.grad for name, p in state.generator.named_parameters()}
+
+    whole, parts = gradients_in_parts(4), gradients_in_parts(3)
+    assert whole["encoder.gaussian.weight"].abs().sum() > 0
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
