@@ -84,15 +84,12 @@ def advice(config: Config, ours: Config) -> list[str]:
             "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
         )
     low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
-    if 0 < max_steps <= low_res_steps:
+    if 0 < max_steps <= config.short_steps:
+        first = f"after encoder.first_steps {config.encoder_steps} " if config.encoder_steps else ""
+        cure = f"encoder.first_steps={max_steps // 5} " if config.encoder_steps else ""
         found.append(
-            f"discriminator.low_res_steps: {low_res_steps} leaves none of training.max_steps {max_steps} to images with all "
-            f"their pixels; set discriminator.low_res_steps={max_steps // 3}"
-        )
-    if 0 < max_steps <= config.encoder_steps:
-        found.append(
-            f"encoder.first_steps: {config.encoder_steps} leaves none of training.max_steps {max_steps} to the "
-            f"discriminator; set encoder.first_steps={max_steps // 5}"
+            f"discriminator.low_res_steps: {low_res_steps} {first}leaves none of training.max_steps {max_steps} to images with "
+            f"all their pixels; set {cure}discriminator.low_res_steps={max_steps // 3}"
         )
     return found
 

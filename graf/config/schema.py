@@ -340,7 +340,7 @@ class LatentConfig:
 @dataclass(frozen=True)
 class EncoderConfig:
     weight: float = key(
-        0.0,
+        20.0,
         "weight of the distance of reconstructions from real images: half of the fakes that the generator learns from have the "
         "latents that an encoder finds in a real image, and that image's camera (VAE-GAN); 0: no encoder, as for images "
         "without cameras",
@@ -351,7 +351,8 @@ class EncoderConfig:
     )
     first_steps: int = key(
         1000,
-        "number of first steps in which all fakes are reconstructions, and no discriminator judges them; they are short",
+        "number of first steps in which all fakes are reconstructions that no discriminator judges; at half the resolution if "
+        "discriminator.low_res_steps follow",
         0,
     )
 
@@ -406,7 +407,7 @@ class DiscriminatorConfig:
     blur_steps: int = key(0, "steps over which the blur falls to 0; 0: no blur", 0)
     low_res_steps: int = key(
         1500,
-        "number of first steps at half the resolution, which are faster and make shapes vary more; 0: none",
+        "number of its first steps at half the resolution, which are faster and make shapes vary more; 0: none",
         0,
     )
     augment: bool = key(
@@ -456,7 +457,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(4500, "train until this step", 0)
+    max_steps: int = key(5000, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -755,13 +756,14 @@ class Config(RunConfig):
 
     @property
     def encoder_steps(self) -> int:
-        """The number of first steps in which it learns nothing else."""
+        """The number of first steps in which it learns nothing else, before discriminator.low_res_steps."""
         return self.encoder.first_steps if self.encodes_images else 0
 
     @property
     def short_steps(self) -> int:
-        """The number of first steps that take less time and memory than the others."""
-        return max(self.discriminator.low_res_steps, self.encoder_steps)
+        """The number of first steps that take less time and memory than the others: the encoder's, and those of low
+        resolution."""
+        return self.encoder_steps + self.discriminator.low_res_steps
 
     @property
     def restores_real_images(self) -> bool:

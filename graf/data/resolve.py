@@ -1,4 +1,4 @@
-"""Decides data.alpha, data.box, discriminator.condition and encoder.weight by the data, and writes them into the config of a run.
+"""Decides data.alpha, data.box, discriminator.condition and encoder.weight by the data, and writes them into a run's config.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.

@@ -117,7 +117,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     """Random inputs, one per label, on the CPU but for the noise; real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng)
-    if state.step < config.discriminator.low_res_steps:
+    if config.discriminator.low_res_steps and state.step < config.short_steps:
         grid = low_resolution_grid(grid, LOW_RES_STRIDE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)

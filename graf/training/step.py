@@ -50,7 +50,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    blur = faded_sigma(state.config.discriminator, state.step)
+    blur = faded_sigma(state.config.discriminator, state.step - state.config.encoder_steps)
     stats = learn(state, state.d, batch, discriminator_objective, (blur, state.penalty_weight))
     state.discriminator.update_spectral_norms()
     deviations = {f"{name}_std": colour_deviation(stats.pop(f"{name}_moments")) for name in ("sample", "real")}
@@ -60,7 +60,7 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
     config = state.config
-    blur = faded_sigma(config.discriminator, state.step)
+    blur = faded_sigma(config.discriminator, state.step - config.encoder_steps)
     ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
         stats = learn(state, state.g, batch, generator_objective, (blur, ccsr_weight))

@@ -4,6 +4,7 @@ import dataclasses
 
 from graf.data import build_dataset
 from graf.rays import cut_patch
+from graf.training import losses
 from graf.training import step as steps
 from graf.training.inputs import generator_batch
 from graf.training.state import TrainState
@@ -109,3 +110,37 @@ def test_parts_of_a_batch_have_the_same_gradients(build, cut_outs, labels):
     assert whole["encoder.gaussian.weight"].abs().sum() > 0
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_low_resolution_lasts_from_the_first_step_on(build, cut_outs, labels):
+    state, sides = build("encoder.first_steps=1", "discriminator.low_res_steps=2"), []
+    for state.step in range(4):
+        sides.append(generator_batch(state, labels, cut_outs, labels).fake_inputs.grid.shape[1])
+    assert sides == [8, 8, 8, 16]
+    state = build("encoder.first_steps=1")
+    assert generator_batch(state, labels, cut_outs, labels).fake_inputs.grid.shape[1] == 16  # where none is asked for
+
+
+def test_the_blur_begins_with_the_discriminators_steps(build, cut_outs, labels, monkeypatch):
+    state, widths = build("encoder.first_steps=3", "discriminator.blur_steps=2", "discriminator.blur_sigma=1"), []
+    blurred = losses.blurred
+    monkeypatch.setattr(losses, "blurred", lambda images, sigma: (widths.append(sigma), blurred(images, sigma))[1])
+    for state.step in (3, 4, 5):
+        generator_step(state, labels, cut_outs, labels)
+    assert sorted(set(widths)) == [0.0, 0.5, 1.0]
+
+
+def test_a_state_is_continued_across_the_encoders_last_step(build, cut_outs, labels):
+    def taken(n, saved=None):
+        state = build("encoder.first_steps=2")
+        if saved:
+            state.load_state_dict(saved)
+        for _ in range(n):
+            batch = generator_batch(state, labels, cut_outs, labels)
+            (steps.encoder_step if state.step < 2 else steps.generator_step)(state, batch)
+            state.advance()
+        return state.state_dict()
+
+    whole, halves = taken(4), taken(3, taken(1))
+    for part in ("generator", "generator_ema"):
+        assert all(torch.equal(value, halves[part][key]) for key, value in whole[part].items())
