@@ -29,15 +29,14 @@ class Encoder(nn.Module):
         self.gaussian = nn.Linear(HIDDEN, 2 * latent_dim)
 
     def forward(self, images: Tensor, pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance (B, Z), in float32, of the latents of images (B, C, W, W) in [-1, 1], which
-        cameras pose_c2w (B, 3, 4) took."""
+        """Mean and logarithm of the variance (B, Z) of the latents of images (B, C, W, W) in [-1, 1], which cameras pose_c2w
+        (B, 3, 4) took."""
         x = F.adaptive_avg_pool2d(images, SIDE)
         for conv in self.convs:
             x = F.leaky_relu(conv(x), 0.2)
         rotation, position = pose_c2w.split([3, 1], dim=2)
-        camera = torch.cat([rotation.flatten(1), position.flatten(1) / self.distance], dim=1)
-        hidden = F.leaky_relu(self.hidden(torch.cat([x.flatten(1), camera.to(x)], dim=1)), 0.2)
-        mean, log_variance = self.gaussian(hidden).float().chunk(2, dim=1)
+        found = torch.cat([x.flatten(1), rotation.flatten(1), position.flatten(1) / self.distance], dim=1)
+        mean, log_variance = self.gaussian(F.leaky_relu(self.hidden(found), 0.2)).chunk(2, dim=1)
         return mean, log_variance.clamp(*LOG_VARIANCES)
 
 

@@ -153,14 +153,15 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
             seen = _seen_by_discriminator(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
-        # The loss of reconstructions
+        # The encoder's loss
+        real = cut_patch(batch.real_images, inputs.grid) if config.restores_real_images or config.encodes_images else None
         if divergences is not None:
-            weighted, further = _encoder_loss(state, batch, rendering, divergences)
+            weighted, further = _encoder_loss(state, real, rendering, batch.encoded, divergences)
             loss, stats = loss + weighted, stats | further
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
         drift = rendering.drift
         if config.restores_real_images:
-            patches = cut_patch(batch.real_images, inputs.grid)[:, :3]
+            patches = real[:, :3]
             cameras = batch.real_labels.with_cameras(fake_labels)
             sharpened, drift = state.generator.restore_with_drift(patches, inputs.latents, cameras, inputs.grid)
             stats["loss_restore"] = F.l1_loss(sharpened, patches)
@@ -188,7 +189,8 @@ def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
         inputs, divergences = _with_encoded_latents(state, batch)
         grid = low_resolution_grid(inputs.grid, state.config.rendered_scale)
         rendering = _render(state, dataclasses.replace(inputs, grid=grid), state.generator.unrefined())
-        loss, stats = _encoder_loss(state, batch, rendering, divergences)
+        real = cut_patch(batch.real_images, inputs.grid)
+        loss, stats = _encoder_loss(state, real, rendering, batch.encoded, divergences)
     return loss, stats | {"opacity": rendering.opacity.mean()}
 
 
@@ -198,17 +200,19 @@ def _with_encoded_latents(state: TrainState, batch: Batch) -> tuple[Inputs, Tens
     inputs = batch.fake_inputs
     if batch.encoded is None:
         return inputs, None
-    mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
+    with state.amp.autocast(enabled=False):
+        mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
     latents = torch.where(batch.encoded, mean + (0.5 * log_variance).exp() * inputs.latents, inputs.latents)
     return dataclasses.replace(inputs, latents=latents), batch.encoded * divergence(mean, log_variance)[:, None]
 
 
-def _encoder_loss(state: TrainState, batch: Batch, rendering: Rendering, divergences: Tensor) -> tuple[Tensor, Stats]:
-    """The weighted distance of reconstructions from the real images in their rows, at the field's resolution, and of latents
-    found (B, 1) from sampled ones; and values for the log, means over all rows."""
+def _encoder_loss(
+    state: TrainState, real: Tensor, rendering: Rendering, encoded: Tensor, divergences: Tensor
+) -> tuple[Tensor, Stats]:
+    """The weighted distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the field's
+    resolution, plus that of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
     config, projection = state.config.encoder, state.generator.projection
-    target = cut_patch(batch.real_images, batch.fake_inputs.grid)
-    target = target if projection is None else projection.downsample(target)
+    target = real if projection is None else projection.downsample(real)
     pairs = [(rendering.images if rendering.low_images is None else rendering.low_images, rendering.opacity)]
     if rendering.coarse_images is not None:
         coarse, side = rendering.coarse_images, target.shape[-1]
@@ -216,7 +220,7 @@ def _encoder_loss(state: TrainState, batch: Batch, rendering: Rendering, diverge
     seen = [torch.cat([images.float(), 2 * opacity - 1], dim=1)[:, : target.shape[1]] for images, opacity in pairs]
     distances = sum(_squared_distances(images, target) for images in seen)
     stats = {
-        "loss_encoder": (batch.encoded * distances[:, None]).mean(),
+        "loss_encoder": (encoded * distances[:, None]).mean(),
         "divergence": divergences.mean(),
     }
     return config.weight * (stats["loss_encoder"] + config.divergence_weight * stats["divergence"]), stats
