@@ -209,8 +209,8 @@ def _with_encoded_latents(state: TrainState, batch: Batch) -> tuple[Inputs, Tens
 def _encoder_loss(
     state: TrainState, real: Tensor, rendering: Rendering, encoded: Tensor, divergences: Tensor
 ) -> tuple[Tensor, Stats]:
-    """The weighted distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the field's
-    resolution, plus that of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
+    """The weighted distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the
+    field's resolution, plus that of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
     config, projection = state.config.encoder, state.generator.projection
     target = real if projection is None else projection.downsample(real)
     pairs = [(rendering.images if rendering.low_images is None else rendering.low_images, rendering.opacity)]
