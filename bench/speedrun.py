@@ -166,7 +166,7 @@ def measured_costs(config: Config, dataset: Views, device: torch.device) -> Cost
                 timed_step(state, dataset, batches)
         return mean(seconds[WARM_UP_STEPS:]), work.flops / n_counted
 
-    starts = sorted({0, config.encoder_steps, config.short_steps})
+    starts = sorted({0, config.encoder.first_steps, config.short_steps})
     found = []
     for start in starts:
         state.step = start

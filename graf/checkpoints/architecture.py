@@ -121,8 +121,9 @@ def _background(generator: Weights) -> Findings:
 
 
 def _encoder(generator: Weights) -> Findings:
-    encodes = any(name.startswith("encoder.") for name in generator)  # else its weight is above 0
-    return {} if encodes else {"encoder.weight": Finding((0,), "no encoder")}
+    if any(name.startswith("encoder.") for name in generator):  # either key is above 0
+        return {}
+    return {f"encoder.{key}": Finding((0,), "no encoder") for key in ("first_steps", "weight")}
 
 
 def _refinement(generator: Weights) -> Findings:

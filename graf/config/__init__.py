@@ -26,6 +26,7 @@ from graf.config.schema import (
     Config,
     DataConfig,
     DiscriminatorConfig,
+    EncoderConfig,
     LatentConfig,
     MemoryConfig,
     MetricsConfig,

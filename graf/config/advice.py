@@ -85,8 +85,8 @@ def advice(config: Config, ours: Config) -> list[str]:
         )
     low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
     if 0 < max_steps <= config.short_steps:
-        first = f"after encoder.first_steps {config.encoder_steps} " if config.encoder_steps else ""
-        cure = f"encoder.first_steps={max_steps // 5} " if config.encoder_steps else ""
+        first = f"after encoder.first_steps {config.encoder.first_steps} " if config.encoder.first_steps else ""
+        cure = f"encoder.first_steps={max_steps // 5} " if config.encoder.first_steps else ""
         found.append(
             f"discriminator.low_res_steps: {low_res_steps} {first}leaves none of training.max_steps {max_steps} to images with "
             f"all their pixels; set {cure}discriminator.low_res_steps={max_steps // 3}"

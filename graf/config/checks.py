@@ -161,7 +161,10 @@ def _network_faults(config: Config) -> Iterator[str]:
     if discriminator.has_heads:
         yield from _projected_faults(config)
     if config.encodes_images and latents.type != "gauss":
-        yield f"z_dist.type: an encoder finds latents of gauss, not of {latents.type}; set it to gauss, or encoder.weight to 0"
+        yield (
+            f"z_dist.type: an encoder finds latents of gauss, not of {latents.type}; set it to gauss, or encoder.first_steps "
+            "and encoder.weight to 0"
+        )
     if latents.dim_appearance >= latents.dim:
         yield (
             f"z_dist.dim_appearance: must leave room for the shape code in dim = {latents.dim}, found {latents.dim_appearance}"

@@ -339,21 +339,21 @@ class LatentConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    weight: float = key(
-        20.0,
-        "weight of the distance of reconstructions from real images: half of the fakes that the generator learns from have the "
-        "latents that an encoder finds in a real image, and that image's camera (VAE-GAN); 0: no encoder, as for images "
+    first_steps: int = key(
+        0,
+        "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
+        "no discriminator judges it; at half the resolution if discriminator.low_res_steps follow; 0: none, as for images "
         "without cameras",
         0,
     )
-    divergence_weight: float = key(
-        1e-5, "weight, beside that distance, of the divergence of the latents found from those that are sampled", 0
-    )
-    first_steps: int = key(
-        1000,
-        "number of first steps in which all fakes are reconstructions that no discriminator judges; at half the resolution if "
-        "discriminator.low_res_steps follow",
+    weight: float = key(
+        0.0,
+        "weight of the reconstruction's loss in later steps, in which half of the fakes that the generator learns from are "
+        "reconstructions (VAE-GAN); 0: none",
         0,
+    )
+    divergence_weight: float = key(
+        1e-5, "weight, beside the distance of reconstructions, of that of the latents found from those that are sampled", 0
     )
 
 
@@ -457,7 +457,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(5000, "train until this step", 0)
+    max_steps: int = key(4500, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -752,18 +752,13 @@ class Config(RunConfig):
     @property
     def encodes_images(self) -> bool:
         """Whether the generator learns to reconstruct real images, too."""
-        return self.encoder.weight > 0
-
-    @property
-    def encoder_steps(self) -> int:
-        """The number of first steps in which it learns nothing else, before discriminator.low_res_steps."""
-        return self.encoder.first_steps if self.encodes_images else 0
+        return self.encoder.first_steps > 0 or self.encoder.weight > 0
 
     @property
     def short_steps(self) -> int:
         """The number of first steps that take less time and memory than the others: the encoder's, and those of low
         resolution."""
-        return self.encoder_steps + self.discriminator.low_res_steps
+        return self.encoder.first_steps + self.discriminator.low_res_steps
 
     @property
     def restores_real_images(self) -> bool:

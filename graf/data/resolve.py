@@ -1,4 +1,4 @@
-"""Decides data.alpha, data.box, discriminator.condition and encoder.weight by the data, and writes them into a run's config.
+"""Decides data.alpha, data.box, discriminator.condition and the encoder by the data, and writes them into a run's config.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.
@@ -35,8 +35,8 @@ def without_encoder(config: Config, posed: bool) -> Config:
     """The config without an encoder where the images have no cameras; a change is logged."""
     if posed or not config.encodes_images:
         return config
-    log.info("encoder.weight: 0 instead of %g, for these images have no cameras", config.encoder.weight)
-    return _replace(config, "encoder", weight=0.0)
+    log.info("encoder.first_steps and encoder.weight: 0, for these images have no cameras")
+    return _replace(config, "encoder", first_steps=0, weight=0.0)
 
 
 def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:

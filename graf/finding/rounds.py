@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import Config, DataConfig, PoseConfig, load_config
+from graf.config import Config, DataConfig, EncoderConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
 from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_classes_of
 from graf.data.decoding import open_rgb
@@ -42,6 +42,7 @@ BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one tha
 BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
+NO_ENCODER = EncoderConfig(first_steps=0, weight=0.0)  # it would learn from cameras that are still being found
 UNMEASURED = {"fid_every": 0, "save_best": "none"}  # KID of a round that another follows is worth less than its minutes
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
@@ -158,7 +159,8 @@ def unposed(config: Config, first: Round, photographs: Views | None = None) -> C
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
     if photographs is not None and len(photographs.class_names) == 1:
         discriminator = dataclasses.replace(discriminator, condition="none")
-    return dataclasses.replace(config, expname=first.generator.name, data=data, discriminator=discriminator, training=training)
+    parts = {"data": data, "encoder": NO_ENCODER, "discriminator": discriminator, "training": training}
+    return dataclasses.replace(config, expname=first.generator.name, **parts)
 
 
 def as_asked(unposed: Config, photographs: Views, start: Round) -> Config | None:
@@ -224,7 +226,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         config,
         expname=this.generator.name,
         data=dataclasses.replace(written(config.data, folders), box=box),
-        encoder=dataclasses.replace(config.encoder, weight=0.0),  # it would learn from cameras that are still being found
+        encoder=NO_ENCODER,
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )

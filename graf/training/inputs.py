@@ -106,10 +106,13 @@ def generator_batch(
     if images is None:
         return Batch(fake)
     fake = paired(state, fake, labels)
-    if not state.config.encodes_images:
+    config = state.config.encoder
+    if state.step < config.first_steps:
+        encoded = torch.ones(len(images), 1, dtype=torch.bool)
+    elif config.weight > 0:
+        encoded = torch.arange(len(fake_labels))[mine, None] % 2 == 0
+    else:
         return Batch(fake, images, labels)
-    rows = torch.arange(len(fake_labels))[mine, None]
-    encoded = rows % 2 == 0 if state.step >= state.config.encoder_steps else rows >= 0
     return Batch(dataclasses.replace(fake, labels=labels.where(encoded[:, 0], fake.labels)), images, labels, encoded=encoded)
 
 

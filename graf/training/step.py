@@ -41,7 +41,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
     """
     with whole_step(state):
         for_d, for_g = sample_step(state, dataset, images, labels)
-        if state.step < state.config.encoder_steps:
+        if state.step < state.config.encoder.first_steps:
             stats = encoder_step(state, for_g)
         else:
             stats = discriminator_step(state, for_d) | generator_step(state, for_g)
@@ -50,7 +50,7 @@ def train_step(state: TrainState, dataset: Views, images: Tensor, labels: Labels
 
 def discriminator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the discriminator on real images and as many fakes. Returns and raises as `learn`."""
-    blur = faded_sigma(state.config.discriminator, state.step - state.config.encoder_steps)
+    blur = faded_sigma(state.config.discriminator, state.step - state.config.encoder.first_steps)
     stats = learn(state, state.d, batch, discriminator_objective, (blur, state.penalty_weight))
     state.discriminator.update_spectral_norms()
     deviations = {f"{name}_std": colour_deviation(stats.pop(f"{name}_moments")) for name in ("sample", "real")}
@@ -60,7 +60,7 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 def generator_step(state: TrainState, batch: Batch) -> Stats:
     """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
     config = state.config
-    blur = faded_sigma(config.discriminator, state.step - config.encoder_steps)
+    blur = faded_sigma(config.discriminator, state.step - config.encoder.first_steps)
     ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
         stats = learn(state, state.g, batch, generator_objective, (blur, ccsr_weight))
@@ -154,10 +154,10 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
         stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
         # The encoder's loss
-        real = cut_patch(batch.real_images, inputs.grid) if config.restores_real_images or config.encodes_images else None
+        real = cut_patch(batch.real_images, inputs.grid) if config.restores_real_images or batch.encoded is not None else None
         if divergences is not None:
-            weighted, further = _encoder_loss(state, real, rendering, batch.encoded, divergences)
-            loss, stats = loss + weighted, stats | further
+            reconstruction, further = _encoder_loss(state, real, rendering, batch.encoded, divergences)
+            loss, stats = loss + config.encoder.weight * reconstruction, stats | further
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
         drift = rendering.drift
         if config.restores_real_images:
@@ -209,9 +209,9 @@ def _with_encoded_latents(state: TrainState, batch: Batch) -> tuple[Inputs, Tens
 def _encoder_loss(
     state: TrainState, real: Tensor, rendering: Rendering, encoded: Tensor, divergences: Tensor
 ) -> tuple[Tensor, Stats]:
-    """The weighted distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the
-    field's resolution, plus that of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
-    config, projection = state.config.encoder, state.generator.projection
+    """The distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the field's
+    resolution, plus the weighted one of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
+    projection = state.generator.projection
     target = real if projection is None else projection.downsample(real)
     pairs = [(rendering.images if rendering.low_images is None else rendering.low_images, rendering.opacity)]
     if rendering.coarse_images is not None:
@@ -223,7 +223,7 @@ def _encoder_loss(
         "loss_encoder": (encoded * distances[:, None]).mean(),
         "divergence": divergences.mean(),
     }
-    return config.weight * (stats["loss_encoder"] + config.divergence_weight * stats["divergence"]), stats
+    return stats["loss_encoder"] + state.config.encoder.divergence_weight * stats["divergence"], stats
 
 
 def _squared_distances(images: Tensor, target: Tensor) -> Tensor:

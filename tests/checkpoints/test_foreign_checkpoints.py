@@ -203,6 +203,7 @@ ARCHITECTURES = {
     "labels": ("discriminator.label_loss=MCE", "discriminator.condition=class"),
     "normalised": ("discriminator.norm=instance", "discriminator.spectral_norm=true", "discriminator.condition=class_and_pose"),
     "reconstruction": ("discriminator.reconstruction=0.5", "data.alpha=rgba"),
+    "encoder": ("encoder.weight=2", "encoder.first_steps=3"),
     "low-resolution steps": ("discriminator.low_res_steps=7", "discriminator.spectral_norm=true"),
     "patches of 128": ("ray_sampler.rays_per_patch=16384", "discriminator.ndf=4", "discriminator.condition=none"),
     "concat": ("nerf.conditioning=concat", "nerf.netdepth=6", "nerf.use_viewdirs=true", "nerf.multires=3"),

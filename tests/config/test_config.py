@@ -513,6 +513,15 @@ def test_ccsr_keys_that_do_not_fit(overrides, message):
         load_config(None, overrides)
 
 
+@pytest.mark.parametrize("setting", ["encoder.first_steps=5", "encoder.weight=2"])
+def test_an_encoder_finds_gaussian_latents_alone(setting):
+    with pytest.raises(
+        ConfigError, match=r"gauss, not of uniform; set it to gauss, or encoder\.first_steps and encoder\.weight"
+    ):
+        load_config(None, [setting, "z_dist.type=uniform"])
+    assert load_config(None, ["z_dist.type=uniform"]).z_dist.type == "uniform"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -6,7 +6,7 @@ import logging
 from graf.camera import azimuth_and_v
 from graf.config import load_config
 from graf.data import build_dataset, build_loader
-from graf.data.resolve import with_condition
+from graf.data.resolve import with_condition, without_encoder
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import ConfigError
 from graf.training.state import TrainState
@@ -155,3 +155,13 @@ def test_photographs_are_told_apart_by_their_own_class_and_not_by_that_of_a_fake
     own = dataclasses.replace(labels, pose_c2w=None, class_index=torch.tensor([1, 0, 0, 1]))
     discriminator_step(state, photographs, own, labels)
     assert scored[0] == [1, 0, 0, 1] and scored[1] == labels.class_index.tolist()
+
+
+@pytest.mark.parametrize("setting", ["encoder.first_steps=5", "encoder.weight=2"])
+def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
+    caplog.set_level(logging.INFO, logger="graf")
+    settings = smoke(setting)
+    assert without_encoder(settings, posed=True) is settings and not caplog.messages
+    assert not without_encoder(settings, posed=False).encodes_images
+    assert caplog.messages == ["encoder.first_steps and encoder.weight: 0, for these images have no cameras"]
+    assert without_encoder(smoke(), posed=False) == smoke()

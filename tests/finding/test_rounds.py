@@ -41,7 +41,11 @@ def found_of(confidence: list[float]) -> FoundCameras:
 
 def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     config = load_config(
-        None, ["training.max_steps=4800", "discriminator.low_res_steps=1600", "training.lr_anneal_every=[4000]"]
+        None,
+        [
+            *("training.max_steps=4800", "discriminator.low_res_steps=1600", "training.lr_anneal_every=[4000]"),
+            *("encoder.first_steps=100", "encoder.weight=1"),
+        ],
     )
     first = rounds.unposed(config, Round(tmp_path, 0))
     assert (first.training.max_steps, first.discriminator.low_res_steps) == (600, 600)
@@ -49,6 +53,7 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     later = []
     for number in (1, 2, 3):
         later.append(rounds.posed(config, Round(tmp_path, number), 3, [tmp_path], "none"))
+    assert not any(one.encodes_images for one in (first, *later))  # cameras are still being found
     assert [one.training.max_steps for one in later] == [700, 2100, 4200]
     assert {one.discriminator.low_res_steps for one in later} == {1400}
     assert {one.training.milestones for one in later} == {(3500,)}

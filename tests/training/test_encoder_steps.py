@@ -45,6 +45,13 @@ def test_in_the_first_steps_all_fakes_have(build, cut_outs, labels):
         assert generator_batch(state, labels, cut_outs, labels).encoded.sum() == expected
 
 
+def test_without_a_weight_none_has_after_them(build, cut_outs, labels):
+    state = build("encoder.first_steps=1", "encoder.weight=0")
+    assert generator_batch(state, labels, cut_outs, labels).encoded.all()
+    state.step = 1
+    assert generator_batch(state, labels, cut_outs, labels).encoded is None
+
+
 def test_without_an_encoder_none_has(smoke, cut_outs, labels):
     state = TrainState(smoke("data.alpha=rgba"), torch.device("cpu"), 2, 3)
     assert state.generator.encoder is None
