@@ -69,6 +69,9 @@ PARTS = (
 )
 
 
+SHORT_STEPS = {"encoder.first_steps": 5, "discriminator.low_res_steps": 3}  # and which part of a run they may be
+
+
 def advice(config: Config, ours: Config) -> list[str]:
     """Warnings about a config that can be trained, but probably not as its user intends. ours: the one that it changes."""
     found = [warning] if (warning := _patch_advice(config)) else []
@@ -83,13 +86,15 @@ def advice(config: Config, ours: Config) -> list[str]:
             f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from real images; one that learns "
             "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
         )
-    low_res_steps, max_steps = config.discriminator.low_res_steps, config.training.max_steps
+    max_steps = config.training.max_steps
     if 0 < max_steps <= config.short_steps:
-        first = f"after encoder.first_steps {config.encoder.first_steps} " if config.encoder.first_steps else ""
-        cure = f"encoder.first_steps={max_steps // 5} " if config.encoder.first_steps else ""
+        values = flat(config_to_dict(config))
+        given = {key: part for key, part in SHORT_STEPS.items() if values[key]}
+        keys = " and ".join(f"{key}: {values[key]}" for key in given)
+        cures = " ".join(f"{key}={max_steps // part}" for key, part in given.items())
         found.append(
-            f"discriminator.low_res_steps: {low_res_steps} {first}leaves none of training.max_steps {max_steps} to images with "
-            f"all their pixels; set {cure}discriminator.low_res_steps={max_steps // 3}"
+            f"{keys} leave none of training.max_steps {max_steps} to images with all their pixels for the discriminator; "
+            f"set {cures}"
         )
     return found
 
