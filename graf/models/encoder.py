@@ -16,7 +16,8 @@ class Encoder(nn.Module):
     """The latents of a real image, as a Gaussian for each of them (Kingma & Welling, Auto-Encoding Variational Bayes, 2014).
 
     A generator that reconstructs what it found learns bodies and colours of all objects in the data before a discriminator
-    judges their details, and after that cannot leave any of them out (Larsen et al., Autoencoding beyond Pixels, 2016).
+    judges their details. While it goes on to reconstruct, it cannot leave any of them out (Larsen et al., Autoencoding beyond
+    Pixels, 2016).
     """
 
     def __init__(self, config: Config, latent_dim: int):

@@ -124,15 +124,15 @@ class Generator(nn.Module):
 
     def without_background(self) -> "Generator":
         """The generator, which shares its weights, of the same latents' objects before data.background."""
-        data = dataclasses.replace(self.config.data, background_model="none")
-        twin = copy.copy(self)
-        twin.config = dataclasses.replace(self.config, data=data)
-        return twin
+        return self._with(data=dataclasses.replace(self.config.data, background_model="none"))
 
     def unrefined(self) -> "Generator":
         """The generator, which shares its weights, of the field's own renderings."""
+        return self._with(ccsr=dataclasses.replace(self.config.ccsr, mode="none"))
+
+    def _with(self, **sections: Any) -> "Generator":
         twin = copy.copy(self)
-        twin.config = dataclasses.replace(self.config, ccsr=dataclasses.replace(self.config.ccsr, mode="none"))
+        twin.config = dataclasses.replace(self.config, **sections)
         return twin
 
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:
