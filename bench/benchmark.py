@@ -104,7 +104,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("what", choices=list(TABLES))
     p.add_argument("--config", type=Path, help="YAML file, of all but memory; by default configs/default.yaml")
     p.add_argument(
-        "--steps", type=positive, help="steps that are timed; by default 10, busy 20, loader 30, memory 3, or a minute's"
+        "--steps",
+        type=positive,
+        help="steps that are timed; by default 10, busy 20, batches, loader 30, memory 3, or a minute's",
     )
     p.add_argument("--rounds", type=positive, default=2, help="turns of each variant (default: 2)")
     p.add_argument("--quick", action="store_true", help="speed: a sixteenth of the rays")
@@ -408,17 +410,19 @@ def batch_rows(args: argparse.Namespace) -> list[dict]:
     log.info("| batch | step | number format | images / s | x float32 | launches | busy | peak MiB |\n|%s", " --- |" * 8)
     rows = []
     for times in args.times:
-        ways = [in_own_process({"times": times, "name": name}) for name in WAYS]
-        for row in ways:
+        first = None
+        for name in WAYS:
+            row = in_own_process({"times": times, "name": name})
+            rows.append(row)
+            first = first or row
             if row["images_per_second"] is None:
-                log.info("| %d | %s | | out of memory | | | | |", row["batch"], row["name"])
+                log.info("| %d | %s | | out of memory | | | | |", row["batch"], name)
                 continue
-            row["times_float32"] = row["images_per_second"] / (ways[0]["images_per_second"] or math.nan)
-            name = row["name"] if row["recorded"] or LAUNCHED in WAYS[row["name"]] else f"{row['name']} (not recorded)"
+            row["times_float32"] = row["images_per_second"] / (first["images_per_second"] or math.nan)
+            name = name if row["recorded"] or LAUNCHED in WAYS[name] else f"{name} (not recorded)"
             on_gpu = ("", "") if row["launches"] is None else (row["launches"], f"{row['busy_share']:.2f}")
             figures = row["number_format"], row["images_per_second"], row["times_float32"], *on_gpu, row["peak_bytes"] / MB
             log.info("| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |", row["batch"], name, *figures)
-        rows += ways
     return rows
 
 
@@ -429,7 +433,7 @@ def measured_batch(args: argparse.Namespace, row: dict, device: torch.device) ->
     config = load_config(args.config, (*at_once, *SETTLED, *WAYS[row["name"]]))
     row |= {"batch": batch, "images_per_second": None}
     with contextlib.suppress(OutOfMemory, torch.OutOfMemoryError):
-        row |= speed.throughput(counted.with_data(config), device, args.steps or 10)
+        row |= speed.throughput(counted.with_data(config), device, args.steps or 30)
     return row
 
 

@@ -6,6 +6,7 @@ normalised: its z in the camera is -1, so that distances along it are planar dep
 Legend: B images, h x w grid positions of an image of side W.
 """
 
+import functools
 import math
 
 from graf.camera import focal_length
@@ -24,21 +25,44 @@ def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
     return torch.stack([x, y], dim=-1)[None]
 
 
-def sample_patch_grid(n: int, side: int, width: int, config: RaySamplerConfig, step: int, rng: torch.Generator) -> Tensor:
-    """Positions (n, K, K, 2) in pixels, 0 to W - 1, of n patches of side K in frames of side W, on the CPU (GRAF, eq. 7).
+def sample_patch_grid(
+    n: int,
+    side: int,
+    width: int,
+    config: RaySamplerConfig,
+    step: int,
+    rng: torch.Generator,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Positions (n, K, K, 2) in pixels, 0 to W - 1, of n patches of side K in frames of side W (GRAF, eq. 7).
 
-    Each patch has its own scale in [smallest_scale(step), max_scale] and its own place inside the frame.
+    Each patch has its own scale in [smallest_scale(step), max_scale] and its own place inside the frame. Patches are sampled on
+    the CPU and stay there; whole frames, which are alike in all steps, are on the device.
     """
-    positions = torch.linspace(-1, 1, side)
-    y, x = torch.meshgrid(positions, positions, indexing="ij")
     scale = torch.full((n, 1, 1, 1), config.max_scale)
+    low = smallest_scale(config, step) if config.random_scale else config.max_scale
     if config.random_scale:
-        low = smallest_scale(config, step)
         scale = low + (config.max_scale - low) * torch.rand(n, 1, 1, 1, generator=rng)
     shift = torch.zeros(n, 1, 1, 2)
     if config.random_shift:
         shift = (1 - scale) * (2 * torch.rand(n, 1, 1, 2, generator=rng) - 1)
-    return (torch.stack([x, y], dim=-1) * scale + shift + 1) * ((width - 1) / 2)
+    if low == config.max_scale == 1:
+        return whole_frame(side, width, device).expand(n, -1, -1, -1)
+    return (_patch(side) * scale + shift + 1) * ((width - 1) / 2)
+
+
+@functools.lru_cache(maxsize=4)
+def whole_frame(side: int, width: int, device: torch.device | str) -> Tensor:
+    """Positions (1, K, K, 2) in pixels of a patch that is the whole frame of side W, made once."""
+    with torch.inference_mode(False):
+        return ((_patch(side) + 1) * ((width - 1) / 2)).to(device)
+
+
+def _patch(side: int) -> Tensor:
+    """Positions (K, K, 2) of a patch, as (x, y) from -1 to 1."""
+    positions = torch.linspace(-1, 1, side)
+    y, x = torch.meshgrid(positions, positions, indexing="ij")
+    return torch.stack([x, y], dim=-1)
 
 
 def low_resolution_grid(grid: Tensor, scale: int) -> Tensor:

@@ -99,6 +99,15 @@ def test_patch_at_scale_one_of_an_equal_side_is_the_full_grid(smoke):
     torch.testing.assert_close(grid, full_grid(16).expand(3, -1, -1, -1), atol=1e-5, rtol=0)
 
 
+def test_whole_frames_are_made_once_and_take_as_many_random_numbers_as_patches(smoke):
+    sampler, numbers = smoke("ray_sampler.random_scale=true", "ray_sampler.random_shift=true").ray_sampler, rng()
+    first, second = (sample_patch_grid(n, 16, 20, sampler, step, numbers) for n, step in ((3, 0), (2, 1)))
+    assert first.data_ptr() == second.data_ptr() and second.shape == (2, 16, 16, 2)
+    torch.rand(5 * (1 + 2), generator=(same := rng()))
+    assert torch.equal(numbers.get_state(), same.get_state())
+    assert sample_patch_grid(1, 16, 20, sampler, 0, numbers, "meta").device.type == "meta"
+
+
 def test_half_scale_without_shift_is_the_middle_half(smoke):
     sampler = smoke("ray_sampler.min_scale=0.5", "ray_sampler.max_scale=0.5").ray_sampler
     row = sample_patch_grid(1, math.isqrt(sampler.rays_per_patch), 31, sampler, 0, rng())[0, 0]

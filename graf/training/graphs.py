@@ -6,13 +6,14 @@ step, and the addresses of the weights, which optimizers change in place.
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from graf.errors import GrafError
 from graf.runtime.device import clean_up
 from graf.runtime.out_of_memory import first_line
 from graf.tensors import each_tensor, tensors_of
+from graf.training.statistics import Values
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 log = logging.getLogger("graf")
 
 T, BatchType = TypeVar("T"), TypeVar("BatchType")
-Gradients = tuple[dict[str, Tensor], list[Tensor]]  # of `graf.training.learn.gradients`
+Gradients = tuple[Values, Tensor | None]  # of `graf.training.learn.gradients`
 Recorder = Callable[[Callable[[], T]], tuple[Callable[[], None], T]]  # as CudaRecorder
 
 EAGER_STEPS = 3  # of each kind before it is recorded: they choose cuDNN's kernels, and make what is kept
@@ -29,7 +30,7 @@ MOST_KINDS = 4  # of a network's steps are remembered: with and without a gradie
 
 @dataclass
 class Recording:
-    """A graph with the tensors that it reads and writes: the batch's, the network's gradients, the function's result."""
+    """A graph with the memory that it reads and writes: the batch's, the network's gradients, the function's result."""
 
     replay: Callable[[], None]
     inputs: list[Tensor]
@@ -37,14 +38,38 @@ class Recording:
     found: Gradients
 
     def replay_on(self, inputs: list[Tensor]) -> Gradients:
-        """The recorded function's result for a batch of these tensors; the network has its gradients until the next replay."""
+        """The recorded function's result for the memory of a batch; the network has its gradients until the next replay."""
         for own, new in zip(self.inputs, inputs, strict=True):
             own.copy_(new, non_blocking=True)
         self.replay()
         for p, gradient in self.of_network.items():
             p.grad = gradient
-        values, buffers = self.found
-        return {name: value.clone() for name, value in values.items()}, buffers
+        values, gradient = self.found
+        return replace(values, flat=values.flat.clone()), gradient
+
+
+def memory_of(batch: object) -> list[Tensor]:
+    """The memory in which the batch's tensors lie, as bytes: tensors that were copied to the GPU in one block share one."""
+    memories: dict[int, Tensor] = {}
+    for x in tensors_of(batch):
+        storage = x.untyped_storage()
+        memories.setdefault(storage.data_ptr(), x.new_empty(0, dtype=torch.uint8).set_(storage))
+    return list(memories.values())
+
+
+def layout_of(batch: object) -> list[tuple]:
+    """Where each of the batch's tensors lies in its memory."""
+    return [(x.shape, x.dtype, x.stride(), x.storage_offset()) for x in tensors_of(batch)]
+
+
+def in_own_memory(batch: T) -> T:
+    """A copy of the batch, of the same layout."""
+    own = {memory.data_ptr(): memory.clone().untyped_storage() for memory in memory_of(batch)}
+
+    def copied(x: Tensor) -> Tensor:
+        return x.new_empty(0).set_(own[x.untyped_storage().data_ptr()], x.storage_offset(), x.shape, x.stride())
+
+    return each_tensor(batch, copied)
 
 
 class CudaRecorder:
@@ -99,8 +124,8 @@ class Graphs:
         and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
         if torch.is_anomaly_enabled():  # anomaly detection waits for the GPU, which a recording cannot
             return compute(batch)
-        inputs = tensors_of(batch)
-        kind = network, (*constants, *((x.shape, x.dtype) for x in inputs))
+        inputs = memory_of(batch)
+        kind = network, (*constants, *layout_of(batch), *map(len, inputs))
         known = self._kinds.pop(kind, 0)
         if known == EAGER_STEPS:
             known = self._recorded(compute, network, batch)
@@ -114,14 +139,14 @@ class Graphs:
 
     def _recorded(self, compute: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
         """The recording of a step; None after one that failed, which are given up."""
-        batch = each_tensor(batch, torch.clone)
+        batch = in_own_memory(batch)
         try:
             replay, found = self._record(lambda: compute(batch))
         except Exception as error:
             self.give_up(f"one cannot be recorded: {first_line(error.__context__ or error)}")
         else:
             of_network = {p: p.grad for p in network.parameters() if p.grad is not None}
-            return Recording(replay, tensors_of(batch), of_network, found)
+            return Recording(replay, memory_of(batch), of_network, found)
         try:
             clean_up()
         except RuntimeError as error:  # before version 2.12 PyTorch's allocator may take the failed recording for unfinished

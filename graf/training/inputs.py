@@ -117,9 +117,11 @@ def generator_batch(
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
-    """Random inputs, one per label, on the CPU but for the noise; real images are not `rendered` and have no rays."""
+    """Random inputs, one per label, on the CPU but for the noise and the grid of whole frames, which are on the state's device;
+    real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
-    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng)
+    sampler, device = config.ray_sampler, state.device
+    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, sampler, state.step, state.rng, device)
     if config.discriminator.low_res_steps and state.step < config.short_steps:
         grid = low_resolution_grid(grid, LOW_RES_STRIDE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2

@@ -8,16 +8,17 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from graf.memory.sizes import split
 from graf.runtime.out_of_memory import OutOfMemory
-from graf.runtime.processes import Processes
 from graf.runtime.retry import attempt, retry_smaller, tries
 from graf.runtime.threads import map_in_threads
 from graf.training.health import HalfUpdated
 from graf.training.state import Player, RunState
+from graf.training.statistics import Values
 
 import torch
 from torch import Tensor, nn
@@ -56,24 +57,26 @@ def learn(state: RunState, player: Player, batch: AnyBatch, objective: Objective
                 trial.result = state.graphs.gradients(compute, player.network, batch, (*constants, *sizes))
             else:
                 trial.result = compute(batch)
-    totals, buffers = trial.result
-    stats = sum_over_processes(totals, buffers, state.processes)
-    return stats | {player.grad_norm: clip_and_step(state, player, stats)}
+    values, gradient = trial.result
+    if gradient is not None:
+        state.processes.all_reduce(gradient)  # the network's gradients are its views
+        values = replace(values, flat=state.processes.all_reduce(values.flat))
+    return values.by_name() | {player.grad_norm: clip_and_step(state, player, values.flat)}
 
 
 def gradients(
     state: RunState, player: Player, objective: Objective, constants: tuple, batch: AnyBatch
-) -> tuple[Stats, list[Tensor]]:
+) -> tuple[Values, Tensor | None]:
     """Accumulate the gradient of this process's share of the mean loss in the network, part by part. After an error
     the network has no gradient.
 
     On the CPU each core computes images of the part by itself: most operations are too small to be shared. Their gradients are
     added in the order of images, so that the sum does not depend on which core is the faster.
 
-    Returns what is summed over all processes: the values of this batch and, where there are other processes, buffers with all
-    gradients of the network (P,) and all values (S,), made before anything is exchanged, as memory may run out in one process.
+    Returns what is summed over all processes: the values of this batch and, where there are other processes, all gradients of
+    the network (P,). Both are made before anything is exchanged, as memory may run out in one process.
     """
-    world_size, totals, buffers = state.processes.world_size, {}, []
+    world_size, totals = state.processes.world_size, {}
     n_threads = torch.get_num_threads() if state.device.type == "cpu" else 1
     learning = [p for p in player.network.parameters() if p.requires_grad]
 
@@ -95,12 +98,10 @@ def gradients(
                 grads.clear()  # not held beside the next part's
                 for name, value in stats.items():
                     totals[name] = totals.get(name, 0) + value
-        if world_size > 1:
-            buffers = [_in_one_buffer(player.network), torch.cat([value.double().flatten() for value in totals.values()])]
+        return Values.of(totals), _in_one_buffer(player.network) if world_size > 1 else None
     except Exception:
         player.optimizer.zero_grad(set_to_none=True)
         raise
-    return totals, buffers
 
 
 def _in_one_buffer(network: nn.Module) -> Tensor:
@@ -112,26 +113,17 @@ def _in_one_buffer(network: nn.Module) -> Tensor:
     return buffer
 
 
-def sum_over_processes(totals: Stats, buffers: list[Tensor], processes: Processes) -> Stats:
-    """The values summed over all processes, and so the network's gradients, which are views of the first buffer."""
-    if not buffers:
-        return totals
-    _, summed = map(processes.all_reduce, buffers)
-    parts = summed.split([value.numel() for value in totals.values()])
-    return {name: part.view_as(own).to(own.dtype) for (name, own), part in zip(totals.items(), parts, strict=True)}
-
-
-def clip_and_step(state: RunState, player: Player, stats: Stats) -> Tensor:
-    """One optimizer step, skipped where a gradient or one of the stats is not finite: on a GPU without reading from it.
+def clip_and_step(state: RunState, player: Player, values: Tensor) -> Tensor:
+    """One optimizer step, skipped where a gradient or one of the values (S,) is not finite: on a GPU without reading from it.
 
     From here until `advance` counts the step, the state is not savable. Returns the gradient's norm before clipping,
-    nan for such stats.
+    nan for such values.
     """
     state.savable = False
     optimizer, scaler, grad_clip = player.optimizer, player.scaler, state.config.training.grad_clip
     learned = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     grads = [p.grad for p in learned]
-    norm = nn.utils.get_total_norm(grads) + 0 * sum(value.sum().float() for value in stats.values())  # 0 * inf is nan
+    norm = nn.utils.get_total_norm(grads) + 0 * values.sum().float()  # 0 * inf is nan
     if scaler.is_enabled():
         grads[0] += 0 * norm  # the scaler looks at gradients alone: a nan in one tells it of a bad loss
         scaler.unscale_(optimizer)

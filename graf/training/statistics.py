@@ -3,11 +3,32 @@
 Legend: B images, K side of a patch.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 CELLS = 4  # cells along each side of an image; their mean colours are compared
+
+
+@dataclass(frozen=True)
+class Values:
+    """A step's values for the log, of any shapes, one after another in one tensor (S,): in float64, but on an Apple GPU, which
+    has none, in float32."""
+
+    flat: Tensor
+    shapes: dict[str, torch.Size]
+
+    @classmethod
+    def of(cls, values: dict[str, Tensor]) -> "Values":
+        flat = torch.cat([value.flatten() for value in values.values()])
+        return cls(flat if flat.device.type == "mps" else flat.double(), {name: x.shape for name, x in values.items()})
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Views of the values."""
+        parts = self.flat.split([shape.numel() for shape in self.shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
 
 def accuracy_by_sign(real: Tensor, fake: Tensor) -> Tensor:
@@ -26,7 +47,11 @@ def colour_moments(images: Tensor) -> Tensor:
 
     The moments of a batch are the weighted sum of those of its parts. They carry no gradient.
     """
-    cells = F.adaptive_avg_pool2d(images.detach().float(), CELLS)  # (B, 3, 4, 4)
+    images = images.detach().float()
+    if images.shape[-1] % CELLS == 0:  # pooling takes a GPU many times as long
+        cells = images.unflatten(3, (CELLS, -1)).unflatten(2, (CELLS, -1)).mean((3, 5))  # (B, 3, 4, 4)
+    else:
+        cells = F.adaptive_avg_pool2d(images, CELLS)
     cells = cells if cells.device.type == "mps" else cells.double()
     return torch.stack((cells.mean(0), cells.square().mean(0)))
 

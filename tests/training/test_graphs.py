@@ -10,6 +10,7 @@ from graf.training import state as state_module
 from graf.training.graphs import EAGER_STEPS, MOST_KINDS, Graphs, Recording
 from graf.training.inputs import sample_step
 from graf.training.state import TrainState, load_checkpoint
+from graf.training.statistics import Values
 from graf.training.step import train_step
 from pretended_gpu import GPU, MEMORY_BYTES, pretended_gpu
 from step_rows import AnyViews
@@ -270,6 +271,37 @@ def test_a_batch_holds_tensors_and_none_alone(refine, photographs, labels):
     assert len(found) > 10 and all(leaf is None or isinstance(leaf, torch.Tensor) for leaf in found)
 
 
+def test_a_copied_batch_has_its_layout_and_none_of_its_memory():
+    block = torch.arange(48, dtype=torch.uint8)
+    batch = block[16:32].view(torch.float32), block[:16].view(2, 8).T, torch.rand(1, 3).expand(4, 3)
+    own = graphs.in_own_memory(batch)
+    memory, copied = graphs.memory_of(batch), graphs.memory_of(own)
+    assert [len(x) for x in memory] == [len(x) for x in copied] == [48, 12]
+    assert graphs.layout_of(own) == graphs.layout_of(batch)
+    block.add_(1)
+    batch[2][:1].fill_(7)
+    assert not any(torch.equal(x, y) for x, y in zip(own, batch, strict=True))
+    for x, y in zip(copied, memory, strict=True):
+        x.copy_(y)
+    assert all(torch.equal(x, y) for x, y in zip(own, batch, strict=True))
+
+
+def test_batches_of_the_same_shapes_and_another_layout_are_of_another_kind():
+    layer, graph = nn.Linear(3, 1, bias=False), Graphs(new_tape)
+
+    def compute(batch):
+        layer.zero_grad(set_to_none=True)
+        layer(batch[0]).sum().backward()
+        return Values.of({"sum": batch[0].sum()}), None
+
+    for i in range(EAGER_STEPS + 3):
+        rows = torch.full((2, 3), float(i)), torch.full((3, 2), float(i)).T
+        for x in rows:
+            graph.gradients(compute, layer, (x,), ())
+            assert torch.equal(layer.weight.grad, torch.full((1, 3), 2.0 * i))
+    assert graph.recorded == 2
+
+
 def test_results_of_a_recording_stay_when_it_is_replayed():
     layer, found = nn.Linear(3, 1, bias=False), []
     graph = Graphs(new_tape)
@@ -278,10 +310,10 @@ def test_results_of_a_recording_stay_when_it_is_replayed():
         layer.zero_grad(set_to_none=True)
         loss = layer(batch[0]).sum()
         loss.backward()
-        return {"loss": loss.detach()}, []
+        return Values.of({"loss": loss.detach()}), None
 
     for i in range(EAGER_STEPS + 3):
         values, _ = graph.gradients(compute, layer, (torch.full((2, 3), float(i)),), ())
-        found.append(values["loss"])
+        found.append(values.by_name()["loss"])
         assert torch.equal(layer.weight.grad, torch.full((1, 3), 2.0 * i))
     assert [x.item() for x in found] == pytest.approx([2 * i * layer.weight.sum().item() for i in range(EAGER_STEPS + 3)])

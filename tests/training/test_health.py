@@ -391,6 +391,17 @@ def test_accuracy_by_hand():
     assert accuracy_by_sign(real, torch.tensor([-1.0, -2.0, 3.0, -4.0])) == (0.5 + 0.75) / 2
 
 
+@pytest.mark.parametrize("side", [8, 10])
+def test_cells_have_the_mean_colours_of_their_pixels(side):
+    """Those of 10 pixels are of 3 in each direction, as in F.adaptive_avg_pool2d, where 10 is no multiple of 4."""
+    images = torch.arange(float(side * side)).view(1, 1, side, side)
+    mean, square = colour_moments(images)
+    first = {8: (0 + 1 + 8 + 9) / 4, 10: sum(10 * row + column for row in range(3) for column in range(3)) / 9}[side]
+    assert mean.shape == (1, 4, 4) and mean[0, 0, 0].item() == pytest.approx(first)
+    assert mean.flip(1, 2)[0, 0, 0].item() == pytest.approx(side * side - 1 - first)
+    assert torch.equal(square, mean.square())
+
+
 def test_deviation_by_hand_and_in_parts():
     """Grey images of 0, 1, 2 and 3 deviate by sqrt(1.25), and so do their parts put together."""
     images = torch.arange(4.0)[:, None, None, None].expand(4, 3, 16, 16)

@@ -219,9 +219,8 @@ def test_the_scaler_is_told_of_every_skipped_step(build, gradient, stat):
         scaler.scale(torch.zeros(()))
         for parameter in network.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        norm = learn.clip_and_step(
-            state, Player("grad_norm_d", network, state.optimizer_d, scaler), {"loss_d": torch.tensor(stat)}
-        )
+        player = Player("grad_norm_d", network, state.optimizer_d, scaler)
+        norm = learn.clip_and_step(state, player, torch.tensor([stat]))
         return bool(torch.isfinite(norm)), scaler.get_scale()
 
     assert step(1.0, 0.0) == (True, 16)
