@@ -25,6 +25,7 @@ from graf.models.discriminators.projected import frozen_network
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
 from graf.models.projection import projection_operators
+from graf.rays import whole_frame
 from graf.runtime.device import clean_up, keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
 from graf.training import learn
@@ -284,7 +285,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
             # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
             (perception, "load_efficientnet", lambda _, name=EFFICIENTNET: EfficientNet.from_name(name)),
         ]
-    caches = projection_operators, frozen_network  # of tensors that may have no content
+    caches = projection_operators, frozen_network, whole_frame  # of tensors that may have no content
     for cache in caches:
         cache.cache_clear()
     with contextlib.ExitStack() as stack:
