@@ -410,19 +410,19 @@ def batch_rows(args: argparse.Namespace) -> list[dict]:
     log.info("| batch | step | number format | images / s | x float32 | launches | busy | peak MiB |\n|%s", " --- |" * 8)
     rows = []
     for times in args.times:
-        first = None
+        ways = []
         for name in WAYS:
             row = in_own_process({"times": times, "name": name})
-            rows.append(row)
-            first = first or row
+            ways.append(row)
             if row["images_per_second"] is None:
                 log.info("| %d | %s | | out of memory | | | | |", row["batch"], name)
                 continue
-            row["times_float32"] = row["images_per_second"] / (first["images_per_second"] or math.nan)
-            name = name if row["recorded"] or LAUNCHED in WAYS[name] else f"{name} (not recorded)"
+            row["times_float32"] = row["images_per_second"] / (ways[0]["images_per_second"] or math.nan)
+            way = name if row["recorded"] or LAUNCHED in WAYS[name] else f"{name} (not recorded)"
             on_gpu = ("", "") if row["launches"] is None else (row["launches"], f"{row['busy_share']:.2f}")
             figures = row["number_format"], row["images_per_second"], row["times_float32"], *on_gpu, row["peak_bytes"] / MB
-            log.info("| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |", row["batch"], name, *figures)
+            log.info("| %d | %s | %s | %.1f | %.2f | %s | %s | %.0f |", row["batch"], way, *figures)
+        rows += ways
     return rows
 
 

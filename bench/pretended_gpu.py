@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from graf.rays import whole_frame
 from graf.runtime.limits import GB
 from operations import EachOperation, grouped_by, tensors_in
 
@@ -212,6 +213,8 @@ def pretended_gpu(gpu_device: torch.device = GPU) -> Iterator[PretendedGpu]:
         (torch.accelerator, "current_accelerator", lambda check_available=False: None),
     )
     with contextlib.ExitStack() as stack:
+        whole_frame.cache_clear()  # of what is on another GPU
+        stack.callback(whole_frame.cache_clear)
         for where, name, value in replaced:
             stack.enter_context(mock.patch.object(where, name, value))
         stack.enter_context(grouped_by(lambda x: gpu_device if is_on_gpu(x) else HOST))

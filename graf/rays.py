@@ -20,9 +20,7 @@ from torch.nn import functional as F
 
 def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
     """Every pixel's position (1, W, W, 2) as (x, y) in pixels, 0 to W - 1."""
-    pixels = torch.arange(width, dtype=torch.float32, device=device)
-    y, x = torch.meshgrid(pixels, pixels, indexing="ij")
-    return torch.stack([x, y], dim=-1)[None]
+    return _square(torch.arange(width, dtype=torch.float32, device=device))[None]
 
 
 def sample_patch_grid(
@@ -48,19 +46,19 @@ def sample_patch_grid(
         shift = (1 - scale) * (2 * torch.rand(n, 1, 1, 2, generator=rng) - 1)
     if low == config.max_scale == 1:
         return whole_frame(side, width, device).expand(n, -1, -1, -1)
-    return (_patch(side) * scale + shift + 1) * ((width - 1) / 2)
+    return (_square(torch.linspace(-1, 1, side)) * scale + shift + 1) * ((width - 1) / 2)
 
 
 @functools.lru_cache(maxsize=4)
 def whole_frame(side: int, width: int, device: torch.device | str) -> Tensor:
-    """Positions (1, K, K, 2) in pixels of a patch that is the whole frame of side W, made once."""
+    """Positions (1, K, K, 2) in pixels of a patch that is the whole frame of side W, from corner to corner. All callers share
+    one tensor, which stays as it is."""
     with torch.inference_mode(False):
-        return ((_patch(side) + 1) * ((width - 1) / 2)).to(device)
+        return (_square(torch.linspace(-1, 1, side, device=device))[None] + 1) * ((width - 1) / 2)
 
 
-def _patch(side: int) -> Tensor:
-    """Positions (K, K, 2) of a patch, as (x, y) from -1 to 1."""
-    positions = torch.linspace(-1, 1, side)
+def _square(positions: Tensor) -> Tensor:
+    """All (x, y) of positions (K,), row by row: (K, K, 2)."""
     y, x = torch.meshgrid(positions, positions, indexing="ij")
     return torch.stack([x, y], dim=-1)
 

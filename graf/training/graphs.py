@@ -58,8 +58,11 @@ def memory_of(batch: object) -> list[Tensor]:
 
 
 def layout_of(batch: object) -> list[tuple]:
-    """Where each of the batch's tensors lies in its memory."""
-    return [(x.shape, x.dtype, x.stride(), x.storage_offset()) for x in tensors_of(batch)]
+    """Where each of the batch's tensors lies, and in which of its memories."""
+    index = {memory.data_ptr(): i for i, memory in enumerate(memory_of(batch))}
+    return [
+        (index[x.untyped_storage().data_ptr()], x.shape, x.dtype, x.stride(), x.storage_offset()) for x in tensors_of(batch)
+    ]
 
 
 def in_own_memory(batch: T) -> T:

@@ -140,7 +140,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
 
 def in_one_copy(batches: T, device: torch.device) -> T:
     """Tuples of tensors or batches with all of their tensors on the device: those of the CPU are copied there in one block of
-    pinned memory, which is not waited for."""
+    pinned memory, which is not waited for. Those that are there lose the rows of other processes."""
     if device.type == "cpu":
         return batches
     found: dict[int, Tensor] = {}
@@ -155,7 +155,11 @@ def in_one_copy(batches: T, device: torch.device) -> T:
     for part, x in zip(as_in_block(block), found.values(), strict=True):
         part.copy_(x)
     moved = dict(zip(found, as_in_block(block.to(device, non_blocking=device.type == "cuda")), strict=True))
-    return each_tensor(batches, lambda x: moved.get(id(x), x))
+    return each_tensor(batches, lambda x: moved[id(x)] if id(x) in moved else _without_other_rows(x))
+
+
+def _without_other_rows(x: Tensor) -> Tensor:
+    return x.contiguous() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
 def paired(state: TrainState, fake: Inputs, labels: Labels) -> Inputs:

@@ -16,6 +16,7 @@ from graf.pose.step import pose_step
 from graf.runtime.interruption import Interruption
 from graf.training import step as steps
 from graf.training.health import Derailed, check_numbers, count_bad_steps
+from graf.training.inputs import in_one_copy
 from graf.training.session import Session
 from graf.training.state import TrainState
 from graf.training.step import train_step
@@ -75,6 +76,14 @@ def test_tensors_of_two_devices_and_copies_of_what_is_not_pinned_are_noted():
         torch.ones(4).to(GPU, non_blocking=True)
         torch.ones(4).pin_memory().to(GPU, non_blocking=True)
     assert gpu.mixtures.total() == 1 and gpu.copies.total() == 2 and gpu.unpinned.total() == 1 and not gpu.waits
+
+
+def test_one_copy_takes_no_rows_of_other_processes_along():
+    with pretended_gpu():
+        noise, frame = torch.rand(8, 4, device=GPU)[1::4], torch.rand(1, 4, device=GPU).expand(8, 4)
+        (own, same), labels = in_one_copy(((noise, frame), torch.arange(3)), GPU)
+        assert torch.equal(own.cpu(), noise.cpu()) and own.untyped_storage().nbytes() == own.nbytes
+        assert same is frame and labels.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -64,6 +64,7 @@ CASES = {
         *("ray_sampler.rays_per_patch=256",),
     ),
     "parts": ("training.micro_batch=2", *KEPT),
+    "an encoder's first steps, and reconstructions after them": ("encoder.first_steps=6", "encoder.weight=5", *KEPT),
     "float16": ("training.use_amp=true", "training.amp_dtype=float16", *KEPT),
 }
 

@@ -20,7 +20,7 @@ from graf.training.graphs import Graphs
 from graf.training.health import Derailed, HalfUpdated, anomalies_named, check_numbers, roll_back, roll_back_all
 from graf.training.loop import train
 from graf.training.state import TrainState, load_checkpoint
-from graf.training.statistics import accuracy_by_pairs, accuracy_by_sign, colour_deviation, colour_moments
+from graf.training.statistics import Values, accuracy_by_pairs, accuracy_by_sign, colour_deviation, colour_moments
 from graf.training.step import train_step
 
 import pytest
@@ -400,6 +400,19 @@ def test_cells_have_the_mean_colours_of_their_pixels(side):
     assert mean.shape == (1, 4, 4) and mean[0, 0, 0].item() == pytest.approx(first)
     assert mean.flip(1, 2)[0, 0, 0].item() == pytest.approx(side * side - 1 - first)
     assert torch.equal(square, mean.square())
+
+
+def test_values_keep_their_names_shapes_and_digits():
+    given = {
+        "loss_d": torch.tensor(1.5),
+        "moments": torch.tensor([[1 / 3, 2.0]], dtype=torch.float64),
+        "none": torch.ones(2, 0),
+    }
+    values = Values.of(given)
+    assert values.flat.dtype == torch.float64 and len(values.flat) == 3
+    assert {name: (x.shape, x.tolist()) for name, x in values.by_name().items()} == {
+        name: (x.shape, x.tolist()) for name, x in given.items()
+    }
 
 
 def test_deviation_by_hand_and_in_parts():
