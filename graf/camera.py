@@ -40,11 +40,6 @@ class Labels(Rows):
         """These labels, with the sampled ones' cameras where none are known."""
         return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=sampled.pose_c2w)
 
-    def where(self, chosen: Tensor, others: "Labels") -> "Labels":
-        """These labels, which have cameras, where chosen (B,) is true, and the others elsewhere."""
-        pairs = ((getattr(labels, f.name) for labels in (self, others)) for f in dataclasses.fields(self))
-        return Labels(*(torch.where(chosen.view(-1, *[1] * (own.dim() - 1)), own, other) for own, other in pairs))
-
     def to(self, device: torch.device | str) -> "Labels":
         without_waiting = torch.device(device).type == "cuda"  # others may copy what has been freed by then
         return each_tensor(self, lambda values: values.to(device, non_blocking=without_waiting))

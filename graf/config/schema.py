@@ -348,8 +348,8 @@ class EncoderConfig:
     )
     weight: float = key(
         0.0,
-        "weight of the reconstruction's loss in later steps, in which half of the fakes that the generator learns from are "
-        "reconstructions (VAE-GAN); 0: none",
+        "weight of the reconstructions' loss in later steps, in which the generator reconstructs as many real images as it has "
+        "fakes, without CCSR (VAE-GAN); 0: none",
         0,
     )
     divergence_weight: float = key(

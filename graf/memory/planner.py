@@ -103,18 +103,21 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
     step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
     field_kept, field_backward = step.field()
+    reconstructions = {"reconstructions": field_kept + step.background()} if config.encoder.weight > 0 else {}
     moments = {
         "discriminator step": {
             "gradients of parts": step.gradients_of_parts(discriminator),
             "discriminator": sum(critic.discriminator_step() for critic in step.critics()),
         },
-        "generator step, backward pass begins": {
+        "generator step, backward pass begins": reconstructions
+        | {
             "rays and field": field_kept,
             "background": step.background(),
             "ccsr": step.refinement(),
             "discriminator": sum(critic.scores() for critic in step.critics()),
         },
-        "generator step, backward pass in the field": {
+        "generator step, backward pass in the field": reconstructions
+        | {
             "gradients of parts": step.gradients_of_parts(generator),
             "rays and field": field_backward,
         },

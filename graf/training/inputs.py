@@ -47,15 +47,15 @@ class Batch(Rows):
     """The data that one network learns from in a step, in one process: B fakes' inputs and, in the same rows, real images
     (B, data.channels, W, W) in [-1, 1] with their labels, and with the inputs of their patches for the discriminator.
 
-    The generator may do without real images; its own patches are cut from them. encoded (B, 1): whether a fake has the latents
-    that the encoder finds in the real image of its row.
+    The generator may do without real images; its own patches are cut from them. encoder_inputs: those of the real images'
+    reconstructions.
     """
 
     fake_inputs: Inputs
     real_images: Tensor | None = None
     real_labels: Labels | None = None
     real_inputs: Inputs | None = None
-    encoded: Tensor | None = None
+    encoder_inputs: Inputs | None = None
 
     def __len__(self) -> int:
         return len(self.fake_inputs.latents)
@@ -99,21 +99,17 @@ def generator_batch(
     state: TrainState, fake_labels: Labels, images: Tensor | None = None, labels: Labels | None = None
 ) -> Batch:
     """Fakes of fake_labels, those of all processes, and this process's real images, for CCSR to restore and for losses that
-    compare fakes with them or reconstruct them: then every second fake has the camera and class of the real image in its row,
-    and in the first steps each has."""
+    compare fakes with them or reconstruct them."""
     mine = state.processes.rank_slice
     fake = sample_inputs(state, fake_labels)[mine]
     if images is None:
         return Batch(fake)
-    fake = paired(state, fake, labels)
-    config = state.config.encoder
-    if state.step < config.first_steps:
-        encoded = torch.ones(len(images), 1, dtype=torch.bool)
-    elif config.weight > 0:
-        encoded = torch.arange(len(fake_labels))[mine, None] % 2 == 0
-    else:
-        return Batch(fake, images, labels)
-    return Batch(dataclasses.replace(fake, labels=labels.where(encoded[:, 0], fake.labels)), images, labels, encoded=encoded)
+    batch = Batch(paired(state, fake, labels), images, labels)
+    encoder = state.config.encoder
+    if state.step >= encoder.first_steps and encoder.weight == 0:
+        return batch
+    inputs = dataclasses.replace(sample_inputs(state, fake_labels)[mine], labels=labels)
+    return dataclasses.replace(batch, encoder_inputs=inputs)
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:

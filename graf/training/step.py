@@ -138,10 +138,12 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
     loss of ccsr.mode: consistency.
     """
     config, fake_labels = state.config, batch.fake_inputs.labels
+    # The encoder's loss comes first: so its backward pass comes last, when what the others keep is free
+    reconstruction, stats = encoder_objective(state, batch) if batch.encoder_inputs is not None else (None, {})
     real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
-        inputs, divergences = _with_encoded_latents(state, batch)
+        inputs = batch.fake_inputs
         rendering = _render(state, inputs)
         fake = rendering.images.float()
         restored = _restore(state, fake, inputs) if config.judges_restored else None
@@ -152,16 +154,13 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
             coarse = rendering.coarse_images.float()
             seen = _seen_by_discriminator(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
-        stats = {"loss_g": loss, "opacity": rendering.opacity.mean()}
-        # The encoder's loss
-        real = cut_patch(batch.real_images, inputs.grid) if config.restores_real_images or batch.encoded is not None else None
-        if divergences is not None:
-            reconstruction, further = _encoder_loss(state, real, rendering, batch.encoded, divergences)
-            loss, stats = loss + config.encoder.weight * reconstruction, stats | further
+        stats |= {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        if reconstruction is not None:
+            loss = loss + config.encoder.weight * reconstruction
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them
         drift = rendering.drift
         if config.restores_real_images:
-            patches = real[:, :3]
+            patches = cut_patch(batch.real_images, inputs.grid)[:, :3]
             cameras = batch.real_labels.with_cameras(fake_labels)
             sharpened, drift = state.generator.restore_with_drift(patches, inputs.latents, cameras, inputs.grid)
             stats["loss_restore"] = F.l1_loss(sharpened, patches)
@@ -184,52 +183,29 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
 
 
 def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
-    """The loss of B reconstructions by the field alone, before CCSR refines them, and values for the log."""
-    with state.amp.autocast():
-        inputs, divergences = _with_encoded_latents(state, batch)
-        grid = low_resolution_grid(inputs.grid, state.config.rendered_scale)
-        rendering = _render(state, dataclasses.replace(inputs, grid=grid), state.generator.unrefined())
-        real = cut_patch(batch.real_images, inputs.grid)
-        loss, stats = _encoder_loss(state, real, rendering, batch.encoded, divergences)
-    return loss, stats | {"opacity": rendering.opacity.mean()}
-
-
-def _with_encoded_latents(state: TrainState, batch: Batch) -> tuple[Inputs, Tensor | None]:
-    """The fakes' inputs, with the latents of the real images in rows that are `encoded`, sampled from what the encoder finds;
-    and the divergences (B, 1) of that, 0 in other rows, or None without an encoder."""
-    inputs = batch.fake_inputs
-    if batch.encoded is None:
-        return inputs, None
+    """The loss of B real images' reconstructions by the field alone, before CCSR refines them, and values for the log: their
+    distance at the field's resolution, and the weighted divergence of the latents that the encoder finds from sampled ones."""
+    inputs, projection = batch.encoder_inputs, state.generator.projection
     with state.amp.autocast(enabled=False):
         mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
-    latents = torch.where(batch.encoded, mean + (0.5 * log_variance).exp() * inputs.latents, inputs.latents)
-    return dataclasses.replace(inputs, latents=latents), batch.encoded * divergence(mean, log_variance)[:, None]
+    latents = mean + (0.5 * log_variance).exp() * inputs.latents
+    with state.amp.autocast():
+        grid = low_resolution_grid(inputs.grid, state.config.rendered_scale)
+        rendering = _render(state, dataclasses.replace(inputs, latents=latents, grid=grid), state.generator.unrefined())
+        real = cut_patch(batch.real_images, inputs.grid)
+        real = real if projection is None else projection.downsample(real)
+        loss = _squared_distance(rendering.images, rendering.opacity, real)
+        if rendering.coarse_images is not None:
+            loss = loss + _squared_distance(rendering.coarse_images, rendering.coarse_opacity, real)
+    stats = {"loss_encoder": loss, "divergence": divergence(mean, log_variance).mean(), "opacity": rendering.opacity.mean()}
+    return loss + state.config.encoder.divergence_weight * stats["divergence"], stats
 
 
-def _encoder_loss(
-    state: TrainState, real: Tensor, rendering: Rendering, encoded: Tensor, divergences: Tensor
-) -> tuple[Tensor, Stats]:
-    """The distance of reconstructions, in rows that are `encoded` (B, 1), from real patches (B, C, K, K) at the field's
-    resolution, plus the weighted one of latents found from sampled ones (B, 1); and values for the log, means over all rows."""
-    projection = state.generator.projection
-    target = real if projection is None else projection.downsample(real)
-    pairs = [(rendering.images if rendering.low_images is None else rendering.low_images, rendering.opacity)]
-    if rendering.coarse_images is not None:
-        coarse, side = rendering.coarse_images, target.shape[-1]
-        pairs.append((coarse if coarse.shape[-1] == side else projection.downsample(coarse), rendering.coarse_opacity))
-    seen = [torch.cat([images.float(), 2 * opacity - 1], dim=1)[:, : target.shape[1]] for images, opacity in pairs]
-    distances = sum(_squared_distances(images, target) for images in seen)
-    stats = {
-        "loss_encoder": (encoded * distances[:, None]).mean(),
-        "divergence": divergences.mean(),
-    }
-    return stats["loss_encoder"] + state.config.encoder.divergence_weight * stats["divergence"], stats
-
-
-def _squared_distances(images: Tensor, target: Tensor) -> Tensor:
-    """Mean square differences (B,) of images (B, C, h, w) in colours, plus those in opacity where they have it."""
-    squares = (images - target).square().mean((2, 3))  # (B, C)
-    return squares[:, :3].mean(1) + squares[:, 3:].sum(1)
+def _squared_distance(images: Tensor, opacity: Tensor, real: Tensor) -> Tensor:
+    """The mean square difference of images (B, 3, h, w) from real ones (B, 3 or 4, h, w), plus that of opacity where they have
+    it."""
+    squares = (torch.cat([images.float(), 2 * opacity - 1], dim=1)[:, : real.shape[1]] - real).square()
+    return squares[:, :3].mean() + squares[:, 3:].mean(dim=(0, 2, 3)).sum()
 
 
 def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Fakes that are reconstructions: which rows they are, what they learn from, and the first steps, in which all are."""
+"""Reconstructions of real images beside the fakes: when there are any, what they learn from, and the first steps."""
 
 import dataclasses
 
@@ -29,51 +29,59 @@ def copies(network):
     return {name: p.detach().clone() for name, p in network.named_parameters()}
 
 
-def test_every_second_fake_has_the_camera_of_its_real_image(build, cut_outs, labels):
+def test_reconstructions_have_the_labels_of_their_images_and_fakes_their_own(build, cut_outs, labels):
     others = labels[[1, 2, 3, 0]]
     batch = generator_batch(build(), others, cut_outs, labels)
-    assert batch.encoded.flatten().tolist() == [True, False, True, False]
+    assert torch.equal(batch.fake_inputs.labels.pose_c2w, others.pose_c2w)
     for field in dataclasses.fields(labels):
-        found, own, other = (getattr(one, field.name) for one in (batch.fake_inputs.labels, labels, others))
-        assert torch.equal(found[::2], own[::2]) and torch.equal(found[1::2], other[1::2])
+        assert torch.equal(getattr(batch.encoder_inputs.labels, field.name), getattr(labels, field.name))
+    assert not torch.equal(batch.encoder_inputs.latents, batch.fake_inputs.latents)
 
 
-def test_in_the_first_steps_all_fakes_have(build, cut_outs, labels):
-    state = build("encoder.first_steps=2")
-    for step, expected in ((0, 4), (1, 4), (2, 2)):
-        state.step = step
-        assert generator_batch(state, labels, cut_outs, labels).encoded.sum() == expected
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [(("encoder.first_steps=2",), [True, True, True]), (("encoder.first_steps=2", "encoder.weight=0"), [True, True, False])],
+)
+def test_images_are_reconstructed_in_the_first_steps_and_with_a_weight_after_them(build, cut_outs, labels, overrides, expected):
+    state, found = build(*overrides), []
+    for state.step in range(3):
+        found.append(generator_batch(state, labels, cut_outs, labels).encoder_inputs is not None)
+    assert found == expected
 
 
-def test_without_a_weight_none_has_after_them(build, cut_outs, labels):
-    state = build("encoder.first_steps=1", "encoder.weight=0")
-    assert generator_batch(state, labels, cut_outs, labels).encoded.all()
-    state.step = 1
-    assert generator_batch(state, labels, cut_outs, labels).encoded is None
-
-
-def test_without_an_encoder_none_has(smoke, cut_outs, labels):
+def test_without_an_encoder_none_is(smoke, cut_outs, labels):
     state = TrainState(smoke("data.alpha=rgba"), torch.device("cpu"), 2, 3)
     assert state.generator.encoder is None
-    assert generator_batch(state, labels, cut_outs, labels).encoded is None
+    assert generator_batch(state, labels, cut_outs, labels).encoder_inputs is None
     assert "loss_encoder" not in generator_step(state, labels, cut_outs, labels)
 
 
 @pytest.mark.parametrize("alpha", ["rgba", "ignore"])
-def test_the_loss_is_the_distance_of_encoded_rows_alone(build, cut_outs, labels, alpha):
+def test_the_loss_is_the_distance_of_reconstructions(build, cut_outs, labels, alpha):
     state = build(f"data.alpha={alpha}")
     images = cut_outs[:, : state.config.data.channels]
     batch = generator_batch(state, labels[[1, 0, 3, 2]], images, labels)
     with torch.no_grad():
         mean, log_variance = state.generator.encoder(images, labels.pose_c2w)
-        latents = (mean + (0.5 * log_variance).exp() * batch.fake_inputs.latents)[::2]
-        rendering = state.generator(latents, labels[[0, 2]], batch.fake_inputs.grid[::2])
-        real = cut_patch(images, batch.fake_inputs.grid)[::2]
+        inputs = batch.encoder_inputs
+        rendering = state.generator(mean + (0.5 * log_variance).exp() * inputs.latents, labels, inputs.grid)
+        real = cut_patch(images, inputs.grid)
         expected = (rendering.images - real[:, :3]).square().mean()
         if alpha == "rgba":
             expected += (2 * rendering.opacity - 1 - real[:, 3:]).square().mean()
     stats = steps.generator_step(state, batch)
-    assert stats["loss_encoder"].item() == pytest.approx(expected.item() / 2, rel=1e-4)  # a mean over all rows
+    assert stats["loss_encoder"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_the_discriminator_sees_no_reconstruction(build, cut_outs, labels):
+    """The generator's adversarial loss is that of the same fakes without an encoder's weight."""
+    losses = []
+    for weight in (0, 10):
+        torch.manual_seed(3)
+        state = build("encoder.first_steps=1", f"encoder.weight={weight}")
+        state.step = 1
+        losses.append(generator_step(state, labels, cut_outs, labels)["loss_g"].item())
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("overrides", [(), ("nerf.importance_samples_per_ray=4",)])
