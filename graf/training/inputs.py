@@ -108,8 +108,10 @@ def generator_batch(
     encoder = state.config.encoder
     if state.step >= encoder.first_steps and encoder.weight == 0:
         return batch
-    inputs = dataclasses.replace(sample_inputs(state, fake_labels)[mine], labels=labels)
-    return dataclasses.replace(batch, encoder_inputs=inputs)
+    inputs = (
+        fake if state.step < encoder.first_steps else sample_inputs(state, fake_labels)[mine]
+    )  # at first there are no fakes
+    return dataclasses.replace(batch, encoder_inputs=dataclasses.replace(inputs, labels=labels))
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:

@@ -132,14 +132,15 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
 
 
 def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weight: float | None) -> tuple[Tensor, Stats]:
-    """The generator's loss on B fakes, with real images in the same rows where it uses them, and values for the log.
+    """The generator's loss on B fakes, with real images in the same rows where it uses them, and on as many reconstructions
+    where there are encoder_inputs; and values for the log.
 
     blur: the standard deviation, in pixels, by which the discriminator sees images blurred. ccsr_weight: that of the
     loss of ccsr.mode: consistency.
     """
     config, fake_labels = state.config, batch.fake_inputs.labels
     # The encoder's loss comes first: so its backward pass comes last, when what the others keep is free
-    reconstruction, stats = encoder_objective(state, batch) if batch.encoder_inputs is not None else (None, {})
+    reconstruction, of_encoder = encoder_objective(state, batch) if batch.encoder_inputs is not None else (None, {})
     real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None
     with state.amp.autocast():
         # The adversarial loss, of the coarse network's images too where there is one
@@ -154,7 +155,7 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
             coarse = rendering.coarse_images.float()
             seen = _seen_by_discriminator(state, coarse, inputs, blur, 2 * rendering.coarse_opacity - 1)
             loss = loss + _adversarial_loss(state, state.discriminator(seen, fake_labels), real_logits)
-        stats |= {"loss_g": loss, "opacity": rendering.opacity.mean()}
+        stats = of_encoder | {"loss_g": loss, "opacity": rendering.opacity.mean()}
         if reconstruction is not None:
             loss = loss + config.encoder.weight * reconstruction
         # CCSR's losses, and that of the labels; the drift is that of real images where CCSR restores them

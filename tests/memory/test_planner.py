@@ -32,6 +32,10 @@ OTHERS = {  # what no shipped config does, or seldom
         FILM,
         "nerf.importance_samples_per_ray=8",
     ),
+    "reconstructions": (
+        FILM,
+        "encoder.weight=5",
+    ),
     "mixed precision": (
         FILM,
         "training.use_amp=true",

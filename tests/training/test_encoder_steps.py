@@ -49,7 +49,7 @@ def test_images_are_reconstructed_in_the_first_steps_and_with_a_weight_after_the
     assert found == expected
 
 
-def test_without_an_encoder_none_is(smoke, cut_outs, labels):
+def test_without_an_encoder_nothing_is_reconstructed(smoke, cut_outs, labels):
     state = TrainState(smoke("data.alpha=rgba"), torch.device("cpu"), 2, 3)
     assert state.generator.encoder is None
     assert generator_batch(state, labels, cut_outs, labels).encoder_inputs is None
@@ -130,8 +130,9 @@ def test_parts_of_a_batch_have_the_same_gradients(build, cut_outs, labels):
 def test_low_resolution_lasts_from_the_first_step_on(build, cut_outs, labels):
     state, sides = build("encoder.first_steps=1", "discriminator.low_res_steps=2"), []
     for state.step in range(4):
-        sides.append(generator_batch(state, labels, cut_outs, labels).fake_inputs.grid.shape[1])
-    assert sides == [8, 8, 8, 16]
+        batch = generator_batch(state, labels, cut_outs, labels)
+        sides.append({inputs.grid.shape[1] for inputs in (batch.fake_inputs, batch.encoder_inputs)})
+    assert sides == [{8}, {8}, {8}, {16}]
     state = build("encoder.first_steps=1")
     assert generator_batch(state, labels, cut_outs, labels).fake_inputs.grid.shape[1] == 16  # where none is asked for
 
