@@ -48,26 +48,24 @@ class Recording:
         return replace(values, flat=values.flat.clone()), gradient
 
 
-def memory_of(batch: object) -> list[Tensor]:
-    """The memory in which the batch's tensors lie, as bytes: tensors that were copied to the GPU in one block share one."""
-    memories: dict[int, Tensor] = {}
+def memory_and_layout(batch: object) -> tuple[list[Tensor], list[tuple]]:
+    """The memory in which the batch's tensors lie, as bytes: tensors that were copied to the GPU in one block share one. And
+    where each of them lies, and in which memory."""
+    memories: dict[int, tuple[int, Tensor]] = {}
+    layout = []
     for x in tensors_of(batch):
         storage = x.untyped_storage()
-        memories.setdefault(storage.data_ptr(), x.new_empty(0, dtype=torch.uint8).set_(storage))
-    return list(memories.values())
-
-
-def layout_of(batch: object) -> list[tuple]:
-    """Where each of the batch's tensors lies, and in which of its memories."""
-    index = {memory.data_ptr(): i for i, memory in enumerate(memory_of(batch))}
-    return [
-        (index[x.untyped_storage().data_ptr()], x.shape, x.dtype, x.stride(), x.storage_offset()) for x in tensors_of(batch)
-    ]
+        if storage.data_ptr() not in memories:
+            memories[storage.data_ptr()] = len(memories), x.new_empty(0, dtype=torch.uint8).set_(storage)
+        index, _ = memories[storage.data_ptr()]
+        layout.append((index, x.shape, x.dtype, x.stride(), x.storage_offset()))
+    return [memory for _, memory in memories.values()], layout
 
 
 def in_own_memory(batch: T) -> T:
     """A copy of the batch, of the same layout."""
-    own = {memory.data_ptr(): memory.clone().untyped_storage() for memory in memory_of(batch)}
+    memories, _ = memory_and_layout(batch)
+    own = {memory.data_ptr(): memory.clone().untyped_storage() for memory in memories}
 
     def copied(x: Tensor) -> Tensor:
         return x.new_empty(0).set_(own[x.untyped_storage().data_ptr()], x.storage_offset(), x.shape, x.stride())
@@ -127,8 +125,8 @@ class Graphs:
         and shapes. Raises GrafError where PyTorch cannot go on after a failed recording."""
         if torch.is_anomaly_enabled():  # anomaly detection waits for the GPU, which a recording cannot
             return compute(batch)
-        inputs = memory_of(batch)
-        kind = network, (*constants, *layout_of(batch), *map(len, inputs))
+        inputs, layout = memory_and_layout(batch)
+        kind = network, (*constants, *layout, *map(len, inputs))
         known = self._kinds.pop(kind, 0)
         if known == EAGER_STEPS:
             known = self._recorded(compute, network, batch)
@@ -149,7 +147,7 @@ class Graphs:
             self.give_up(f"one cannot be recorded: {first_line(error.__context__ or error)}")
         else:
             of_network = {p: p.grad for p in network.parameters() if p.grad is not None}
-            return Recording(replay, memory_of(batch), of_network, found)
+            return Recording(replay, memory_and_layout(batch)[0], of_network, found)
         try:
             clean_up()
         except RuntimeError as error:  # before version 2.12 PyTorch's allocator may take the failed recording for unfinished

@@ -397,7 +397,8 @@ def test_buffers_of_a_step_are_made_before_processes_exchange_them(monkeypatch):
     state.processes = Processes(0, 2)
     batch = generator_batch(state, dataset.labels[slice(0, 4)])
     order.clear()
-    steps.generator_step(state, batch)
+    stats = steps.generator_step(state, batch)
+    assert stats["loss_g"].dtype == torch.float64  # as in one process
     assert order[order.index("any") :] == ["any", "all-reduce", "all-reduce"]
     assert order[order.index("any") - 2 : order.index("any")] == ["cat", "cat"]
 

@@ -276,9 +276,9 @@ def test_a_copied_batch_has_its_layout_and_none_of_its_memory():
     block = torch.arange(48, dtype=torch.uint8)
     batch = block[16:32].view(torch.float32), block[:16].view(2, 8).T, torch.rand(1, 3).expand(4, 3)
     own = graphs.in_own_memory(batch)
-    memory, copied = graphs.memory_of(batch), graphs.memory_of(own)
+    (memory, layout), (copied, own_layout) = map(graphs.memory_and_layout, (batch, own))
     assert [len(x) for x in memory] == [len(x) for x in copied] == [48, 12]
-    assert graphs.layout_of(own) == graphs.layout_of(batch)
+    assert own_layout == layout
     block.add_(1)
     batch[2][:1].fill_(7)
     assert not any(torch.equal(x, y) for x, y in zip(own, batch, strict=True))
