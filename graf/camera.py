@@ -36,6 +36,15 @@ class Labels(Rows):
         zeros = torch.zeros(len(pose_c2w), dtype=torch.long, device=pose_c2w.device)
         return cls(pose_c2w, zeros, zeros)
 
+    def followed_by(self, others: "Labels") -> "Labels":
+        """Labels of these views and of others; without cameras if those of some are not known."""
+        poses = self.pose_c2w, others.pose_c2w
+        return Labels(
+            None if any(pose is None for pose in poses) else torch.cat(poses),
+            torch.cat([self.class_index, others.class_index]),
+            torch.cat([self.elevation_index, others.elevation_index]),
+        )
+
     def with_cameras(self, sampled: "Labels") -> "Labels":
         """These labels, with the sampled ones' cameras where none are known."""
         return self if self.pose_c2w is not None else dataclasses.replace(self, pose_c2w=sampled.pose_c2w)

@@ -1,5 +1,6 @@
 """Cameras: where they stand and what they look at."""
 
+import dataclasses
 import math
 
 from graf.camera import (
@@ -19,6 +20,7 @@ from graf.camera import (
 )
 from graf.data.cameras.corrections import rolled
 from graf.errors import GrafError
+from graf.tensors import tensors_of
 
 import pytest
 import torch
@@ -236,6 +238,14 @@ def test_labels_are_sliced_together(labels):
     assert torch.equal(part.pose_c2w, labels.pose_c2w[[2, 0]])
     assert part.class_index.tolist() == [1, 0]
     assert part.elevation_index.tolist() == [2, 0]
+
+
+def test_labels_follow_others_without_cameras_where_some_have_none(labels):
+    both = labels[:1].followed_by(labels[1:])
+    assert all(torch.equal(value, of_all) for value, of_all in zip(tensors_of(both), tensors_of(labels), strict=True))
+    unknown = dataclasses.replace(labels, pose_c2w=None)
+    for both in (labels.followed_by(unknown), unknown.followed_by(labels)):
+        assert both.pose_c2w is None and both.class_index.tolist() == 2 * labels.class_index.tolist()
 
 
 def test_labels_of_poses_are_of_the_first_class(labels):

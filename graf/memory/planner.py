@@ -326,7 +326,7 @@ class _Step:
     def discriminator_step(self) -> int:
         """Bytes held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.
 
-        Layers' weights have copies meanwhile, per thread: second gradients to be added, and normalised ones for each scoring.
+        Layers' weights have copies meanwhile, per thread: second gradients to be added, and in mixed precision converted ones.
         """
         training, features = self.config.training, self.features()
         has_penalty = training.reg_type != "none"
@@ -335,11 +335,11 @@ class _Step:
         if training.reg_type == "r1_r2":  # at the fakes too, of which there are two batches with a fine network
             penalty *= self.renderings + 1
         if self.is_projected:
-            copies = 3.0 if has_penalty else 1.5  # of heads, of which one ends before the next begins
+            copies = 2.0 if has_penalty else 1.0  # of heads, of which one ends before the next begins
             penalty = max(penalty, self.batch * PROJECTED_AT_ONCE)
         else:
-            copies = (1.0 if has_penalty else 0.5) + (0.5 if self.size < FLOAT else 0)
-            copies += 3 * self.config.discriminator.spectral_norm
+            copies = 1.0 if has_penalty else 0.5
+        copies *= 1.5 if self.size < FLOAT else 1
         return int(scored + penalty + copies * self.n_threads * _weights(self.discriminator))
 
 

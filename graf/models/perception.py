@@ -52,6 +52,24 @@ def without_norms(network: EfficientNet) -> EfficientNet:
     return network.requires_grad_(False)
 
 
+def with_strides_last(network: EfficientNet) -> EfficientNet:
+    """The network, changed in place: its depthwise convolutions with a stride compute all positions, of which one in a square
+    of four is kept. On a CPU in bfloat16, their backward pass takes a tenth of the time so."""
+    for block in network._blocks:
+        conv = block._depthwise_conv
+        if tuple(conv.stride) == (2, 2):
+            conv.stride = (1, 1)
+            block._depthwise_conv = nn.Sequential(conv, EveryOtherPosition())
+    return network
+
+
+class EveryOtherPosition(nn.Module):
+    """Maps (B, C, (h + 1) // 2, (w + 1) // 2) of maps (B, C, h, w)."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps[:, :, ::2, ::2]
+
+
 def standardised(levels: Tensor) -> Tensor:
     """Images with levels from 0 to 255 in the range that the network was trained in."""
     return (levels - 127) / 128

@@ -103,7 +103,7 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
         fake_labels = batch.fake_inputs.labels[torch.arange(len(fake), device=fake.device) % len(batch)]  # twice with coarse
     # The adversarial loss, and that of the labels
     with state.amp.autocast():
-        real_scores, fake_scores = state.discriminator(real, real_labels), state.discriminator(fake, fake_labels)
+        real_scores, fake_scores = _scores_of_both(state, real, fake, real_labels, fake_labels)
         loss = discriminator_loss(real_scores.logits, fake_scores.logits, training.gan_type)
         stats = {"loss_d": loss, "logit_real": real_scores.logits.mean(), "logit_fake": fake_scores.logits.mean()} | moments
         if accuracy := GAN_LOSSES[training.gan_type].accuracy:
@@ -207,6 +207,17 @@ def _squared_distance(images: Tensor, opacity: Tensor, real: Tensor) -> Tensor:
     it."""
     squares = (torch.cat([images.float(), 2 * opacity - 1], dim=1)[:, : real.shape[1]] - real).square()
     return squares[:, :3].mean() + squares[:, 3:].mean(dim=(0, 2, 3)).sum()
+
+
+def _scores_of_both(
+    state: TrainState, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels
+) -> tuple[Scores, Scores]:
+    """The discriminator's scores of real images and fakes, at once, which takes half as many operations. What the images of a
+    pair share cancels out in the loss of pairs; its gradient is exactly 0 where they are scored apart, else rounding."""
+    if GAN_LOSSES[state.config.training.gan_type].paired:
+        return state.discriminator(real, real_labels), state.discriminator(fake, fake_labels)
+    scores = state.discriminator(torch.cat([real, fake]), real_labels.followed_by(fake_labels))
+    return scores[: len(real)], scores[len(real) :]
 
 
 def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from graf.config import Config
 from graf.models.discriminators.penalised_conv import PenalisedConv2d
 from graf.models.discriminators.penalties import r1_penalty, wgan_gp_penalty
 from graf.models.discriminators.reconstruction import Reconstruction
+from graf.tensors import Rows
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the 
 
 
 @dataclasses.dataclass(frozen=True)
-class Scores:
+class Scores(Rows):
     """logits (B,), of a projected one (B, positions), above 0 for what looks real; class_logits (B, classes), elevation_logits
     (B, bins) or None each; projected_logits (B, positions) of a mixed one's heads; maps: the features (B, C, s, s) that
     discriminator.reconstruction paints from."""
@@ -171,7 +172,12 @@ class SpectralConv(PenalisedConv2d):
 
     def divided_weight(self) -> Tensor:
         """(C_out, C_in, k, k) whose largest singular value, as a matrix (C_out, k k C_in), is about 1."""
-        return self.norm.compute_weight(self, do_power_iteration=False)
+        return self.weight_orig / self._singular_value()
 
     def forward(self, images: Tensor) -> Tensor:
+        if images.numel() < self.weight_orig.numel():  # dividing them costs less
+            return self._conv_forward(images / self._singular_value().to(images.dtype), self.weight_orig, self.bias)
         return self._conv_forward(images, self.divided_weight(), self.bias)
+
+    def _singular_value(self) -> Tensor:
+        return torch.dot(self.weight_u, torch.mv(self.weight_orig.flatten(1), self.weight_v))

@@ -19,6 +19,8 @@ class PenalisedConv2d(nn.Conv2d):
         super().__init__(width_in, width, kernel_size, stride, padding, bias=bias)
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if images.shape[2:] == weight.shape[2:] and self.padding == (0, 0):  # one position: a product takes less
+            return F.linear(images.flatten(1), weight.flatten(1), bias)[..., None, None]
         if not images.is_cuda:
             return super()._conv_forward(images, weight, bias)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else images.dtype

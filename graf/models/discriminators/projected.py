@@ -16,7 +16,15 @@ from graf.models.discriminators.convolutional import (
     SpectralConv,
 )
 from graf.models.discriminators.penalised_conv import gradients_by_images_alone
-from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE, feature_network, outputs_of, without_norms
+from graf.models.perception import (
+    EFFICIENTNET,
+    EFFICIENTNET_1,
+    SIZE,
+    feature_network,
+    outputs_of,
+    with_strides_last,
+    without_norms,
+)
 
 import torch
 from efficientnet_lite_pytorch import EfficientNet
@@ -63,10 +71,14 @@ def stages_of(config: DiscriminatorConfig) -> list[Stage]:
 
 
 @functools.cache
-def frozen_network(device: torch.device, name: str = EFFICIENTNET) -> EfficientNet:
-    """The network whose features are judged. It is no part of the discriminator, which would train it, average and save it."""
+def frozen_network(device: torch.device, name: str = EFFICIENTNET, dtype: torch.dtype = torch.float32) -> EfficientNet:
+    """The network whose features are judged, with its weights in that dtype. It is no part of the discriminator, which would
+    train it, average and save it."""
     with torch.inference_mode(False):  # whoever asks first: others may want gradients
-        return without_norms(feature_network(name)).to(device, memory_format=torch.channels_last)
+        network = without_norms(feature_network(name))
+        if (device.type, dtype) == ("cpu", torch.bfloat16):
+            network = with_strides_last(network)
+        return network.to(device, dtype, memory_format=torch.channels_last)
 
 
 class ProjectedDiscriminator(ConditionedDiscriminator):
@@ -113,7 +125,9 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         colours, opacity = images.float().tensor_split([3], dim=1)
         colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
         network, blocks = self.config.frozen_network, [stage.block for stage in STAGES[self.config.frozen_network]]
-        outputs = outputs_of(frozen_network(images.device, network), colours, blocks, self.config.frozen_size)
+        device = images.device
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else colours.dtype
+        outputs = outputs_of(frozen_network(device, network, dtype), colours, blocks, self.config.frozen_size)
         return [head.mix(output, opacity) for head, output in zip(self.heads, outputs, strict=True)]
 
     def logits(self, features: list[Tensor], labels: Labels | None = None) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from graf.models.discriminators.convolutional import Discriminator
+from graf.models.discriminators.convolutional import Discriminator, SpectralConv
 
 import pytest
 import torch
@@ -57,6 +57,25 @@ def test_spectral_normalisation_bounds_every_layer(build):
     for layer in discriminator.main:
         if hasattr(layer, "weight_orig"):
             assert torch.linalg.matrix_norm(layer.divided_weight().flatten(1), 2).item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(("side", "padding"), [(32, 1), (4, 1), (4, 0)])
+def test_a_spectral_convolution_is_that_with_the_divided_weight_whatever_it_divides(side, padding):
+    """Images, where they have fewer numbers than the weight. So are the gradients, and that of a penalty."""
+    torch.manual_seed(0)
+    conv = SpectralConv(8, 16, 4, stride=2, padding=padding).double()
+    images = torch.randn(2, 8, side, side, dtype=torch.float64, requires_grad=True)
+    assert (images.numel() < conv.weight_orig.numel()) == (side == 4)
+    weight = conv.weight_orig / (conv.weight_u @ conv.weight_orig.flatten(1) @ conv.weight_v)
+    maps, expected = conv(images), torch.nn.functional.conv2d(images, weight, conv.bias, 2, padding)
+    torch.testing.assert_close(maps, expected)
+
+    def gradients(maps):
+        (gradient,) = torch.autograd.grad(maps.square().sum(), images, create_graph=True)
+        return gradient, *torch.autograd.grad(gradient.square().sum() + maps.sum(), (images, conv.weight_orig, conv.bias))
+
+    for gradient, right in zip(gradients(maps), gradients(expected), strict=True):
+        torch.testing.assert_close(gradient, right)
 
 
 def changes(discriminator, images, labels, **other):

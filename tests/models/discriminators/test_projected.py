@@ -6,7 +6,15 @@ import dataclasses
 from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
 from graf.models.discriminators.projected import STAGES, frozen_network
-from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE, feature_network, outputs_of
+from graf.models.perception import (
+    EFFICIENTNET,
+    EFFICIENTNET_1,
+    SIZE,
+    feature_network,
+    outputs_of,
+    with_strides_last,
+    without_norms,
+)
 from graf.models.registry import build_discriminator
 
 import pytest
@@ -80,6 +88,34 @@ def test_its_normalisations_are_in_its_convolutions(photographs, name):
     for stage, x, y in zip(STAGES[name], found, expected, strict=True):
         assert x.shape == (1, stage.channels, stage.side, stage.side)
         torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("size", [SIZE, 60])
+def test_its_strides_come_last_where_that_takes_less_time(photographs, name, size):
+    blocks, images = [stage.block for stage in STAGES[name]], photographs[:1]
+    network = without_norms(feature_network(name))
+    expected = outputs_of(network, images, blocks, size)
+    for x, y in zip(outputs_of(with_strides_last(network), images, blocks, size), expected, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-4, rtol=1e-4)
+    strides = {
+        tuple(module.stride) for module in frozen_network(CPU, name, torch.bfloat16)._blocks.modules() if is_depthwise(module)
+    }
+    assert strides == {(1, 1)}
+
+
+def is_depthwise(module):
+    return isinstance(module, torch.nn.Conv2d) and module.groups > 1
+
+
+def test_in_mixed_precision_its_weights_are_converted_once(build, photographs, labels):
+    discriminator = build()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = discriminator.features(photographs)
+    assert {p.dtype for p in frozen_network(CPU, EFFICIENTNET, torch.bfloat16).parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in frozen_network(CPU, EFFICIENTNET).parameters()} == {torch.float32}
+    for x, y in zip(found, discriminator.features(photographs), strict=True):
+        assert (x.float() - y).std() < 0.05 * y.std()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
