@@ -77,7 +77,7 @@ def main() -> None:
         claim_folder(args.runs / "settings" / name, asked)  # or a run of other settings would be shown
         if fault.photographs is not None:
             write_photographs(folder_of(name, args.runs), cars_of(name, args.runs), fault.coloured)
-        config = ["--config", str(CONFIG_DIR / "default.yaml"), "--use_amp", "--max_steps", str(fault.steps)]
+        config = ["--config", str(CONFIG_DIR / "convolutional.yaml"), "--use_amp", "--max_steps", str(fault.steps)]
         run(Path(), "train.py", *config, "--set", *settings_of(name, args.runs))
         generator = load_generator(args.runs / name)
         dataset = build_dataset(generator.config)

@@ -71,7 +71,13 @@ GROWN = {  # by a factor of at least 8; a patch is a square of 16, 32 or 64 rays
 MOST_DEVIATION = 0.1  # of a step's seconds from a straight line
 LEAST_SPEED_BESIDE = 0.4  # of the speed alone, beside one busy process
 BUSY = "while True: pass"
-COUNTED = {"default": (FLOAT32,), "default, bfloat16": (AMP,), "cars_128": (), "graf": ()}  # a config with overrides
+COUNTED = {  # configs with overrides
+    "default": (FLOAT32,),
+    "default, bfloat16": (AMP,),
+    "convolutional": (FLOAT32,),
+    "cars_128": (),
+    "graf": (),
+}
 SIZED = ("default", "cars_128", "cars_128_gpu", "cars_256_gpu")
 BATCHES = (1, 4, 16)  # times the config's
 LAUNCHED, LAYERS = "training.cuda_graphs=none", "training.fused_field=none"

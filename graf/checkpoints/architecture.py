@@ -120,8 +120,13 @@ def _background(generator: Weights) -> Findings:
     }
 
 
+def has_encoder(generator: Weights) -> bool:
+    """Whether a generator's weights have an encoder of real images."""
+    return any(name.startswith("encoder.") for name in generator)
+
+
 def _encoder(generator: Weights) -> Findings:
-    if any(name.startswith("encoder.") for name in generator):  # either key is above 0
+    if has_encoder(generator):  # either key is above 0
         return {}
     return {f"encoder.{key}": Finding((0,), "no encoder") for key in ("first_steps", "weight")}
 

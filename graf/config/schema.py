@@ -1,6 +1,6 @@
 """Every config key with its default, its meaning and its range: a frozen dataclass per section.
 
-`Config()` is the default run: toy cars at 64 x 64, sized so that two cores show turning cars within a quarter of an hour; a
+`Config()` is the default run: toy cars at 64 x 64, sized so that two cores show turning cars within twenty minutes; a
 GPU uses the same. configs/default.yaml and docs/configuration.md are written from here: python bench/write_tables.py
 """
 
@@ -340,14 +340,14 @@ class LatentConfig:
 @dataclass(frozen=True)
 class EncoderConfig:
     first_steps: int = key(
-        0,
+        1000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
         "no discriminator judges it; at half the resolution if discriminator.low_res_steps follow; 0: none, as for images "
         "without cameras",
         0,
     )
     weight: float = key(
-        0.0,
+        10.0,
         "weight of the reconstructions' loss in later steps, in which the generator reconstructs as many real images as it has "
         "fakes, without CCSR (VAE-GAN); 0: none",
         0,
@@ -372,7 +372,7 @@ class RaySamplerConfig:
 @dataclass(frozen=True)
 class DiscriminatorConfig:
     architecture: Literal["graf", "projected", "mixed"] = key(
-        "graf",
+        "mixed",
         "`graf`: convolutions, trained only on these images; `projected`: heads on the features of a frozen "
         "EfficientNet-Lite (Projected GAN), which learn in fewer steps, but each step takes twice the time; `mixed`: both",
     )
@@ -457,7 +457,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(4500, "train until this step", 0)
+    max_steps: int = key(3900, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,

@@ -426,6 +426,8 @@ def _ladder(config: Config) -> Iterator[tuple[str, list[Any]]]:
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
     yield "nerf.checkpoint_rays", [n for n in RAYS_AT_ONCE if n < held]
     yield "nerf.samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES)
+    if config.discriminator.has_heads:
+        yield "discriminator.architecture", ["graf"]
     if config.ccsr.mode != "none" and config.ccsr.backbone == "rrdb":
         yield "ccsr.backbone", ["light"]
     yield "nerf.netwidth", _halvings(nerf.netwidth, SMALLEST_WIDTH)

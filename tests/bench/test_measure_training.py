@@ -5,6 +5,7 @@ import sys
 
 import bench.measure_training as program  # as command_line.call has it
 import measure_training
+from graf.config import CONFIG_DIR
 from graf.errors import GrafError
 from graf.models.rrdb import RRDBNet
 from graf.runtime.files import json_rows
@@ -138,9 +139,11 @@ def test_without_refinement_there_is_no_kid_before_it(smoke, tmp_path):
 
 
 def test_each_part_changes_the_recipe_and_what_it_is_already_is_left_out():
+    convolutional = CONFIG_DIR / "convolutional.yaml"  # with which each can be
     for name, overrides in PARTS.items():
-        assert name not in part_configs(None, overrides)
-    configs = part_configs(None, [])
+        assert name not in part_configs(convolutional, overrides)
+    assert {"convolutions alone", "no encoder"} <= part_configs(None, []).keys()
+    configs = part_configs(convolutional, [])
     assert [*configs] == [DEFAULT, *(name for name in PARTS if name in configs)]
     assert len({*map(repr, configs.values())}) == len(configs)
     assert ("film" in configs) + ("triplane" in configs) == 1

@@ -105,7 +105,7 @@ def test_what_adds_in_no_fixed_order_is_what_the_docs_say():
     assert {name for config in configs for name in adds_in_no_order(counted_step(config))} == documented()
 
 
-@pytest.mark.parametrize("name, most", [("default", 1700), ("cars_128", 1900)])
+@pytest.mark.parametrize("name, most", [("convolutional", 1700), ("cars_128", 1900), ("default", 4000)])
 def test_a_step_asks_for_few_operations(name, most):
     gpu = counted_step(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.use_amp=true")))
     assert 500 < gpu.launches.total() <= most

@@ -29,8 +29,11 @@ def test_smaller_patches_are_none_without_random_scale(scale, warnings):
             None,
         ),
         (["discriminator.low_res_steps=300", "training.max_steps=0"], None),
-        (["discriminator.low_res_steps=300", "training.max_steps=300"], "none of training.max_steps 300 to images with all "),
-        (["discriminator.low_res_steps=300", "training.max_steps=301"], None),
+        (
+            ["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=300"],
+            "none of training.max_steps 300 to images with all ",
+        ),
+        (["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=301"], None),
         (
             ["encoder.first_steps=1000", "training.max_steps=2500"],
             "encoder.first_steps: 1000 and discriminator.low_res_steps: 1500 ",

@@ -39,6 +39,12 @@ def test_settings_of_the_note_continue_runs_of_earlier_defaults(index):
     assert differences(config, earlier("film", *RECIPES[index])) <= MAY_CHANGE
 
 
+def test_the_note_continues_runs_without_an_encoder():
+    found = re.search(r"without an encoder\*\* continues with `(--set\s[^`]*)`", NOTE)
+    config = load_config(None, shlex.split(found[1])[1:])
+    assert differences(config, earlier("without an encoder")) <= MAY_CHANGE
+
+
 def test_film_64_continues_runs_of_the_first_default():
     assert "`python train.py --config film_64 --set expname=default`" in NOTE
     assert differences(load_config("film_64", ["expname=default"]), earlier("first")) <= MAY_CHANGE

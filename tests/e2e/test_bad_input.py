@@ -92,7 +92,7 @@ def test_fewer_images_than_a_batch(refused, tmp_path):
 def test_labels_that_tell_nothing_apart(refused, tmp_path):
     for name in ("one.png", "two.png"):
         photograph(tmp_path / "photos" / name)
-    message = refused("train.py", "--set", *TINY_IMAGES, "discriminator.label_loss=MCE")
+    message = refused("train.py", "--set", *TINY_IMAGES, "discriminator.architecture=graf", "discriminator.label_loss=MCE")
     assert "discriminator.label_loss: MCE has nothing to tell apart in data of one class and one elevation" in message
 
 

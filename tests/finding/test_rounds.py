@@ -131,7 +131,10 @@ def test_folders_of_few_photographs_are_objects_and_no_classes(monkeypatch):
     shots.labels = Labels(torch.zeros(6, 3, 4), shots.class_index, torch.arange(6))
     known = rounds.in_one_class(shots, config).labels
     assert known.class_index.tolist() == [0] * 6 and known.elevation_index.tolist() == list(range(6))
-    assert rounds.in_one_class(shots, load_config(None, ["discriminator.label_loss=MCE"])) is shots
+    assert (
+        rounds.in_one_class(shots, load_config(None, ["discriminator.architecture=graf", "discriminator.label_loss=MCE"]))
+        is shots
+    )
     first = Round(Path("out"), 0)
     assert config.discriminator.condition == "class_and_pose"
     assert rounds.unposed(config, first, objects).discriminator.condition == "none"  # its folders are classes in train.py

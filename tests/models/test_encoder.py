@@ -1,6 +1,9 @@
 """The encoder: latents of a real image and its camera, as Gaussians."""
 
+from graf.checkpoints.export import write_export
+from graf.checkpoints.generator_loading import load_generator
 from graf.models.encoder import Encoder, divergence
+from graf.models.generator import Generator
 
 import pytest
 import torch
@@ -40,6 +43,15 @@ def test_variances_have_bounds(encoder, cut_outs, labels):
     with torch.no_grad():
         encoder.gaussian.weight *= 1e6
     assert encoder(cut_outs, labels.pose_c2w)[1].unique().tolist() == [-8.0, 4.0]
+
+
+def test_weights_without_one_render_where_the_config_has_one(smoke, tmp_path, labels):
+    """Runs of an earlier default have none, and their configs do not name its keys."""
+    generator, file = Generator(smoke(), 1), tmp_path / "cars.safetensors"
+    write_export(file, generator, 1, "")
+    found, latents = load_generator(file, smoke("encoder.weight=5")), torch.ones(4, generator.latent_dim)
+    expected = generator.eval().render(latents, labels.pose_c2w).images
+    assert torch.equal(found.render(latents, labels.pose_c2w).images, expected) and found.encoder is None
 
 
 def test_the_divergence_is_that_of_torch():
