@@ -51,7 +51,8 @@ DISCRIMINATOR = "discriminator.architecture=graf"  # whatever a config file says
 def main() -> int:
     args = parser().parse_args()
     config = load_config(args.config, [DISCRIMINATOR, *run_overrides(args)])
-    log.info("%s in all rounds, for which this program was measured; --set chooses another", DISCRIMINATOR)
+    if config.discriminator.architecture == "graf":
+        log.info("%s in all rounds, for which this program was measured; --set chooses another", DISCRIMINATOR)
     pose = load_config(args.estimator, schema=PoseConfig)
     if not pose.model.azimuth_bins:
         raise GrafError(f"{args.estimator}: model.azimuth_bins is 0; set it to 24, for one camera per image does not do here")

@@ -55,7 +55,7 @@ def generator_from_content(
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
-    if not has_encoder(weights):
+    if config.encodes_images and not has_encoder(weights):
         config = override(config, ["encoder.first_steps=0", "encoder.weight=0"])
     generator = Generator(config, found.n_classes)
     if partial:

@@ -105,12 +105,12 @@ def generator_batch(
     if images is None:
         return Batch(fake)
     batch = Batch(paired(state, fake, labels), images, labels)
-    encoder = state.config.encoder
-    if state.step >= encoder.first_steps and encoder.weight == 0:
+    if state.step < state.config.encoder.first_steps:  # there are no fakes yet
+        inputs = fake
+    elif state.config.encoder.weight > 0:
+        inputs = sample_inputs(state, fake_labels)[mine]
+    else:
         return batch
-    inputs = (
-        fake if state.step < encoder.first_steps else sample_inputs(state, fake_labels)[mine]
-    )  # at first there are no fakes
     return dataclasses.replace(batch, encoder_inputs=dataclasses.replace(inputs, labels=labels))
 
 

@@ -8,6 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def product_dtype(images: Tensor) -> torch.dtype:
+    """The format in which products with images are computed: that of mixed precision inside it, else their own."""
+    kind = images.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
+
+
 class PenalisedConv2d(nn.Conv2d):
     """A convolution whose gradient penalty costs half as much on a GPU.
 
@@ -23,7 +29,7 @@ class PenalisedConv2d(nn.Conv2d):
             return F.linear(images.flatten(1), weight.flatten(1), bias)[..., None, None]
         if not images.is_cuda:
             return super()._conv_forward(images, weight, bias)
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else images.dtype
+        dtype = product_dtype(images)
         bias = None if bias is None else bias.to(dtype)
         return TwiceDifferentiatedConv.apply(images.to(dtype), weight.to(dtype), bias, self.stride, self.padding)
 

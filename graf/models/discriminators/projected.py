@@ -15,7 +15,7 @@ from graf.models.discriminators.convolutional import (
     Scores,
     SpectralConv,
 )
-from graf.models.discriminators.penalised_conv import gradients_by_images_alone
+from graf.models.discriminators.penalised_conv import gradients_by_images_alone, product_dtype
 from graf.models.perception import (
     EFFICIENTNET,
     EFFICIENTNET_1,
@@ -125,9 +125,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         colours, opacity = images.float().tensor_split([3], dim=1)
         colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
         network, blocks = self.config.frozen_network, [stage.block for stage in STAGES[self.config.frozen_network]]
-        device = images.device
-        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else colours.dtype
-        outputs = outputs_of(frozen_network(device, network, dtype), colours, blocks, self.config.frozen_size)
+        frozen = frozen_network(images.device, network, product_dtype(colours))
+        outputs = outputs_of(frozen, colours, blocks, self.config.frozen_size)
         return [head.mix(output, opacity) for head, output in zip(self.heads, outputs, strict=True)]
 
     def logits(self, features: list[Tensor], labels: Labels | None = None) -> list[Tensor]:
