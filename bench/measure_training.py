@@ -1,10 +1,11 @@
 """Quality after minutes or steps of training, as a Markdown table: each variant in a process of its own, one after the other.
 
-    python bench/measure_training.py progress --minutes 0 2 5 10     # one config as it trains
-    python bench/measure_training.py ccsr --minutes 10               # refined at scale 2 and 4 against not refined
-    python bench/measure_training.py recipe --steps 400              # the default, and without each of its parts
+    python bench/measure_training.py progress --minutes 0 2 5 10                 # one config as it trains
+    python bench/measure_training.py ccsr --config convolutional --minutes 10    # refined at scale 2 and 4 against not refined
+    python bench/measure_training.py recipe --config convolutional --set discriminator.low_res_steps=0   # and without each part
 
-Only training steps count as time; measuring stands beside it. Nothing is kept but the table.
+A recipe is measured after 400 steps (--steps), more than those of low resolution or without a discriminator. Only training
+steps count as time; measuring stands beside it. Nothing is kept but the table.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from graf.camera import rotation_poses
 from graf.config import Config, load_config
 from graf.data import Views, build_dataset, build_loader, resolve
+from graf.errors import GrafError
 from graf.metrics.consistency import multi_view_consistency, sanity
 from graf.metrics.measure import MeasureSettings, measure_generator
 from graf.pictures.sampling import render_views, sample_objects
@@ -71,6 +73,8 @@ def main() -> int:
     args = arguments()
     # Faults of a config are reported before anything is started.
     configs = variant_configs(args)
+    if args.what == "recipe":
+        require_long(args.steps, configs.values())
     if args.variant == DATA_ALONE:
         for config in configs.values():
             build_dataset(config)
@@ -144,6 +148,16 @@ def variant_configs(args: argparse.Namespace) -> dict[str, Config]:
     if args.what == "ccsr":
         return {name: variant_config(args.config, settings, scale) for name, scale in CCSR.items()}
     return {"trained": load_config(args.config, settings)}
+
+
+def require_long(steps: int, configs: Iterable[Config]) -> None:
+    """Raises GrafError where so many steps do not reach those in which all parts of a recipe learn."""
+    short = max(config.short_steps for config in configs)
+    if steps <= short:
+        raise GrafError(
+            f"--steps {steps}: the first {short} steps are without a discriminator or of low resolution; name more, or "
+            "--config convolutional --set discriminator.low_res_steps=0"
+        )
 
 
 def variant_config(file: Path | None, settings: Sequence[str], scale: int) -> Config:

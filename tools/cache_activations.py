@@ -1,8 +1,8 @@
 """Cache activations of layers of a trained network: of the discriminator on real images, of the generator on random latents.
 
     python tools/cache_activations.py --checkpoint results/default --list
-    python tools/cache_activations.py --checkpoint results/default --layers main.0 main.3 --out results/default/activations
-    python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
+    python tools/cache_activations.py --checkpoint results/default --layers graf.main.3 --out results/default/activations
+    python tools/probe_activations.py results/default/activations --layer graf.main.3 --target azimuth
 
 docs/method.md describes the files. Ctrl-C keeps the finished batches; the same command continues after them.
 """
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         default="discriminator",
         help="network whose activations are cached; default discriminator",
     )
-    p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, such as main.3, or output")
+    p.add_argument("--layers", nargs="+", metavar="NAME", help="layers by name, as --list prints them")
     p.add_argument("--list", action="store_true", help="print the layers, and the shape of each output for one sample")
     p.add_argument(
         "--num_samples", type=positive, default=100, help="number of real images, or of objects to render; default 100"

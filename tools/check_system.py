@@ -17,7 +17,7 @@ from pathlib import Path
 from graf.camera import Labels, sample_poses
 from graf.config import Config, MetricsConfig, TrainingConfig, load_config
 from graf.data.loader import loader_processes
-from graf.data.resolve import with_alpha, with_condition
+from graf.data.resolve import with_alpha, with_condition, without_encoder
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
 from graf.memory.budget import budget_bytes
@@ -57,7 +57,7 @@ def main() -> int:
         budget = min(budget, int(config.memory.budget_gb * GB))
     planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
     known = expected_labels(config.data)
-    config = with_condition(config, known)
+    config = without_encoder(with_condition(config, known), known.posed)
     config = with_alpha(config, None, otherwise="rgba")  # no image is read here, and this takes more
     log_rows("storage", storage(config))
     sizes = starting_sizes(config, device.type, planned, known.n_classes, known.n_elevations)

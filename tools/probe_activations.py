@@ -1,6 +1,6 @@
 """Train a linear probe for class or azimuth on the activations of a layer that tools/cache_activations.py cached.
 
-    python tools/probe_activations.py results/default/activations --layer main.3 --target azimuth
+    python tools/probe_activations.py results/default/activations --layer graf.main.3 --target azimuth
 
 The score is measured on samples that were not used in training, and printed with the score of the best constant guess. Ctrl-C
 keeps the best probe so far. Weights and result are in the folder, as probe_LAYER_TARGET.safetensors and .json.

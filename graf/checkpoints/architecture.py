@@ -122,7 +122,12 @@ def _background(generator: Weights) -> Findings:
 
 def has_encoder(generator: Weights) -> bool:
     """Whether a generator's weights have an encoder of real images."""
-    return any(name.startswith("encoder.") for name in generator)
+    return any(map(is_of_encoder, generator))
+
+
+def is_of_encoder(name: str) -> bool:
+    """Whether a tensor of this name in a generator's weights is the encoder's, which nothing is rendered with."""
+    return name.startswith("encoder.")
 
 
 def _encoder(generator: Weights) -> Findings:

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
-from graf.checkpoints.architecture import config_keys_of, has_background, has_encoder
+from graf.checkpoints.architecture import config_keys_of, has_background, has_encoder, is_of_encoder
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
@@ -46,7 +46,7 @@ def generator_from_content(
     path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False
 ) -> Generator:
     """`load_generator` from a checkpoint's content; `path` names it in messages. A model with backgrounds of its own is loaded
-    without them where the config has none, and one without an encoder, which renders nothing, as it is.
+    without them where the config has none, and the encoder, which renders nothing, only where both have one.
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
@@ -55,13 +55,15 @@ def generator_from_content(
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
-    if config.encodes_images and not has_encoder(weights):
+    if not config.encodes_images:
+        weights = {name: tensor for name, tensor in weights.items() if not is_of_encoder(name)}
+    elif not has_encoder(weights):
         config = override(config, ["encoder.first_steps=0", "encoder.weight=0"])
     generator = Generator(config, found.n_classes)
     if partial:
         load_partially(generator, weights, path).log(f"{path}: generator")
     else:
-        require_fit({"generator_ema": generator}, found.parts, config, path)
+        require_fit({"generator_ema": generator}, found.parts | {"generator_ema": weights}, config, path)
         generator.load_state_dict(weights)
     generator = generator.to(device).eval().requires_grad_(False)
     return generator.without_background() if hides_background else generator

@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from graf.checkpoints.architecture import differences
+from graf.checkpoints.architecture import differences, is_of_encoder
 from graf.config import Config
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import Weights, some
@@ -61,11 +61,12 @@ def require_fit(networks: dict[str, nn.Module], parts: dict[str, Weights], confi
 def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> PartialReport:
     """Load the weights whose names and shapes match the network's; the report names the others.
 
-    Raises CheckpointError where they are less than half of the network's parameters; the network is then unchanged.
+    Raises CheckpointError where they are less than half of the network's parameters; the network is then unchanged. An encoder,
+    which is learned again within minutes and may be larger than all else, does not count.
     """
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
-    sizes = {name: parameter.numel() for name, parameter in network.named_parameters()}
+    sizes = {name: parameter.numel() for name, parameter in network.named_parameters() if not is_of_encoder(name)}
     report = PartialReport(
         loaded=tuple(fitting),
         missing=tuple(name for name in own if name not in weights),

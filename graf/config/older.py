@@ -25,7 +25,8 @@ OLDER_WORDS = {("data.alpha", "judge"): "rgba"}  # of values, by today's keys
 OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
     "ccsr": {"lr_multiplier": 1.0, "learns_from": "discriminator"},
-    "discriminator": {"low_res_steps": 0},
+    "encoder": {"first_steps": 0, "weight": 0.0},
+    "discriminator": {"architecture": "graf", "low_res_steps": 0},
 }
 FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
     "nerf.conditioning": "film",

@@ -408,6 +408,16 @@ def test_half_of_the_parameters_is_enough_and_less_is_not(width, loads):
         assert same(before, network.state_dict())
 
 
+@pytest.mark.parametrize("older", [(), ("encoder.weight=1",)], ids=["without", "with"])
+def test_an_encoder_is_no_part_of_the_half_that_must_load(smoke, older):
+    """It is the larger part of a small generator, and runs of an earlier default have none."""
+    weights = Generator(smoke(*older), 1).state_dict()
+    network = Generator(smoke("encoder.weight=1"), 1)
+    assert load_partially(network, weights, "x.pt").share == 1
+    field = {name for name in weights if not name.startswith("encoder.")}
+    assert all(torch.equal(network.state_dict()[name], weights[name]) for name in field)
+
+
 def test_a_new_run_starts_from_the_weights_that_fit(smoke, tmp_path, caplog):
     before = TrainState(smoke("training.seed=5"), CPU, 2, 3)
     before.step = 9

@@ -40,9 +40,14 @@ def test_settings_of_the_note_continue_runs_of_earlier_defaults(index):
 
 
 def test_the_note_continues_runs_without_an_encoder():
-    found = re.search(r"without an encoder\*\* continues with `(--set\s[^`]*)`", NOTE)
-    config = load_config(None, shlex.split(found[1])[1:])
-    assert differences(config, earlier("without an encoder")) <= MAY_CHANGE
+    found = re.search(
+        r"without an encoder\*\* .*?`python train.py (--config .*?)`.*?name none of these.*?`(--set\s.*?)`", NOTE, re.DOTALL
+    )
+    _, name, *settings = shlex.split(found[1])
+    own = shlex.split(found[2])
+    then = earlier("without an encoder")
+    for config in (load_config(name, settings[1:]), load_config(None, own[1:])):
+        assert not differences(config, then) and config.training.milestones == then.training.milestones == (3500,)
 
 
 def test_film_64_continues_runs_of_the_first_default():

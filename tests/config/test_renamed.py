@@ -120,6 +120,13 @@ def test_the_config_of_an_older_run_and_of_its_checkpoint_are_todays(tmp_path, s
     assert stored_config(ForeignCheckpoint("ours", 0, {}, raw), "model.pt") == config
 
 
+def test_an_older_checkpoint_had_no_critic_beside_the_convolutions_and_no_encoder():
+    raw = config_to_dict(load_config("convolutional"))
+    del raw["discriminator"]["architecture"], raw["encoder"]
+    found = stored_config(ForeignCheckpoint("ours", 0, {}, raw), "model.pt")
+    assert found.discriminator.architecture == "graf" and not found.encodes_images
+
+
 def test_a_run_that_goes_on_tells_no_change_for_a_new_name(told):
     report_config_changes(as_an_older_run(Config()), Config())
     assert told.messages == []

@@ -45,11 +45,12 @@ def test_variances_have_bounds(encoder, cut_outs, labels):
     assert encoder(cut_outs, labels.pose_c2w)[1].unique().tolist() == [-8.0, 4.0]
 
 
-def test_weights_without_one_render_where_the_config_has_one(smoke, tmp_path, labels):
+@pytest.mark.parametrize(("trained", "config"), [(0, 5), (5, 0)])
+def test_weights_with_one_or_without_render_whether_the_config_has_one(smoke, tmp_path, labels, trained, config):
     """Runs of an earlier default have none, and their configs do not name its keys."""
-    generator, file = Generator(smoke(), 1), tmp_path / "cars.safetensors"
+    generator, file = Generator(smoke(f"encoder.weight={trained}"), 1), tmp_path / "cars.safetensors"
     write_export(file, generator, 1, "")
-    found, latents = load_generator(file, smoke("encoder.weight=5")), torch.ones(4, generator.latent_dim)
+    found, latents = load_generator(file, smoke(f"encoder.weight={config}")), torch.ones(4, generator.latent_dim)
     expected = generator.eval().render(latents, labels.pose_c2w).images
     assert torch.equal(found.render(latents, labels.pose_c2w).images, expected) and found.encoder is None
 

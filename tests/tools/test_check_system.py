@@ -207,3 +207,11 @@ def test_it_tells_why_a_gpu_trains_in_float32(module, smoke, cards, monkeypatch)
     monkeypatch.setattr(precision, "float16_error", lambda _: 3e-4)
     _, said = module.number_format(smoke().training, torch.device("cuda", 0))
     assert said == ("float32; with --use_amp float32, no hardware bfloat16, this NVIDIA GeForce GTX 1650 has no tensor cores")
+
+
+def test_images_without_cameras_are_measured_without_an_encoder(check):
+    flags = ["--config", str(SMOKE), "--device", "cpu", "--no_step", "--budget_gb", "64", "--set", "encoder.weight=1"]
+    with_cameras, without = (check(*flags, f"data.labels={labels}")[1] for labels in ("auto", "none"))
+    assert "encoder.first_steps and encoder.weight: 0" in without and "encoder." not in with_cameras
+    weights = [re.search(r"^  weights +(\S+ \S+)", text, re.MULTILINE)[1] for text in (with_cameras, without)]
+    assert weights[0] != weights[1]

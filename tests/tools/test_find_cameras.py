@@ -45,6 +45,7 @@ def find(tmp_path, monkeypatch):
         status: int = 0,
         n_rounds: int = 1,
         max_steps: int = 4,
+        config: Path = ROOT / "configs" / "smoke.yaml",
     ) -> str:
         runs: list[str] = []
 
@@ -57,7 +58,7 @@ def find(tmp_path, monkeypatch):
             return 0
 
         monkeypatch.setattr(find_cameras, "run", run)
-        small = [*flags, "--config", str(ROOT / "configs" / "smoke.yaml"), "--estimator", "estimator.yaml", "--device", "cpu"]
+        small = [*flags, "--config", str(config), "--estimator", "estimator.yaml", "--device", "cpu"]
         small += ["--views", "16", "--rounds", str(n_rounds), "--set", "data.n_images=16", f"training.max_steps={max_steps}"]
         return call("tools/find_cameras.py", "--out", out, *small, cwd=tmp_path, status=status)
 
@@ -171,6 +172,16 @@ def test_the_start_about_which_two_estimators_agree_is_taken(find, tmp_path, mon
     assert [config.data.labels for config in configs] == ["none", "transforms", "none"]  # those by silhouettes were written
     assert [config.data.umax - config.data.umin for config in configs] == [1, 1, 0.25]
     assert (tmp_path / "chosen" / "round_1" / "views" / "transforms.json").exists()
+
+
+def test_rounds_have_convolutions_alone_whatever_the_file_says_unless_another_is_set(find, tmp_path):
+    config = tmp_path / "mixed.yaml"
+    config.write_text(f"inherit_from: {ROOT / 'configs' / 'smoke.yaml'}\ndiscriminator: {{architecture: mixed}}")
+    told = "discriminator.architecture=graf in all rounds"
+    for out, flags in (("graf", ()), ("mixed", ("--set", "discriminator.architecture=mixed"))):
+        said = find(out, *flags, config=config, ends_after=1, status=130)  # the silhouettes' generator has a config
+        of_round = load_config(Round(tmp_path / out, 0).folder / "generator.yaml")
+        assert of_round.discriminator.architecture == out and (told in said) == (out == "graf")
 
 
 @pytest.mark.parametrize(
