@@ -30,7 +30,7 @@ Findings = dict[str, Finding]
 
 def differences(parts: dict[str, Weights], config: Config) -> Iterator[tuple[str, Any, Finding]]:
     """(key, the config's value, the finding) of every key in which the weights' shapes differ from the config."""
-    values = flat(config_to_dict(config))
+    values = flat(config_to_dict(config)) | {"discriminator.low_res_steps": config.low_res_steps}
     yield from ((key, values[key], found) for key, found in config_keys_of(parts).items() if values[key] not in found.values)
 
 

@@ -16,6 +16,7 @@ from graf.config.strict import Cadence, key
 from graf.foreign.configs import OTHER_SUITES
 
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
+LOW_RES_STEPS = {True: 500, False: 1500}  # of discriminator.low_res_steps: auto, by whether an encoder has first steps
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
 
 
@@ -340,7 +341,7 @@ class LatentConfig:
 @dataclass(frozen=True)
 class EncoderConfig:
     first_steps: int = key(
-        1000,
+        3000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
         "no discriminator judges it; at half the resolution if discriminator.low_res_steps follow; 0: none, as for images "
         "without cameras",
@@ -376,7 +377,7 @@ class DiscriminatorConfig:
         "`graf`: convolutions, trained only on these images; `projected`: heads on the features of a frozen "
         "EfficientNet-Lite (Projected GAN), which learn in fewer steps, but each step takes twice the time; `mixed`: both",
     )
-    projected_weight: float = key(0.5, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
+    projected_weight: float = key(1.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
     feature_network: Literal["auto", "efficientnet-lite0", "efficientnet-lite1"] = key(
         "auto",
         "projected, mixed: the frozen network; `auto`: for mixed efficientnet-lite1, which no metric uses, else "
@@ -405,9 +406,10 @@ class DiscriminatorConfig:
         2.0, "blur of the discriminator's inputs at step 0, standard deviation in pixels, so that shape is learned first", 0, 64
     )
     blur_steps: int = key(0, "steps over which the blur falls to 0; 0: no blur", 0)
-    low_res_steps: int = key(
-        1500,
-        "number of its first steps at half the resolution, which are faster and make shapes vary more; 0: none",
+    low_res_steps: Literal["auto"] | int = key(
+        "auto",
+        "number of its first steps at half the resolution, which are faster and make shapes vary more; `auto`: 500 after an "
+        "encoder's first steps, else 1500; 0: none",
         0,
     )
     augment: bool = key(
@@ -457,7 +459,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(3900, "train until this step", 0)
+    max_steps: int = key(4900, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -758,7 +760,13 @@ class Config(RunConfig):
     def short_steps(self) -> int:
         """The number of first steps that take less time and memory than the others: the encoder's, and those of low
         resolution."""
-        return self.encoder.first_steps + self.discriminator.low_res_steps
+        return self.encoder.first_steps + self.low_res_steps
+
+    @property
+    def low_res_steps(self) -> int:
+        """The number of the discriminator's first steps that have half the resolution."""
+        steps = self.discriminator.low_res_steps
+        return LOW_RES_STEPS[self.encoder.first_steps > 0] if steps == "auto" else steps
 
     @property
     def restores_real_images(self) -> bool:

@@ -1,4 +1,5 @@
-"""Decides data.alpha, data.box, discriminator.condition and the encoder by the data, and writes them into a run's config.
+"""Decides data.alpha, data.box, discriminator.condition, the encoder and how long low resolution lasts by the data, and writes
+them into a run's config.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.
@@ -28,7 +29,10 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))
-    return config if dataset is None else without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
+    if dataset is None:
+        return config
+    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
+    return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
 def without_encoder(config: Config, posed: bool) -> Config:

@@ -152,14 +152,14 @@ def in_one_class(photographs: Views, config: Config) -> Views:
 def unposed(config: Config, first: Round, photographs: Views | None = None) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any; once they are read, of one class
     or several. Only the last round is measured."""
-    steps = unposed_steps(config)
+    config, steps = dataclasses.replace(config, encoder=NO_ENCODER), unposed_steps(config)
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **constant)
-    discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.discriminator.low_res_steps))
+    discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.low_res_steps))
     if photographs is not None and len(photographs.class_names) == 1:
         discriminator = dataclasses.replace(discriminator, condition="none")
-    parts = {"data": data, "encoder": NO_ENCODER, "discriminator": discriminator, "training": training}
+    parts = {"data": data, "discriminator": discriminator, "training": training}
     return dataclasses.replace(config, expname=first.generator.name, **parts)
 
 
@@ -208,6 +208,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
     shortened by the steps of round 0.
     """
+    config = dataclasses.replace(config, encoder=NO_ENCODER)
     training, discriminator = config.training, config.discriminator
     in_all = posed_steps(config, n_rounds, n_rounds)
 
@@ -221,12 +222,11 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     if this.number < n_rounds:
         schedule |= UNMEASURED
     steps = posed_steps(config, this.number, n_rounds)
-    low_res_steps = discriminator.low_res_steps and shortened(discriminator.low_res_steps)
+    low_res_steps = config.low_res_steps and shortened(config.low_res_steps)
     return dataclasses.replace(
         config,
         expname=this.generator.name,
         data=dataclasses.replace(written(config.data, folders), box=box),
-        encoder=NO_ENCODER,
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),
     )

@@ -120,7 +120,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
     config, n = state.config, len(labels)
     sampler, device = config.ray_sampler, state.device
     grid = sample_patch_grid(n, config.patch_size, config.data.imsize, sampler, state.step, state.rng, device)
-    if config.discriminator.low_res_steps and state.step < config.short_steps:
+    if config.low_res_steps and state.step < config.short_steps:
         grid = low_resolution_grid(grid, LOW_RES_STRIDE)
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)

@@ -27,7 +27,9 @@ def earlier(name: str, *settings: str) -> Config:
 
 
 def differences(config: Config, other: Config) -> set[str]:
-    mine, theirs = (flat(config_to_dict(each)) for each in (config, other))
+    mine, theirs = (
+        flat(config_to_dict(each)) | {"discriminator.low_res_steps": each.low_res_steps} for each in (config, other)
+    )
     return {key for key in mine if mine[key] != theirs[key]}
 
 
@@ -47,7 +49,16 @@ def test_the_note_continues_runs_without_an_encoder():
     own = shlex.split(found[2])
     then = earlier("without an encoder")
     for config in (load_config(name, settings[1:]), load_config(None, own[1:])):
-        assert not differences(config, then) and config.training.milestones == then.training.milestones == (3500,)
+        assert differences(config, then) <= {"discriminator.projected_weight"}  # of heads, which these runs have not
+        assert config.training.milestones == then.training.milestones == (3500,)
+
+
+def test_the_note_continues_runs_with_fewer_first_steps():
+    found = re.search(r"fewer first steps\*\* continues with `(--set\s[^`]*)`", NOTE)
+    config = load_config(None, shlex.split(found[1])[1:])
+    mixed = "discriminator.architecture=mixed", "encoder.first_steps=1000", "encoder.weight=10", "training.max_steps=3900"
+    assert not differences(config, then := earlier("without an encoder", *mixed))
+    assert config.training.milestones == then.training.milestones == (3033,)
 
 
 def test_film_64_continues_runs_of_the_first_default():

@@ -5,7 +5,7 @@ import logging
 
 from graf.camera import azimuth_and_v
 from graf.config import load_config
-from graf.data import build_dataset, build_loader
+from graf.data import build_dataset, build_loader, resolve
 from graf.data.resolve import with_condition, without_encoder
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import ConfigError
@@ -165,3 +165,14 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
     assert not without_encoder(settings, posed=False).encodes_images
     assert caplog.messages == ["encoder.first_steps and encoder.weight: 0, for these images have no cameras"]
     assert without_encoder(smoke(), posed=False) == smoke()
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "steps"), [("auto", "auto", 500), ("none", "auto", 1500), ("auto", "7", 7), ("none", "0", 0)]
+)
+def test_low_resolution_lasts_longer_where_no_encoder_comes_before(smoke, tmp_path, labels, asked, steps):
+    settings = f"data.datadir={tmp_path}", "data.n_images=4", f"data.labels={labels}", "encoder.first_steps=2"
+    config = smoke(*settings, f"discriminator.low_res_steps={asked}")
+    config = resolve(config, build_dataset(config))
+    assert config.discriminator.low_res_steps == config.low_res_steps == steps
+    assert config.short_steps == steps + 2 * (labels == "auto")
