@@ -57,7 +57,7 @@ PROJECTED_BYTES = {  # the same of a projected discriminator, in which it is dee
     EFFICIENTNET_1: 24 * MB,
 }
 PROJECTED_AT_ONCE = 4 * MB  # of them where none is kept for a backward pass
-PERCEPTION_WEIGHTS = {EFFICIENTNET: 18 * MB, EFFICIENTNET_1: 22 * MB}  # of an EfficientNet-Lite, in float32
+PERCEPTION_WEIGHTS = 18 * MB
 MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
 SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
 RAYS_AT_ONCE = (16384, 4096, 1024)
@@ -181,13 +181,9 @@ class _Step:
         """Memory held from step to step. It includes gradients, which live until the next step's replace them."""
         weights = _weights(self.generator) + _weights(self.discriminator)
         learning = _weights(self.generator, learning=True) + _weights(self.discriminator, learning=True)
-        if self.config.ccsr.perceptual_weight > 0:
-            weights += PERCEPTION_WEIGHTS[EFFICIENTNET]
-        if self.config.discriminator.has_heads:  # in the products' format too, where that is another
-            frozen = PERCEPTION_WEIGHTS[self.config.discriminator.frozen_network]
-            weights += frozen + (frozen * self.size // FLOAT if self.size < FLOAT else 0)
         return {
-            "weights": weights,
+            "weights": weights
+            + PERCEPTION_WEIGHTS * ((self.config.ccsr.perceptual_weight > 0) + self.config.discriminator.has_heads),
             "gradients": learning,
             "optimizers": learning * (2 if self.config.training.optimizer == "adam" else 1),
             "EMA": _weights(self.generator),
