@@ -64,6 +64,13 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert at_once.discriminator.low_res_steps == 0
 
 
+def test_low_resolution_lasts_as_long_as_in_runs_without_an_encoder(tmp_path):
+    config = load_config(None, ["training.max_steps=16000", "encoder.first_steps=100", "discriminator.low_res_steps=auto"])
+    later = rounds.posed(config, Round(tmp_path, 3), 3, [tmp_path], "none")
+    found = [each.discriminator.low_res_steps for each in (rounds.unposed(config, Round(tmp_path, 0)), later)]
+    assert found == [1500, 1500 * 7 // 8]
+
+
 def test_a_narrow_start_sees_the_middle_quarter_of_the_azimuths(tmp_path):
     config = load_config(None, ["data.umin=0.2", "data.umax=0.6"])
     start = Round(tmp_path, 0, 2)
