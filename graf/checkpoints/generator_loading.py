@@ -58,7 +58,7 @@ def generator_from_content(
     if not config.encodes_images:
         weights = {name: tensor for name, tensor in weights.items() if not is_of_encoder(name)}
     elif not has_encoder(weights):
-        config = override(config, ["encoder.first_steps=0", "encoder.weight=0"])
+        config = config.without_encoder()
     generator = Generator(config, found.n_classes)
     if partial:
         load_partially(generator, weights, path).log(f"{path}: generator")

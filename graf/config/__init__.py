@@ -26,7 +26,6 @@ from graf.config.schema import (
     Config,
     DataConfig,
     DiscriminatorConfig,
-    EncoderConfig,
     LatentConfig,
     MemoryConfig,
     MetricsConfig,

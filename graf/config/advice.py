@@ -88,7 +88,7 @@ def advice(config: Config, ours: Config) -> list[str]:
         )
     max_steps = config.training.max_steps
     if 0 < max_steps <= config.short_steps:
-        values = flat(config_to_dict(config)) | {"discriminator.low_res_steps": config.low_res_steps}
+        values = {"encoder.first_steps": config.encoder.first_steps, "discriminator.low_res_steps": config.low_res_steps}
         given = {key: part for key, part in SHORT_STEPS.items() if values[key]}
         keys = " and ".join(f"{key}: {values[key]}" for key in given)
         cures = " ".join(f"{key}={max_steps // part}" for key, part in given.items())

@@ -756,6 +756,10 @@ class Config(RunConfig):
         """Whether the generator learns to reconstruct real images, too."""
         return self.encoder.first_steps > 0 or self.encoder.weight > 0
 
+    def without_encoder(self) -> "Config":
+        """The config of a generator that reconstructs no real images."""
+        return dataclasses.replace(self, encoder=dataclasses.replace(self.encoder, first_steps=0, weight=0.0))
+
     @property
     def short_steps(self) -> int:
         """The number of first steps that take less time and memory than the others: the encoder's, and those of low

@@ -40,7 +40,7 @@ def without_encoder(config: Config, posed: bool) -> Config:
     if posed or not config.encodes_images:
         return config
     log.info("encoder.first_steps and encoder.weight: 0, for these images have no cameras")
-    return _replace(config, "encoder", first_steps=0, weight=0.0)
+    return config.without_encoder()
 
 
 def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") -> Config:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from graf.camera import Labels, azimuth_and_v, poses_at, sample_poses
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import Config, DataConfig, EncoderConfig, PoseConfig, load_config
+from graf.config import Config, DataConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
 from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_classes_of
 from graf.data.decoding import open_rgb
@@ -42,7 +42,6 @@ BOX_SHARE = 1 / 2  # of the photographs, whose silhouettes tell the box: one tha
 BOX_HOLDS = 0.98  # of these silhouettes: an estimator may be sure, and wrong
 FEWEST_FOR_BOX = 400  # fewer silhouettes leave more room around the objects than misread ones
 UNPOSED_SHARE = 1 / 8  # of all steps, for round 0: enough for views that turn
-NO_ENCODER = EncoderConfig(first_steps=0, weight=0.0)  # it would learn from cameras that are still being found
 UNMEASURED = {"fid_every": 0, "save_best": "none"}  # KID of a round that another follows is worth less than its minutes
 READING_KEYS = (  # how files are read; a round's photographs are written as they were read
     *("name_pattern", "turntable_step_deg", "align_cameras", "masks", "azimuths", "roll_deg", "camera_axes"),
@@ -152,7 +151,7 @@ def in_one_class(photographs: Views, config: Config) -> Views:
 def unposed(config: Config, first: Round, photographs: Views | None = None) -> Config:
     """The config of round 0, of the same photographs without their cameras, if they have any; once they are read, of one class
     or several. Only the last round is measured."""
-    config, steps = dataclasses.replace(config, encoder=NO_ENCODER), unposed_steps(config)
+    config, steps = config.without_encoder(), unposed_steps(config)  # it would learn from cameras that are still being found
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **constant)
@@ -208,7 +207,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
     Rounds 1, 2, ... are one training run, which begins anew and each of them takes further. Its schedule is the config's,
     shortened by the steps of round 0.
     """
-    config = dataclasses.replace(config, encoder=NO_ENCODER)
+    config = config.without_encoder()
     training, discriminator = config.training, config.discriminator
     in_all = posed_steps(config, n_rounds, n_rounds)
 

@@ -168,18 +168,9 @@ def test_a_variant_that_the_config_is_already_is_said_before_anything_is_done(mo
 
 def test_steps_that_end_before_all_parts_learn_are_too_few(monkeypatch):
     monkeypatch.setattr(measure_training, "in_own_process", lambda *_: pytest.fail("started"))
-    few = [
-        "recipe",
-        "--steps",
-        "5",
-        *SMOKE,
-        "--only",
-        DEFAULT,
-        "--set",
-        "discriminator.low_res_steps=3",
-        "encoder.first_steps=2",
-    ]
-    monkeypatch.setattr(sys, "argv", ["measure_training.py", *few])
+    flags = ["recipe", "--steps", "5", *SMOKE, "--only", DEFAULT]
+    short = "discriminator.low_res_steps=3", "encoder.first_steps=2"
+    monkeypatch.setattr(sys, "argv", ["measure_training.py", *flags, "--set", *short])
     with pytest.raises(GrafError, match="--steps 5: the first 5 steps are without a discriminator or of low resolution"):
         main()
 
