@@ -68,6 +68,14 @@ def low_resolution_grid(grid: Tensor, scale: int) -> Tensor:
     return F.avg_pool2d(grid.movedim(-1, 1), scale).movedim(1, -1) if scale > 1 else grid
 
 
+def one_pixel_per_block(grid: Tensor, scale: int, rng: torch.Generator) -> Tensor:
+    """A position (B, h / s, w / s, 2) from each of the s x s blocks of a grid (B, h, w, 2): at random, but the same of all blocks
+    of an image."""
+    y, x = torch.randint(scale, (2, len(grid)), generator=rng)
+    blocks = grid.unflatten(2, (-1, scale)).unflatten(1, (-1, scale))  # (B, h / s, s, w / s, s, 2)
+    return blocks[torch.arange(len(grid)), :, y, :, x]
+
+
 def smallest_scale(config: RaySamplerConfig, step: int) -> float:
     """The smallest patch scale at a step: max_scale shrinking exponentially towards min_scale, at most 0.9 while annealed."""
     if config.scale_anneal == 0:

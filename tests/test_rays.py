@@ -13,6 +13,7 @@ from graf.rays import (
     full_grid,
     is_inside,
     mirrored_images,
+    one_pixel_per_block,
     sample_patch_grid,
     smallest_scale,
 )
@@ -106,6 +107,18 @@ def test_whole_frames_are_made_once_and_take_as_many_random_numbers_as_patches(s
     torch.rand(5 * (1 + 2), generator=(same := rng()))
     assert torch.equal(numbers.get_state(), same.get_state())
     assert sample_patch_grid(1, 16, 20, sampler, 0, numbers, "meta").device.type == "meta"
+
+
+def test_one_pixel_of_each_block_is_a_random_one_of_its_pixels():
+    grid = full_grid(6).expand(600, -1, -1, -1)
+    found = one_pixel_per_block(grid, 3, rng())
+    assert found.shape == (600, 2, 2, 2)
+    first = found[:, 0, 0]
+    torch.testing.assert_close(found - first[:, None, None], (3 * full_grid(2)).expand(600, -1, -1, -1))
+    pixels, counts = first.unique(dim=0, return_counts=True)
+    assert torch.equal(pixels, torch.cartesian_prod(torch.arange(3.0), torch.arange(3.0)))
+    assert counts.min() > 40  # of 67 that are expected, with a standard deviation of 8
+    assert torch.equal(one_pixel_per_block(grid, 1, rng()), grid)
 
 
 def test_half_scale_without_shift_is_the_middle_half(smoke):

@@ -10,7 +10,7 @@ from typing import TypeVar
 from graf.camera import Labels
 from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminators.convolutional import LOW_RES_STRIDE
-from graf.rays import low_resolution_grid, sample_patch_grid
+from graf.rays import low_resolution_grid, one_pixel_per_block, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.tensors import Rows, each_tensor
 from graf.training.learn import retried
@@ -105,23 +105,17 @@ def generator_batch(
     if images is None:
         return Batch(fake)
     batch = Batch(paired(state, fake, labels), images, labels)
-    if state.step < state.config.encoder.first_steps:  # there are no fakes yet
-        inputs = fake
-    elif state.config.encoder.weight > 0:
-        inputs = sample_inputs(state, fake_labels)[mine]
-    else:
-        return batch
-    return dataclasses.replace(batch, encoder_inputs=dataclasses.replace(inputs, labels=labels))
+    if state.step < state.config.encoder.first_steps or state.config.encoder.weight > 0:
+        inputs = reconstruction_inputs(state, fake_labels)[mine]
+        return dataclasses.replace(batch, encoder_inputs=dataclasses.replace(inputs, labels=labels))
+    return batch
 
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
     """Random inputs, one per label, on the CPU but for the noise and the grid of whole frames, which are on the state's device;
     real images are not `rendered` and have no rays."""
     config, n = state.config, len(labels)
-    sampler, device = config.ray_sampler, state.device
-    grid = sample_patch_grid(n, config.patch_size, config.data.imsize, sampler, state.step, state.rng, device)
-    if config.low_res_steps and state.step < config.short_steps:
-        grid = low_resolution_grid(grid, LOW_RES_STRIDE)
+    grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
     n_rays = (grid.shape[1] // config.rendered_scale) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     takes_places = config.discriminator.augment or config.discriminator.reconstruction > 0
@@ -134,6 +128,30 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
         places=torch.rand(n, PLACES * takes_places, generator=state.rng),
         noise=state.generator.sample_noise(n, state.step, state.device_rng, n_rays) if rendered else RayNoise(),
     )
+
+
+def reconstruction_inputs(state: TrainState, labels: Labels) -> Inputs:
+    """Inputs of real images' reconstructions, one per label: as those of fakes, but each ray is at one pixel of its block of the
+    patch, (B, K / s, K / s, 2) for s rays fewer along a side.
+
+    A ray through the centre of a block of pixels, compared with their mean, learns edges as soft as the block is large. Pixels
+    teach sharper ones with as many rays.
+    """
+    stride = state.config.rendered_scale * low_res_stride(state)
+    grid = one_pixel_per_block(sample_grid(state, len(labels), torch.device("cpu")), stride, state.rng)
+    return dataclasses.replace(sample_inputs(state, labels), grid=grid)
+
+
+def sample_grid(state: TrainState, n: int, device: torch.device) -> Tensor:
+    """Positions (n, K, K, 2) of n patches of this step (`sample_patch_grid`), those of whole frames on the device."""
+    config = state.config
+    return sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng, device)
+
+
+def low_res_stride(state: TrainState) -> int:
+    """Pixels along a side of which a patch of this step has one."""
+    config = state.config
+    return LOW_RES_STRIDE if config.low_res_steps and state.step < config.short_steps else 1
 
 
 def in_one_copy(batches: T, device: torch.device) -> T:

@@ -13,7 +13,7 @@ from graf.data import Views
 from graf.models.discriminators.convolutional import Scores
 from graf.models.encoder import divergence
 from graf.models.generator import Generator, Rendering
-from graf.rays import cut_patch, low_resolution_grid
+from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
 from graf.training.learn import Stats, learn, whole_step
 from graf.training.losses import (
@@ -185,16 +185,14 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
 
 def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The loss of B real images' reconstructions by the field alone, before CCSR refines them, and values for the log: their
-    distance at the field's resolution, and the weighted divergence of the latents that the encoder finds from sampled ones."""
-    inputs, projection = batch.encoder_inputs, state.generator.projection
+    distance at the pixels that rays pass through, and the weighted divergence of the latents that the encoder finds from sampled ones."""
+    inputs = batch.encoder_inputs
     with state.amp.autocast(enabled=False):
         mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
     latents = mean + (0.5 * log_variance).exp() * inputs.latents
     with state.amp.autocast():
-        grid = low_resolution_grid(inputs.grid, state.config.rendered_scale)
-        rendering = _render(state, dataclasses.replace(inputs, latents=latents, grid=grid), state.generator.unrefined())
+        rendering = _render(state, dataclasses.replace(inputs, latents=latents), state.generator.unrefined())
         real = cut_patch(batch.real_images, inputs.grid)
-        real = real if projection is None else projection.downsample(real)
         loss = _squared_distance(rendering.images, rendering.opacity, real)
         if rendering.coarse_images is not None:
             loss = loss + _squared_distance(rendering.coarse_images, rendering.coarse_opacity, real)

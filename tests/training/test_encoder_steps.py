@@ -84,6 +84,26 @@ def test_the_discriminator_sees_no_reconstruction(build, cut_outs, labels):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize(("low_res_steps", "side"), [(0, 2), (1, 4)])
+def test_a_ray_is_compared_with_one_pixel_of_its_block(refine, cut_outs, labels, low_res_steps, side):
+    state = TrainState(refine(*ENCODER, f"discriminator.low_res_steps={low_res_steps}"), torch.device("cpu"), 2, 3)
+    grids = torch.stack([generator_batch(state, labels, cut_outs, labels).encoder_inputs.grid for _ in range(20)])
+    assert grids.shape == (20, 4, 16 // side, 16 // side, 2)
+    corners = grids[:, :, 0, 0].flatten(0, 1).round(decimals=3).unique(dim=0)
+    assert torch.equal(corners, torch.cartesian_prod(*[torch.arange(float(side))] * 2))
+    batch = generator_batch(state, labels, cut_outs, labels)
+    x, y = batch.encoder_inputs.grid.round().long().unbind(-1)
+    pixels = cut_outs[torch.arange(4)[:, None, None], :, y, x].movedim(-1, 1)
+    with torch.no_grad():
+        mean, log_variance = state.generator.encoder(cut_outs, labels.pose_c2w)
+        latents = mean + (0.5 * log_variance).exp() * batch.encoder_inputs.latents
+        rendering = state.generator.unrefined()(latents, labels, batch.encoder_inputs.grid)
+        seen = torch.cat([rendering.images, 2 * rendering.opacity - 1], dim=1)
+        expected = (seen - pixels).square().mean(dim=(0, 2, 3))
+    stats = steps.encoder_step(state, batch)
+    assert stats["loss_encoder"].item() == pytest.approx((expected[:3].mean() + expected[3]).item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("overrides", [(), ("nerf.importance_samples_per_ray=4",)])
 def test_refined_images_are_compared_before_they_are_refined(refine, cut_outs, labels, overrides):
     state = TrainState(refine(*ENCODER, *overrides), torch.device("cpu"), 2, 3)
