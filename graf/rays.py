@@ -69,8 +69,8 @@ def low_resolution_grid(grid: Tensor, scale: int) -> Tensor:
 
 
 def one_pixel_per_block(grid: Tensor, scale: int, rng: torch.Generator) -> Tensor:
-    """A position (B, h / s, w / s, 2) from each of the s x s blocks of a grid (B, h, w, 2): at random, but the same of all blocks
-    of an image."""
+    """A position from each of the s x s blocks of a grid (B, h, w, 2): (B, h / s, w / s, 2). It is at random, but has the same
+    place in all blocks of an image."""
     y, x = torch.randint(scale, (2, len(grid)), generator=rng)
     blocks = grid.unflatten(2, (-1, scale)).unflatten(1, (-1, scale))  # (B, h / s, s, w / s, s, 2)
     return blocks[torch.arange(len(grid)), :, y, :, x]

@@ -131,11 +131,11 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> I
 
 
 def reconstruction_inputs(state: TrainState, labels: Labels) -> Inputs:
-    """Inputs of real images' reconstructions, one per label: as those of fakes, but each ray is at one pixel of its block of the
-    patch, (B, K / s, K / s, 2) for s rays fewer along a side.
+    """Inputs of real images' reconstructions, one per label: as those of fakes, but the grid (B, K / s, K / s, 2) has only the
+    pixels that rays pass through, one at random from each s x s block of the patch.
 
-    A ray through the centre of a block of pixels, compared with their mean, learns edges as soft as the block is large. Pixels
-    teach sharper ones with as many rays.
+    A ray through the centre of a block, compared with the mean of its pixels, learns edges as soft as the block is large.
+    Single pixels teach sharp ones with as many rays.
     """
     stride = state.config.rendered_scale * low_res_stride(state)
     grid = one_pixel_per_block(sample_grid(state, len(labels), torch.device("cpu")), stride, state.rng)

@@ -185,7 +185,8 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
 
 def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The loss of B real images' reconstructions by the field alone, before CCSR refines them, and values for the log: their
-    distance at the pixels that rays pass through, and the weighted divergence of the latents that the encoder finds from sampled ones."""
+    distance at the pixels that rays pass through, and the weighted divergence of the latents that the encoder finds from
+    sampled ones."""
     inputs = batch.encoder_inputs
     with state.amp.autocast(enabled=False):
         mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
