@@ -142,7 +142,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         "known" if dataset.posed else "sampled",
         len(dataset.class_names),
     )
-    milestones = ", ".join(map(str, training.milestones)) or "none"
+    milestones = ", ".join(map(str, state.config.milestones)) or "none"
     log.info(
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )

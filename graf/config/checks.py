@@ -219,7 +219,7 @@ def _run_faults(config: RunConfig) -> Iterator[str]:
 
 def _training_faults(config: Config) -> Iterator[str]:
     training = config.training
-    milestones = list(training.milestones)
+    milestones = list(config.milestones)
     if milestones != sorted(set(milestones)):
         yield f"training.lr_anneal_every: milestones must rise, found {shown(milestones)}"
     if training.save_best != "none" and training.fid_every == 0:

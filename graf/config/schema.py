@@ -341,7 +341,7 @@ class LatentConfig:
 @dataclass(frozen=True)
 class EncoderConfig:
     first_steps: int = key(
-        3000,
+        8000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
         "no discriminator judges it; at half the resolution if discriminator.low_res_steps follow; 0: none, as for images "
         "without cameras",
@@ -459,7 +459,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(4900, "train until this step", 0)
+    max_steps: int = key(9900, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -513,7 +513,8 @@ class TrainingConfig(RunTrainingConfig):
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
         "auto",
-        "milestones, steps; `auto`: one milestone, after seven ninths of max_steps; []: none",
+        "milestones, steps; `auto`: after seven ninths of max_steps; or after each quarter of the steps that follow an encoder's "
+        "first ones and those of low resolution; []: none",
         1,
         wanted="auto or steps such as [3000, 4000]",
     )
@@ -571,11 +572,6 @@ class TrainingConfig(RunTrainingConfig):
         "measure that selects the best checkpoint, model_best.pt; needs fid_every",
     )
     video_every: Cadence = key(10000, "steps between rotation videos", 0)
-
-    @property
-    def milestones(self) -> tuple[int, ...]:
-        """The steps before which the learning rates fall."""
-        return (max(1, self.max_steps * 7 // 9),) if self.lr_anneal_every == "auto" else self.lr_anneal_every
 
     @property
     def annealing_steps(self) -> int:
@@ -771,6 +767,16 @@ class Config(RunConfig):
         """The number of the discriminator's first steps that have half the resolution."""
         steps = self.discriminator.low_res_steps
         return LOW_RES_STEPS[self.encoder.first_steps > 0] if steps == "auto" else steps
+
+    @property
+    def milestones(self) -> tuple[int, ...]:
+        """The steps before which the learning rates fall."""
+        if self.training.lr_anneal_every != "auto":
+            return self.training.lr_anneal_every
+        if self.encoder.first_steps == 0:
+            return (max(1, self.training.max_steps * 7 // 9),)
+        n_whole = max(0, self.training.max_steps - self.short_steps)
+        return tuple(sorted({self.short_steps + n_whole * quarter // 4 for quarter in (1, 2, 3)}))
 
     @property
     def restores_real_images(self) -> bool:

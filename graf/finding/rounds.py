@@ -215,7 +215,7 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         return max(1, step * in_all // training.max_steps)
 
     if training.anneal == "none":
-        schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, training.milestones))))}
+        schedule = {"lr_anneal_every": tuple(sorted(set(map(shortened, config.milestones))))}
     else:
         schedule = {"anneal_steps": shortened(training.annealing_steps)}
     if this.number < n_rounds:

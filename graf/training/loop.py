@@ -47,7 +47,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 row = session.log_step(stats)
                 watch.check(row, state.step)
             measured = {}
-            if session.due("fid_every") or (training.fid_every and last):
+            judged = state.step > config.encoder.first_steps
+            if (judged and session.due("fid_every")) or (training.fid_every and last):
                 measured = session.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
             if measured:
                 session.log.evaluation(measured, state.step)

@@ -353,7 +353,7 @@ class TrainState(RunState):
         """The config's rates, annealed or times lr_anneal for each milestone that the step has reached; CCSR has a share of
         the generator's."""
         training = self.config.training
-        milestones = bisect.bisect_right(training.milestones, self.step)
+        milestones = bisect.bisect_right(self.config.milestones, self.step)
         factor = self.annealed(1.0, training.anneal_lr) if self.anneals else training.lr_anneal**milestones
         for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
             for group in optimizer.param_groups:
