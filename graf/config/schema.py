@@ -513,8 +513,8 @@ class TrainingConfig(RunTrainingConfig):
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
         "auto",
-        "milestones, steps; `auto`: after seven ninths of max_steps; or after each quarter of the steps that follow an encoder's "
-        "first ones and those of low resolution; []: none",
+        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after each quarter of those "
+        "that have all pixels; []: none",
         1,
         wanted="auto or steps such as [3000, 4000]",
     )
@@ -559,7 +559,8 @@ class TrainingConfig(RunTrainingConfig):
     sample_every: Cadence = key(500, "steps between image grids (four times as often in the first 500)", 0)
     fid_every: Cadence = key(
         1000,
-        "steps between measurements of FID and KID, which are also measured after the last step; 0: none",
+        "steps between measurements of FID and KID, which are also measured after the last step, but not in an encoder's first "
+        "steps; 0: none",
         0,
     )
     fid_images: int = key(

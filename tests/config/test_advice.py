@@ -33,7 +33,11 @@ def test_smaller_patches_are_none_without_random_scale(scale, warnings):
             ["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=300"],
             "none of training.max_steps 300 to images with all ",
         ),
-        (["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=301"], None),
+        (
+            ["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=333"],
+            "leave 33 of training.max_steps 333",
+        ),
+        (["encoder.first_steps=0", "discriminator.low_res_steps=300", "training.max_steps=334"], None),
         (
             ["encoder.first_steps=1000", "discriminator.low_res_steps=1500", "training.max_steps=2500"],
             "encoder.first_steps: 1000 and discriminator.low_res_steps: 1500 ",
@@ -46,7 +50,7 @@ def test_smaller_patches_are_none_without_random_scale(scale, warnings):
             ["encoder.first_steps=9", "discriminator.low_res_steps=0", "training.max_steps=9"],
             "discriminator; set encoder.first_steps=1",
         ),
-        (["encoder.first_steps=1000", "discriminator.low_res_steps=1500", "training.max_steps=2501"], None),
+        (["encoder.first_steps=1000", "discriminator.low_res_steps=1500", "training.max_steps=2778"], None),
         (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
         (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
     ],

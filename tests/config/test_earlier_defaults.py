@@ -50,15 +50,20 @@ def test_the_note_continues_runs_without_an_encoder():
     then = earlier("without an encoder")
     for config in (load_config(name, settings[1:]), load_config(None, own[1:])):
         assert differences(config, then) <= {"discriminator.projected_weight"}  # of heads, which these runs have not
-        assert config.training.milestones == then.training.milestones == (3500,)
+        assert config.milestones == then.milestones == (3500,)
 
 
-def test_the_note_continues_runs_with_fewer_first_steps():
-    found = re.search(r"fewer first steps\*\* continues with `(--set\s[^`]*)`", NOTE)
+@pytest.mark.parametrize(
+    ("first_steps", "max_steps", "then"),
+    [("3,000", 4900, ("discriminator.low_res_steps=500", "discriminator.projected_weight=1")), ("1,000", 3900, ())],
+)
+def test_the_note_continues_runs_with_fewer_first_steps(first_steps, max_steps, then):
+    found = re.search(rf"with {first_steps} first steps\*\* continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
-    mixed = "discriminator.architecture=mixed", "encoder.first_steps=1000", "encoder.weight=10", "training.max_steps=3900"
-    assert not differences(config, then := earlier("without an encoder", *mixed))
-    assert config.training.milestones == then.training.milestones == (3033,)
+    n_first = f"encoder.first_steps={first_steps.replace(',', '')}"
+    mixed = "discriminator.architecture=mixed", n_first, "encoder.weight=10", f"training.max_steps={max_steps}"
+    assert differences(config, earlier("without an encoder", *mixed, *then)) <= {"training.lr_anneal_every"}
+    assert config.milestones == (max_steps * 7 // 9,)  # as it was decided then
 
 
 def test_film_64_continues_runs_of_the_first_default():

@@ -49,14 +49,14 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     )
     first = rounds.unposed(config, Round(tmp_path, 0))
     assert (first.training.max_steps, first.discriminator.low_res_steps) == (600, 600)
-    assert first.data.labels == "none" and first.training.milestones == ()
+    assert first.data.labels == "none" and first.milestones == ()
     later = []
     for number in (1, 2, 3):
         later.append(rounds.posed(config, Round(tmp_path, number), 3, [tmp_path], "none"))
     assert not any(one.encodes_images for one in (first, *later))  # cameras are still being found
     assert [one.training.max_steps for one in later] == [700, 2100, 4200]
     assert {one.discriminator.low_res_steps for one in later} == {1400}
-    assert {one.training.milestones for one in later} == {(3500,)}
+    assert {one.milestones for one in later} == {(3500,)}
     assert {one.data.labels for one in later} == {"transforms"}
     assert [one.training.fid_every > 0 for one in (first, *later)] == [False, False, False, True]
     assert [one.run_dir for one in later] == [Round(tmp_path, number).generator for number in (1, 2, 3)]

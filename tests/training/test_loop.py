@@ -112,6 +112,14 @@ def test_a_run_measures_itself_after_its_last_step_too_and_tells_of_that(build, 
     assert measured == steps
 
 
+@pytest.mark.parametrize(("first_steps", "steps"), [(1, [2, 3]), (2, [3]), (9, [3])])
+def test_nothing_is_measured_in_an_encoders_first_steps_but_after_the_last_one(build, monkeypatch, first_steps, steps):
+    state, measured = build("training.fid_every=1", f"encoder.first_steps={first_steps}"), []
+    monkeypatch.setattr(loop, "evaluate", lambda state, _: measured.append(state.step) or {})
+    train(state, Grey(), Interruption())
+    assert measured == steps
+
+
 @pytest.mark.parametrize(("every", "steps"), [(0, []), (4, [1, 2, 3]), (8, [2, 3]), (16, [3])])
 def test_a_run_ends_with_a_sheet_of_what_it_has_learned(build, monkeypatch, every, steps):
     state, written = build(f"training.sample_every={every}"), []

@@ -73,6 +73,12 @@ def test_by_default_learning_rates_fall_once_near_the_end(build):
     assert rates == 7 * [0.01] + 2 * [0.005]
 
 
+@pytest.mark.parametrize(("max_steps", "expected"), [(27, (19, 22, 24)), (18, (17,)), (9, (17,))])
+def test_after_an_encoders_first_steps_rates_fall_in_quarters_of_the_whole_ones(smoke, max_steps, expected):
+    short = "encoder.first_steps=12", "discriminator.low_res_steps=5"
+    assert smoke(*short, f"training.max_steps={max_steps}", "training.lr_anneal_every=auto").milestones == expected
+
+
 def test_annealing_follows_a_cosine_of_the_step_alone(build):
     settings = "training.anneal=r3gan", "training.anneal_steps=8", "training.lr_g=0.01"
     state = build(*settings, "training.reg_param=2", "training.model_average_beta=0.25", "ccsr.learns_from=photographs")
@@ -102,7 +108,7 @@ def test_annealing_lengthens_the_averages_half_life(build, step, beta):
 
 
 def test_a_run_of_one_step_has_the_rates_of_its_config(build):
-    assert build("training.max_steps=1", "training.lr_anneal_every=auto").config.training.milestones == (1,)
+    assert build("training.max_steps=1", "training.lr_anneal_every=auto").config.milestones == (1,)
 
 
 @pytest.mark.parametrize(("reg_every", "low_res_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
