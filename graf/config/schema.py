@@ -513,8 +513,8 @@ class TrainingConfig(RunTrainingConfig):
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
         "auto",
-        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after each quarter of those "
-        "that have all pixels; []: none",
+        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after each quarter of the "
+        "whole steps; []: none",
         1,
         wanted="auto or steps such as [3000, 4000]",
     )
