@@ -148,8 +148,17 @@ def test_a_faulty_config_is_status_2(flags, check, capsys):
 
 
 def test_the_time_to_completion_is_the_steps_times_all_of_them(module, monkeypatch):
-    assert module.completion(0.25, 1800, 0).startswith("a step takes about 0.25 s: 1,800 in 8 min, and samples")  # 450 s
-    assert "in 8 min at most, for the first 1,000 are shorter, and samples" in module.completion(0.25, 1800, 1000)
+    def said(*overrides):
+        return module.completion(
+            0.25, load_config(None, ["discriminator.low_res_steps=0", "encoder.first_steps=0", *overrides])
+        )
+
+    assert said("training.max_steps=1800").startswith("a step takes about 0.25 s: 1,800 in 8 min, and samples")  # 450 s
+    short = "encoder.first_steps=10000", "discriminator.low_res_steps=300"
+    assert "12,700 (the first 10,300 are shorter) in 15 min, and" in said(
+        *short, "training.max_steps=12700"
+    )  # 3,500 times 0.25
+    assert "5,000 (the first 5,000 are shorter) in 2 min, and" in said(*short, "training.max_steps=5000")
     ticks = iter([0.0, 9.0, 10.5])  # both steps' starts, and the end: the second took 1.5 s
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     monkeypatch.setattr(module, "discriminator_step", lambda *_: None)
