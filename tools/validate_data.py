@@ -15,7 +15,7 @@ from pathlib import Path
 
 from graf.camera import azimuth_and_v, sample_poses
 from graf.config import Config, DataConfig, config_of_ours, load_config
-from graf.config.advice import advice
+from graf.config.advice import advice, advice_on_steps
 from graf.config.strict import one_line
 from graf.data import Views, build_dataset, resolve
 from graf.data.advice.summary import log_summary
@@ -59,7 +59,8 @@ def main() -> None:
     draw_sheet(dataset, config.data, sheet)
     cameras = "with cameras" if dataset.posed else "without cameras"
     log.info("%d images %s, classes: %s; see %s", len(dataset), cameras, ", ".join(dataset.class_names), sheet)
-    resolve(config, dataset)
+    for message in advice_on_steps(resolve(config, dataset)):
+        log.warning("%s", message)
     if report_cameras(dataset, config.data):
         log.info("no faults but the cameras'; see the warning above")
     else:

@@ -70,7 +70,7 @@ PARTS = (
 
 
 FEWEST_WHOLE = 10  # one of so many steps should show the discriminator images with all their pixels
-SHORT_STEPS = {"encoder.first_steps": 5, "discriminator.low_res_steps": 3}  # and which part of a run they may be
+SHORT_STEPS = {"encoder.first_steps": 2, "discriminator.low_res_steps": 3}  # and which part of a run they may be
 
 
 def advice(config: Config, ours: Config) -> list[str]:
@@ -87,19 +87,23 @@ def advice(config: Config, ours: Config) -> list[str]:
             f"ccsr.lr_multiplier: {config.ccsr.lr_multiplier:g} is for a CCSR that learns from real images; one that learns "
             "from the discriminator paints stripes with more than 0.1: set ccsr.lr_multiplier=0.1"
         )
+    return found
+
+
+def advice_on_steps(config: Config) -> list[str]:
+    """A warning where a run, resolved by its data, hardly comes to steps with all pixels and a discriminator."""
     max_steps = config.training.max_steps
     n_whole = max(0, max_steps - config.short_steps)
-    if n_whole * FEWEST_WHOLE < max_steps:
-        values = {"encoder.first_steps": config.encoder.first_steps, "discriminator.low_res_steps": config.low_res_steps}
-        given = {key: part for key, part in SHORT_STEPS.items() if values[key]}
-        keys = " and ".join(f"{key}: {values[key]}" for key in given)
-        cures = " ".join(f"{key}={max_steps // part}" for key, part in given.items())
-        found.append(
-            f"{keys} leave {n_whole or 'none'} of training.max_steps {max_steps} to images with all their pixels for the "
-            "discriminator; "
-            f"set {cures}"
-        )
-    return found
+    if n_whole * FEWEST_WHOLE >= max_steps:
+        return []
+    values = {"encoder.first_steps": config.encoder.first_steps, "discriminator.low_res_steps": config.low_res_steps}
+    given = {key: part for key, part in SHORT_STEPS.items() if values[key]}
+    keys = " and ".join(f"{key}: {values[key]}" for key in given)
+    cures = " ".join(f"{key}={min(values[key], max_steps // part)}" for key, part in given.items())
+    return [
+        f"{keys} leave {n_whole or 'none'} of training.max_steps {max_steps} to images with all their pixels for the "
+        f"discriminator; set {cures}"
+    ]
 
 
 def _patch_advice(config: Config) -> str | None:

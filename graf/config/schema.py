@@ -776,8 +776,9 @@ class Config(RunConfig):
             return self.training.lr_anneal_every
         if self.encoder.first_steps == 0:
             return (max(1, self.training.max_steps * 7 // 9),)
-        n_whole = max(0, self.training.max_steps - self.short_steps)
-        return tuple(sorted({self.short_steps + n_whole * quarter // 4 for quarter in (1, 2, 3)}))
+        first, last = self.short_steps, self.training.max_steps
+        quarters = {first + (last - first) * quarter // 4 for quarter in (1, 2, 3)}
+        return tuple(sorted(step for step in quarters if first < step < last))
 
     @property
     def restores_real_images(self) -> bool:

@@ -48,7 +48,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 watch.check(row, state.step)
             measured = {}
             judged = state.step > config.encoder.first_steps
-            if (judged and session.due("fid_every")) or (training.fid_every and last):
+            if (session.due("fid_every") and judged) or (training.fid_every and last):
                 measured = session.optional_together("metrics", partial(evaluate, state, dataset), otherwise={})
             if measured:
                 session.log.evaluation(measured, state.step)

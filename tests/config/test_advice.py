@@ -1,7 +1,7 @@
 """Warnings about configs that can be trained, but hardly do what is meant."""
 
 from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
-from graf.config.advice import PARTS, advice
+from graf.config.advice import PARTS, advice, advice_on_steps
 from graf.data import build_dataset
 
 import pytest
@@ -44,21 +44,28 @@ def test_smaller_patches_are_none_without_random_scale(scale, warnings):
         ),
         (
             ["encoder.first_steps=1000", "discriminator.low_res_steps=1500", "training.max_steps=2500"],
-            "set encoder.first_steps=500 discriminator.low_res_steps=833",
+            "set encoder.first_steps=1000 discriminator.low_res_steps=833",
         ),
         (
             ["encoder.first_steps=9", "discriminator.low_res_steps=0", "training.max_steps=9"],
-            "discriminator; set encoder.first_steps=1",
+            "discriminator; set encoder.first_steps=4",
         ),
         (["encoder.first_steps=1000", "discriminator.low_res_steps=1500", "training.max_steps=2778"], None),
+        (["training.max_steps=9000"], "set encoder.first_steps=4500 discriminator.low_res_steps=500"),
         (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
         (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
     ],
 )
 def test_what_will_probably_not_do_what_is_meant_is_advised_against(overrides, said):
-    found = advice(load_config(None, overrides), Config())
+    config = load_config(None, overrides)
+    found = advice(config, Config()) + advice_on_steps(config)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_advice_on_steps_is_that_of_a_config_without_an_encoder_where_images_have_no_cameras():
+    config = load_config(None, ["training.max_steps=4000"])
+    assert advice_on_steps(config) and not advice_on_steps(config.without_encoder())
 
 
 @pytest.mark.parametrize(
