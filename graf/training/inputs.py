@@ -111,12 +111,14 @@ def generator_batch(
     return batch
 
 
-def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True) -> Inputs:
+def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True, grid: Tensor | None = None) -> Inputs:
     """Random inputs, one per label, on the CPU but for the noise and the grid of whole frames, which are on the state's device;
-    real images are not `rendered` and have no rays."""
+    real images are not `rendered` and have no rays. The grid is that of all pixels which the discriminator sees, unless one is
+    given."""
     config, n = state.config, len(labels)
-    grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
-    n_rays = (grid.shape[1] // config.rendered_scale) ** 2
+    if grid is None:
+        grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
+    n_rays = (config.patch_size // ray_stride(state)) ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     takes_places = config.discriminator.augment or config.discriminator.reconstruction > 0
     return Inputs(
@@ -137,9 +139,8 @@ def reconstruction_inputs(state: TrainState, labels: Labels) -> Inputs:
     A ray through the centre of a block, compared with the mean of its pixels, learns edges as soft as the block is large.
     Single pixels teach sharp ones with as many rays.
     """
-    stride = state.config.rendered_scale * low_res_stride(state)
-    grid = one_pixel_per_block(sample_grid(state, len(labels), torch.device("cpu")), stride, state.rng)
-    return dataclasses.replace(sample_inputs(state, labels), grid=grid)
+    grid = one_pixel_per_block(sample_grid(state, len(labels), torch.device("cpu")), ray_stride(state), state.rng)
+    return sample_inputs(state, labels, grid=grid)
 
 
 def sample_grid(state: TrainState, n: int, device: torch.device) -> Tensor:
@@ -152,6 +153,11 @@ def low_res_stride(state: TrainState) -> int:
     """Pixels along a side of which a patch of this step has one."""
     config = state.config
     return LOW_RES_STRIDE if config.low_res_steps and state.step < config.short_steps else 1
+
+
+def ray_stride(state: TrainState) -> int:
+    """Side in pixels of the block that each ray of this step stands for."""
+    return state.config.rendered_scale * low_res_stride(state)
 
 
 def in_one_copy(batches: T, device: torch.device) -> T:
