@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+RAY_SPACING = 2  # of reconstructions in training, in spacings of a rendering's rays
+
 
 def full_grid(width: int, device: torch.device | str = "cpu") -> Tensor:
     """Every pixel's position (1, W, W, 2) as (x, y) in pixels, 0 to W - 1."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from graf.checkpoints import SUFFIX
 from graf.checkpoints.conditions import Conditions
 from graf.checkpoints.export import broken, missing, read_export
+from graf.checkpoints.older import add_whitening
 from graf.checkpoints.record import (
     Record,
     has_right_checksums,
@@ -104,7 +105,9 @@ def read_checkpoint(path: Path | str) -> dict:
     """
     path = Path(path)
     if path.suffix == SUFFIX:
-        return read_export(path)
+        content = read_export(path)
+        add_whitening(content)
+        return content
     record, sha256 = read_record(path), None
     try:
         with open(path, "rb") as file, torch.serialization.safe_globals(NUMPY_NUMBERS):
@@ -140,6 +143,7 @@ def read_checkpoint(path: Path | str) -> dict:
     if ours and not ("config" in content and isinstance(state, dict) and "step" in state):
         raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by this suite")
     _check_bytes(path, content, record, sha256)
+    add_whitening(state if ours else content)
     return content
 
 

@@ -62,10 +62,12 @@ def load_partially(network: nn.Module, weights: Weights, path: Path | str) -> Pa
     """Load the weights whose names and shapes match the network's; the report names the others.
 
     Raises CheckpointError where they are less than half of the network's parameters; the network is then unchanged. An encoder,
-    which is learned again within minutes and may be larger than all else, does not count.
+    which is learned again within minutes and may be larger than all else, does not count, and is loaded whole or not at all.
     """
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
+    if any(is_of_encoder(name) for name in own if name not in fitting):
+        fitting = {name: tensor for name, tensor in fitting.items() if not is_of_encoder(name)}
     sizes = {name: parameter.numel() for name, parameter in network.named_parameters() if not is_of_encoder(name)}
     report = PartialReport(
         loaded=tuple(fitting),

@@ -343,8 +343,7 @@ class EncoderConfig:
     first_steps: int = key(
         8000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
-        "no discriminator judges it; at half the resolution if discriminator.low_res_steps follow; 0: none, as for images "
-        "without cameras",
+        "no discriminator judges it; 0: none, as for images without cameras",
         0,
     )
     weight: float = key(
@@ -377,7 +376,7 @@ class DiscriminatorConfig:
         "`graf`: convolutions, trained only on these images; `projected`: heads on the features of a frozen "
         "EfficientNet-Lite (Projected GAN), which learn in fewer steps, but each step takes twice the time; `mixed`: both",
     )
-    projected_weight: float = key(1.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
+    projected_weight: float = key(2.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
     feature_network: Literal["auto", "efficientnet-lite0", "efficientnet-lite1"] = key(
         "auto",
         "projected, mixed: the frozen network; `auto`: for mixed efficientnet-lite1, which no metric uses, else "
@@ -506,7 +505,9 @@ class RunTrainingConfig:
 @dataclass(frozen=True)
 class TrainingConfig(RunTrainingConfig):
     optimizer: Literal["adam", "rmsprop"] = key(
-        "adam", "adam has betas (0, 0.99), but (0.9, 0.99) for a CCSR that restores real images"
+        "adam",
+        "adam has betas (0, 0.99), of the discriminator (0, 0.9), of the encoder and of a CCSR that restores real images "
+        "(0.9, 0.99)",
     )
     lr_g: float = key(0.001, "learning rate of the generator", 0)
     lr_d: float = key(0.001, "learning rate of the discriminator", 0)

@@ -36,6 +36,7 @@ from graf.models.perception import EFFICIENTNET, EFFICIENTNET_1, SIZE
 from graf.models.registry import build_discriminator
 from graf.models.rrdb import RRDBNet
 from graf.pieces import rays_of_a_piece
+from graf.rays import RAY_SPACING
 from graf.runtime.limits import MB
 from graf.runtime.precision import AmpSettings
 
@@ -102,8 +103,10 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
     step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
-    field_kept, field_backward = step.field()
-    reconstructions = {"reconstructions": field_kept + step.background()} if config.encoder.weight > 0 else {}
+    rays = config.ray_sampler.rays_per_patch
+    field_kept, field_backward = step.field(rays)
+    of_reconstructions, _ = step.field(rays // RAY_SPACING**2)
+    reconstructions = {"reconstructions": of_reconstructions + step.background()} if config.encoder.weight > 0 else {}
     moments = {
         "discriminator step": {
             "gradients of parts": step.gradients_of_parts(discriminator),
@@ -206,13 +209,13 @@ class _Step:
         samples = [n_samples for _, _, n_samples in self.field_networks]
         return FLOAT * rays * (samples[-1] * nerf.perturb + sum(samples) * (nerf.raw_noise_std > 0))
 
-    def field(self) -> tuple[int, int]:
+    def field(self, rays_per_image: int) -> tuple[int, int]:
         """Memory that rendering holds for the backward pass, and the peak while that pass is in the field.
 
         It goes through some rays at a time. The others' activations wait, unless nerf.checkpoint_rays has them computed again.
         Where density is a ReLU's, samples without it keep nothing; as their number is not known, all are taken to have some.
         """
-        nerf, rays = self.config.nerf, self.batch * self.config.ray_sampler.rays_per_patch
+        nerf, rays = self.config.nerf, self.batch * rays_per_image
         others_wait = nerf.checkpoint_rays in ("auto", 0) or nerf.checkpoint_rays >= rays
         at_once = rays_of_a_piece(nerf, rays, self.device_type) if others_wait else nerf.checkpoint_rays
         kept = peak = scratch = 0  # per ray, but scratch

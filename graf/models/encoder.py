@@ -10,6 +10,7 @@ SIDE = 32  # pixels, of what it sees of an image
 WIDTHS = (32, 64, 128, 128)  # channels of convolutions that each halve the side
 HIDDEN = 256
 LOG_VARIANCES = (-8.0, 4.0)  # the range of what is found
+REMEMBERED = 1600  # images, over which moments are averaged
 
 
 class Encoder(nn.Module):
@@ -18,6 +19,11 @@ class Encoder(nn.Module):
     A generator that reconstructs what it found learns bodies and colours of all objects in the data before a discriminator
     judges their details. While it goes on to reconstruct, it cannot leave any of them out (Larsen et al., Autoencoding beyond
     Pixels, 2016).
+
+    What its network finds is whitened: over many images, latents have mean 0, variance 1 and no correlation, as those that are
+    sampled have. Without that the divergence of each image's own latents, which weighs little, leaves most sampled ones where
+    no image's are. Whitening follows the moments of the last images as batch normalisation does, from step to step instead of
+    within a batch (Huang et al., Decorrelated Batch Normalization, CVPR 2018).
     """
 
     def __init__(self, config: Config, latent_dim: int):
@@ -28,10 +34,12 @@ class Encoder(nn.Module):
         features = WIDTHS[-1] * (SIDE >> len(WIDTHS)) ** 2
         self.hidden = nn.Linear(features + 12, HIDDEN)
         self.gaussian = nn.Linear(HIDDEN, 2 * latent_dim)
+        self.register_buffer("centre", torch.zeros(latent_dim))
+        self.register_buffer("whitening", torch.eye(latent_dim))
 
     def forward(self, images: Tensor, pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance (B, Z) of the latents of images (B, C, W, W) in [-1, 1], which cameras pose_c2w
-        (B, 3, 4) took."""
+        """Mean and logarithm of the variance (B, Z) of latents, before they are whitened, of images (B, C, W, W) in [-1, 1],
+        which cameras pose_c2w (B, 3, 4) took."""
         x = F.adaptive_avg_pool2d(images, SIDE)
         for conv in self.convs:
             x = F.leaky_relu(conv(x), 0.2)
@@ -40,7 +48,33 @@ class Encoder(nn.Module):
         mean, log_variance = self.gaussian(F.leaky_relu(self.hidden(found), 0.2)).chunk(2, dim=1)
         return mean, log_variance.clamp(*LOG_VARIANCES)
 
+    def whitened(self, latents: Tensor) -> Tensor:
+        """Latents (B, Z) for the generator, of ones (B, Z) from this network's Gaussians."""
+        return (latents - self.centre) @ self.whitening.mT
+
+    @torch.no_grad()
+    def moments(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """First and second moments (1 + Z, Z) of whitened latents from Gaussians (B, Z), for `follow`. Those of a batch are the
+        weighted sum of those of its parts."""
+        latents = self.whitened(mean)
+        variances = (self.whitening * log_variance.exp().mean(0)) @ self.whitening.mT
+        return torch.cat([latents.mean(0, keepdim=True), latents.mT @ latents / len(latents) + variances])
+
+    @torch.no_grad()
+    def follow(self, moments: Tensor, n_images: int, learned: Tensor) -> None:
+        """Let the whitening follow the moments of a step's images, unless the step was skipped: then `learned` (a bool) is
+        false, and they may not be finite."""
+        moments = torch.where(learned, moments, 0).to(self.centre)
+        share = min(1.0, n_images / REMEMBERED) * learned
+        shift, second = share * moments[0], moments[1:]
+        # What is whitened is whitened once more: its covariance is near 1, and has a root in float32 whatever the network finds
+        identity = torch.eye(len(shift), device=shift.device)
+        factor, _ = torch.linalg.cholesky_ex(identity.lerp(second, share) - shift.outer(shift))
+        self.centre += torch.linalg.solve_triangular(self.whitening, shift[:, None], upper=False)[:, 0]
+        self.whitening.copy_(torch.linalg.solve_triangular(factor, self.whitening, upper=False))
+
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence (B,), in nats, of Gaussians (B, Z) from the one of mean 0 and variance 1."""
+    """The Kullback-Leibler divergence (B,), in nats, of Gaussians (B, Z) from the one of mean 0 and variance 1. That of what is
+    found before it is whitened holds its scale, to which nothing else is sensitive."""
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from graf.camera import Labels
 from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminators.convolutional import LOW_RES_STRIDE
-from graf.rays import low_resolution_grid, one_pixel_per_block, sample_patch_grid
+from graf.rays import RAY_SPACING, low_resolution_grid, one_pixel_per_block, sample_patch_grid
 from graf.rendering import RayNoise
 from graf.tensors import Rows, each_tensor
 from graf.training.learn import retried
@@ -113,12 +113,14 @@ def generator_batch(
 
 def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True, grid: Tensor | None = None) -> Inputs:
     """Random inputs, one per label, on the CPU but for the noise and the grid of whole frames, which are on the state's device;
-    real images are not `rendered` and have no rays. The grid is that of all pixels which the discriminator sees, unless one is
-    given."""
+    real images are not `rendered` and have no rays. The grid is that of all pixels which the discriminator sees, of which CCSR
+    refines a block from one ray, unless one of rays is given."""
     config, n = state.config, len(labels)
     if grid is None:
         grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
-    n_rays = (config.patch_size // ray_stride(state)) ** 2
+        n_rays = (grid.shape[1] // config.rendered_scale) ** 2
+    else:
+        n_rays = grid.shape[1] ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
     takes_places = config.discriminator.augment or config.discriminator.reconstruction > 0
     return Inputs(
@@ -137,10 +139,11 @@ def reconstruction_inputs(state: TrainState, labels: Labels) -> Inputs:
     pixels that rays pass through, one at random from each s x s block of the patch.
 
     A ray through the centre of a block, compared with the mean of its pixels, learns edges as soft as the block is large.
-    Single pixels teach sharp ones with as many rays.
+    Single pixels teach sharp ones, and may be few: twice as far apart as a rendering's rays they teach as much.
     """
-    grid = one_pixel_per_block(sample_grid(state, len(labels), torch.device("cpu")), ray_stride(state), state.rng)
-    return sample_inputs(state, labels, grid=grid)
+    grid = sample_grid(state, len(labels), torch.device("cpu"))
+    side = RAY_SPACING * state.config.rendered_scale
+    return sample_inputs(state, labels, grid=one_pixel_per_block(grid, side, state.rng))
 
 
 def sample_grid(state: TrainState, n: int, device: torch.device) -> Tensor:
@@ -153,11 +156,6 @@ def low_res_stride(state: TrainState) -> int:
     """Pixels along a side of which a patch of this step has one."""
     config = state.config
     return LOW_RES_STRIDE if config.low_res_steps and state.step < config.short_steps else 1
-
-
-def ray_stride(state: TrainState) -> int:
-    """Side in pixels of the block that each ray of this step stands for."""
-    return state.config.rendered_scale * low_res_stride(state)
 
 
 def in_one_copy(batches: T, device: torch.device) -> T:

@@ -454,14 +454,17 @@ def _optimizer(
     """An optimizer of all parameters, in their order, with a group per part of the network and its share of the learning rate.
 
     Adam has no momentum, for gradients of networks that learn against each other turn around; where CCSR `restores`
-    real images, which stay what they are, it has its usual one, as the encoder of real images has.
+    real images, which stay what they are, it has its usual one, as the encoder of real images has. A discriminator forgets
+    the size of its gradients within ten steps. They are small while it is in balance, and if that is remembered for a hundred,
+    steps along the first large ones are so long that its loss can rise to 200.
     """
     adam, groups = training.optimizer == "adam", []
+    beta2 = 0.99 if isinstance(network, Generator) else 0.9
     for name, part in network.named_children():
         is_ccsr = name == "refinement"
         group = {"params": part.parameters(), "share": lr_multiplier if is_ccsr else 1.0}
         if adam:
-            group["betas"] = (0.9 if is_ccsr and restores or name == "encoder" else 0.0, 0.99)
+            group["betas"] = (0.9 if is_ccsr and restores or name == "encoder" else 0.0, beta2)
         groups.append(group)
     if adam:
         return torch.optim.Adam(groups, eps=1e-8, fused=True)  # many small tensors

@@ -15,7 +15,7 @@ from graf.models.encoder import divergence
 from graf.models.generator import Generator, Rendering
 from graf.rays import cut_patch
 from graf.training.inputs import Batch, Inputs, sample_step
-from graf.training.learn import Stats, learn, whole_step
+from graf.training.learn import Objective, Stats, learn, whole_step
 from graf.training.losses import (
     GAN_LOSSES,
     consistency_loss,
@@ -58,20 +58,27 @@ def discriminator_step(state: TrainState, batch: Batch) -> Stats:
 
 
 def generator_step(state: TrainState, batch: Batch) -> Stats:
-    """Train the generator through the frozen discriminator, and update its EMA. Returns and raises as `learn`."""
+    """Train the generator through the frozen discriminator. Returns and raises as `learn`."""
     config = state.config
     blur = faded_sigma(config.discriminator, state.step - config.encoder.first_steps)
     ccsr_weight = consistency_weight(config.ccsr, state.step) if config.ccsr.mode == "consistency" else None
     with frozen(state.discriminator):
-        stats = learn(state, state.g, batch, generator_objective, (blur, ccsr_weight))
-    state.update_ema(stats["grad_norm_g"].isfinite())
-    return stats
+        return _generator_learns(state, batch, generator_objective, (blur, ccsr_weight))
 
 
 def encoder_step(state: TrainState, batch: Batch) -> Stats:
-    """Train the field and the encoder to reconstruct real images, and update the EMA. Returns and raises as `learn`."""
-    stats = learn(state, state.g, batch, encoder_objective)
-    state.update_ema(stats["grad_norm_g"].isfinite())
+    """Train the field and the encoder to reconstruct real images. Returns and raises as `learn`."""
+    return _generator_learns(state, batch, encoder_objective)
+
+
+def _generator_learns(state: TrainState, batch: Batch, objective: Objective, constants: tuple = ()) -> Stats:
+    """`learn`, after which the EMA and the encoder's whitening follow the generator."""
+    stats = learn(state, state.g, batch, objective, constants)
+    learned = stats["grad_norm_g"].isfinite()
+    if "latent_moments" in stats:
+        n_images = len(batch) * state.processes.world_size
+        state.generator.encoder.follow(stats.pop("latent_moments"), n_images, learned)
+    state.update_ema(learned)
     return stats
 
 
@@ -186,18 +193,20 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
 def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The loss of B real images' reconstructions by the field alone, before CCSR refines them, and values for the log: their
     distance at the pixels that rays pass through, and the weighted divergence of the latents that the encoder finds from
-    sampled ones."""
+    sampled ones. Among the values are the moments that the whitening follows, which are not for the log."""
     inputs = batch.encoder_inputs
+    encoder = state.generator.encoder
     with state.amp.autocast(enabled=False):
-        mean, log_variance = state.generator.encoder(batch.real_images, inputs.labels.pose_c2w)
-    latents = mean + (0.5 * log_variance).exp() * inputs.latents
+        gaussians = mean, log_variance = encoder(batch.real_images, inputs.labels.pose_c2w)
+        latents = encoder.whitened(mean + (0.5 * log_variance).exp() * inputs.latents)
+        stats = {"divergence": divergence(*gaussians).mean(), "latent_moments": encoder.moments(*gaussians)}
     with state.amp.autocast():
         rendering = _render(state, dataclasses.replace(inputs, latents=latents), state.generator.unrefined())
         real = cut_patch(batch.real_images, inputs.grid)
         loss = _squared_distance(rendering.images, rendering.opacity, real)
         if rendering.coarse_images is not None:
             loss = loss + _squared_distance(rendering.coarse_images, rendering.coarse_opacity, real)
-    stats = {"loss_encoder": loss, "divergence": divergence(mean, log_variance).mean(), "opacity": rendering.opacity.mean()}
+    stats |= {"loss_encoder": loss, "opacity": rendering.opacity.mean()}
     return loss + state.config.encoder.divergence_weight * stats["divergence"], stats
 
 

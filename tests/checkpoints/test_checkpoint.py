@@ -94,12 +94,13 @@ ANNEALED = ("training.anneal=r3gan", "training.anneal_steps=5", "training.lr_ann
 HEADS = ("training.reg_type=r1", "discriminator.label_loss=none", "discriminator.reconstruction=0")
 MIXED = ("discriminator.architecture=mixed", *HEADS)
 PROJECTED = ("discriminator.architecture=projected", *HEADS)
+ENCODING = ("encoder.weight=5",)
 
 
 @pytest.mark.parametrize("use_amp", ["true", "false"])
 @pytest.mark.parametrize(
     "settings",
-    [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED, MIXED, ANNEALED],
+    [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED, MIXED, ANNEALED, ENCODING],
     ids=lambda x: x[0],
 )
 def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, settings):

@@ -66,6 +66,12 @@ def test_the_note_continues_runs_with_fewer_first_steps(first_steps, max_steps, 
     assert config.milestones == (max_steps * 7 // 9,)  # as it was decided then
 
 
+def test_the_note_continues_runs_with_lighter_heads():
+    found = re.search(r"heads of weight 1\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
+    config = load_config(None, shlex.split(found[1])[1:])
+    assert (config.discriminator.projected_weight, config.training.max_steps) == (1, 9900)
+
+
 def test_film_64_continues_runs_of_the_first_default():
     assert "`python train.py --config film_64 --set expname=default`" in NOTE
     assert differences(load_config("film_64", ["expname=default"]), earlier("first")) <= MAY_CHANGE

@@ -2,6 +2,7 @@
 
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import load_generator
+from graf.checkpoints.partial_loading import load_partially
 from graf.models.encoder import Encoder, divergence
 from graf.models.generator import Generator
 
@@ -55,7 +56,83 @@ def test_weights_with_one_or_without_render_whether_the_config_has_one(smoke, tm
     assert torch.equal(found.render(latents, labels.pose_c2w).images, expected) and found.encoder is None
 
 
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_encoders_of_older_weights_have_a_whitening_that_changes_nothing(smoke, tmp_path, suffix):
+    generator, file = Generator(smoke("encoder.weight=5"), 1), tmp_path / f"cars.{suffix}"
+    for name in dict(generator.encoder.named_buffers()):
+        delattr(generator.encoder, name)
+    if suffix == "pt":
+        torch.save({"generator": generator.state_dict()}, file)
+    else:
+        write_export(file, generator, 1, "")
+    found, latents = load_generator(file, generator.config).encoder, torch.randn(4, generator.latent_dim)
+    assert torch.equal(found.whitened(latents), latents) and torch.equal(found.gaussian.bias, generator.encoder.gaussian.bias)
+
+
+def gaussians(n, spread=1.0):
+    """Means and logarithms of variances (n, 6) of correlated latents, far from 0 and from one another's scale."""
+    rng = torch.Generator().manual_seed(0)
+    mixing = torch.randn(6, 6, generator=rng) * torch.tensor([0.1, 0.3, 1.0, 1.0, 3.0, 10.0]) * spread
+    return torch.randn(n, 6, generator=rng) @ mixing + 5, torch.rand(n, 6, generator=rng) - 2
+
+
+def follow(encoder, mean, log_variance, learned=True):
+    encoder.follow(encoder.moments(mean, log_variance), len(mean), torch.tensor(learned))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1000.0])
+def test_latents_of_all_images_become_those_that_are_sampled(encoder, spread):
+    mean, log_variance = gaussians(4000, spread)
+    for _ in range(4):
+        for some in zip(mean.split(8), log_variance.split(8), strict=True):
+            follow(encoder, *some)
+    latents = encoder.whitened(mean + (0.5 * log_variance).exp() * torch.randn(4000, 6))
+    torch.testing.assert_close(latents.mean(0), torch.zeros(6), atol=0.15, rtol=0)
+    torch.testing.assert_close(torch.cov(latents.mT), torch.eye(6), atol=0.2, rtol=0)
+
+
+def test_the_covariance_is_about_the_centre_of_all(encoder):
+    mean, log_variance = gaussians(32)
+    for _ in range(1000):  # the share of the start is then 2e-9
+        follow(encoder, mean, log_variance)
+    torch.testing.assert_close(encoder.centre, mean.mean(0), rtol=1e-3, atol=0)
+    covariance = torch.cov(mean.mT, correction=0) + log_variance.exp().mean(0).diag()
+    whitened = encoder.whitening @ covariance @ encoder.whitening.mT
+    torch.testing.assert_close(whitened, torch.eye(6), rtol=0, atol=1e-3)
+
+
+def test_a_batch_of_all_images_is_followed_at_once(encoder):
+    mean, log_variance = gaussians(1600)
+    follow(encoder, mean, log_variance)
+    torch.testing.assert_close(encoder.centre, mean.mean(0))
+    torch.testing.assert_close(encoder.moments(mean, log_variance)[1:], torch.eye(6), atol=1e-3, rtol=0)
+
+
+def test_moments_of_a_batch_are_the_weighted_sum_of_those_of_its_parts(encoder):
+    mean, log_variance = gaussians(8)
+    parts = [encoder.moments(mean[some], log_variance[some]) for some in (slice(0, 2), slice(2, 8))]
+    torch.testing.assert_close(0.25 * parts[0] + 0.75 * parts[1], encoder.moments(mean, log_variance))
+
+
+def test_a_skipped_step_leaves_the_whitening(encoder):
+    follow(encoder, *gaussians(8))
+    before = {name: x.clone() for name, x in encoder.named_buffers()}
+    follow(encoder, torch.full((8, 6), torch.nan), torch.zeros(8, 6), learned=False)
+    for name, x in encoder.named_buffers():
+        torch.testing.assert_close(x, before[name])
+
+
 def test_the_divergence_is_that_of_torch():
     mean, log_variance = torch.randn(2, 5, 7).unbind(0)
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).sum(1)
     torch.testing.assert_close(divergence(mean, log_variance), expected)
+
+
+def test_a_part_of_an_encoder_is_not_loaded(smoke):
+    """Its whitening belongs to what all of it finds."""
+    other, own = (Generator(smoke("encoder.weight=5", f"data.alpha={alpha}"), 1) for alpha in ("rgba", "ignore"))
+    follow(other.encoder, torch.randn(4, other.latent_dim), torch.zeros(4, other.latent_dim))
+    before = {name: x.clone() for name, x in own.encoder.state_dict().items()}
+    report = load_partially(own, other.state_dict(), "model.pt")
+    assert all(torch.equal(x, before[name]) for name, x in own.encoder.state_dict().items())
+    assert report.share == 1 and not any(name.startswith("encoder.") for name in report.loaded)

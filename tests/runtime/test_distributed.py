@@ -54,6 +54,10 @@ RUNS = {
         *("discriminator.low_res_steps=12", RESTORED),
     ),
     "opacity, relativistic": (FILM, RESTORED, "data.alpha=rgba", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
+    "an encoder": (
+        *(*UNREFINED, FILM, "data.alpha=rgba", "encoder.first_steps=10", "encoder.weight=5"),
+        *("training.lr_g=0.0002", "training.lr_d=0.0002"),
+    ),
     "spectral norms": (
         *(*UNREFINED, FILM, "discriminator.spectral_norm=true", "discriminator.hflip=true", "discriminator.condition=none"),
         *("training.grad_clip=1", "training.lr_g=0.0002", "training.lr_d=0.0002"),

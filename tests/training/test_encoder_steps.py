@@ -2,12 +2,13 @@
 
 import dataclasses
 
+from graf.checkpoints.checkpoint import save_checkpoint
 from graf.data import build_dataset
 from graf.rays import cut_patch
 from graf.training import losses
 from graf.training import step as steps
 from graf.training.inputs import generator_batch
-from graf.training.state import TrainState
+from graf.training.state import TrainState, load_checkpoint
 
 import pytest
 import torch
@@ -60,11 +61,13 @@ def test_without_an_encoder_nothing_is_reconstructed(smoke, cut_outs, labels):
 def test_the_loss_is_the_distance_of_reconstructions(build, cut_outs, labels, alpha):
     state = build(f"data.alpha={alpha}")
     images = cut_outs[:, : state.config.data.channels]
+    steps.encoder_step(state, generator_batch(state, labels, images, labels))  # the whitening changes something
     batch = generator_batch(state, labels[[1, 0, 3, 2]], images, labels)
     with torch.no_grad():
         mean, log_variance = state.generator.encoder(images, labels.pose_c2w)
         inputs = batch.encoder_inputs
-        rendering = state.generator(mean + (0.5 * log_variance).exp() * inputs.latents, labels, inputs.grid)
+        latents = state.generator.encoder.whitened(mean + (0.5 * log_variance).exp() * inputs.latents)
+        rendering = state.generator(latents, labels, inputs.grid)
         real = cut_patch(images, inputs.grid)
         expected = (rendering.images - real[:, :3]).square().mean()
         if alpha == "rgba":
@@ -84,9 +87,9 @@ def test_the_discriminator_sees_no_reconstruction(build, cut_outs, labels):
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize(("low_res_steps", "side"), [(0, 2), (1, 4)])
-def test_a_ray_is_compared_with_one_pixel_of_its_block(refine, cut_outs, labels, low_res_steps, side):
-    state = TrainState(refine(*ENCODER, f"discriminator.low_res_steps={low_res_steps}"), torch.device("cpu"), 2, 3)
+@pytest.mark.parametrize(("overrides", "side"), [(("ccsr.mode=none", "ray_sampler.rays_per_patch=256"), 2), ((), 4)])
+def test_a_ray_is_compared_with_one_pixel_of_its_block(refine, cut_outs, labels, overrides, side):
+    state = TrainState(refine(*ENCODER, *overrides), torch.device("cpu"), 2, 3)
     grids = torch.stack([generator_batch(state, labels, cut_outs, labels).encoder_inputs.grid for _ in range(20)])
     assert grids.shape == (20, 4, 16 // side, 16 // side, 2)
     corners = grids[:, :, 0, 0].flatten(0, 1).round(decimals=3).unique(dim=0)
@@ -96,7 +99,7 @@ def test_a_ray_is_compared_with_one_pixel_of_its_block(refine, cut_outs, labels,
     pixels = cut_outs[torch.arange(4)[:, None, None], :, y, x].movedim(-1, 1)
     with torch.no_grad():
         mean, log_variance = state.generator.encoder(cut_outs, labels.pose_c2w)
-        latents = mean + (0.5 * log_variance).exp() * batch.encoder_inputs.latents
+        latents = state.generator.encoder.whitened(mean + (0.5 * log_variance).exp() * batch.encoder_inputs.latents)
         rendering = state.generator.unrefined()(latents, labels, batch.encoder_inputs.grid)
         seen = torch.cat([rendering.images, 2 * rendering.opacity - 1], dim=1)
         expected = (seen - pixels).square().mean(dim=(0, 2, 3))
@@ -139,9 +142,11 @@ def test_parts_of_a_batch_have_the_same_gradients(build, cut_outs, labels):
         state = build()
         state.sizes.images = at_once
         generator_step(state, labels[[1, 0, 3, 2]], cut_outs, labels)
-        return {name: p.grad for name, p in state.generator.named_parameters()}
+        whitening = {name: x for name, x in state.generator.named_buffers() if name.startswith("encoder.")}
+        return {name: p.grad for name, p in state.generator.named_parameters()} | whitening
 
     whole, parts = gradients_in_parts(4), gradients_in_parts(3)
+    assert not torch.equal(whole["encoder.whitening"], torch.eye(len(whole["encoder.whitening"])))
     assert whole["encoder.gaussian.weight"].abs().sum() > 0
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
@@ -151,8 +156,8 @@ def test_low_resolution_lasts_from_the_first_step_on(build, cut_outs, labels):
     state, sides = build("encoder.first_steps=1", "discriminator.low_res_steps=2"), []
     for state.step in range(4):
         batch = generator_batch(state, labels, cut_outs, labels)
-        sides.append({inputs.grid.shape[1] for inputs in (batch.fake_inputs, batch.encoder_inputs)})
-    assert sides == [{8}, {8}, {8}, {16}]
+        sides.append([inputs.grid.shape[1] for inputs in (batch.fake_inputs, batch.encoder_inputs)])
+    assert sides == [[8, 8], [8, 8], [8, 8], [16, 8]]
     state = build("encoder.first_steps=1")
     assert generator_batch(state, labels, cut_outs, labels).fake_inputs.grid.shape[1] == 16  # where none is asked for
 
@@ -180,3 +185,16 @@ def test_a_state_is_continued_across_the_encoders_last_step(build, cut_outs, lab
     whole, halves = taken(4), taken(3, taken(1))
     for part in ("generator", "generator_ema"):
         assert all(torch.equal(value, halves[part][key]) for key, value in whole[part].items())
+
+
+def test_a_run_from_before_latents_were_whitened_goes_on(build, tmp_path):
+    state, path = build(), tmp_path / "model.pt"
+    saved = state.checkpoint()
+    for name in ("generator", "generator_ema"):
+        for buffer in dict(state.generator.encoder.named_buffers()):
+            del saved.state[name][f"encoder.{buffer}"]
+    save_checkpoint(path, saved)
+    other = build()
+    load_checkpoint(path, other)
+    assert torch.equal(other.generator.encoder.whitening, torch.eye(state.generator.latent_dim))
+    assert torch.equal(other.generator.encoder.hidden.weight, state.generator.encoder.hidden.weight)

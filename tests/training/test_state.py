@@ -122,14 +122,18 @@ def test_what_measures_a_step_takes_a_whole_one(build, reg_every, low_res_steps,
 
 @pytest.mark.parametrize(
     ("name", "kind", "expected"),
-    [("adam", torch.optim.Adam, {"betas": (0.0, 0.99)}), ("rmsprop", torch.optim.RMSprop, {"alpha": 0.99})],
+    [
+        ("adam", torch.optim.Adam, [{"betas": (0.0, 0.99)}, {"betas": (0.0, 0.9)}]),
+        ("rmsprop", torch.optim.RMSprop, [{"alpha": 0.99}, {"alpha": 0.99}]),
+    ],
 )
 def test_optimizers_hold_all_of_their_network(build, name, kind, expected):
     state = build(f"training.optimizer={name}")
-    for optimizer, network in ((state.optimizer_g, state.generator), (state.optimizer_d, state.discriminator)):
+    players = (state.optimizer_g, state.generator), (state.optimizer_d, state.discriminator)
+    for (optimizer, network), options in zip(players, expected, strict=True):
         assert isinstance(optimizer, kind)
         assert [id(p) for group in optimizer.param_groups for p in group["params"]] == [id(p) for p in network.parameters()]
-        assert all(expected.items() <= group.items() for group in optimizer.param_groups)
+        assert all(options.items() <= group.items() for group in optimizer.param_groups)
 
 
 def test_ccsr_learns_at_its_share_of_the_generators_rate(build):
@@ -146,7 +150,7 @@ def test_only_a_ccsr_that_restores_real_images_has_momentum(build, source):
     of_ccsr = {id(p) for p in state.generator.refinement.parameters()}
     for group in state.optimizer_g.param_groups + state.optimizer_d.param_groups:
         restores = source == "photographs" and id(group["params"][0]) in of_ccsr
-        assert group["betas"] == (0.9 if restores else 0.0, 0.99)
+        assert group["betas"][0] == (0.9 if restores else 0.0)
 
 
 def test_a_state_whose_optimizers_have_one_group_is_loaded(build):
