@@ -148,9 +148,10 @@ def test_ccsr_learns_at_its_share_of_the_generators_rate(build):
 def test_only_a_ccsr_that_restores_real_images_has_momentum(build, source):
     state = build("ccsr.mode=refine", f"ccsr.learns_from={source}")
     of_ccsr = {id(p) for p in state.generator.refinement.parameters()}
-    for group in state.optimizer_g.param_groups + state.optimizer_d.param_groups:
+    for group in state.optimizer_g.param_groups:
         restores = source == "photographs" and id(group["params"][0]) in of_ccsr
-        assert group["betas"][0] == (0.9 if restores else 0.0)
+        assert group["betas"] == (0.9 if restores else 0.0, 0.99)
+    assert all(group["betas"] == (0.0, 0.9) for group in state.optimizer_d.param_groups)
 
 
 def test_a_state_whose_optimizers_have_one_group_is_loaded(build):
