@@ -78,9 +78,8 @@ def look_at_origin(position: Tensor) -> Tensor:
     Straight above or below, where up is undefined, the camera's x axis is the world's x.
     """
     backward = torch.nn.functional.normalize(position, dim=-1)
-    up = torch.tensor([0.0, 0.0, 1.0], dtype=position.dtype, device=position.device).expand_as(position)
-    right = torch.linalg.cross(up, backward, dim=-1)
-    world_x = torch.tensor([1.0, 0.0, 0.0], dtype=position.dtype, device=position.device)
+    world_x, _, up = torch.eye(3, dtype=position.dtype, device=position.device)
+    right = torch.linalg.cross(up.expand_as(position), backward, dim=-1)
     right = torch.where(right.norm(dim=-1, keepdim=True) < 1e-6, world_x, right)
     right = torch.nn.functional.normalize(right, dim=-1)
     above = torch.linalg.cross(backward, right, dim=-1)
@@ -98,7 +97,7 @@ def poses_at(azimuth_deg: Tensor, v: Tensor, radius: float | Tensor) -> Tensor:
             "elevation above the horizon it is (1 - sin(elevation)) / 2"
         )
     direction = position_on_sphere(azimuth_deg / 360, v)
-    return look_at_origin(direction * torch.as_tensor(radius).to(direction)[..., None])
+    return look_at_origin(direction * (radius.to(direction)[..., None] if isinstance(radius, Tensor) else radius))
 
 
 def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:
@@ -109,8 +108,7 @@ def sample_poses(n: int, data: DataConfig, rng: torch.Generator) -> Tensor:
     """
     if data.camera_prior == "front":
         azimuth_deg = data.azimuth_std_deg * torch.randn(n, generator=rng)
-        elevation_deg = (data.elevation_std_deg * torch.randn(n, generator=rng)).clamp(-90, 90)
-        v = (1 - torch.sin(torch.deg2rad(elevation_deg))) / 2
+        v = v_of_elevations((data.elevation_std_deg * torch.randn(n, generator=rng)).clamp(-90, 90))
     else:
         azimuth_deg = 360 * _uniform(n, data.umin, data.umax, rng)
         v = _uniform(n, data.vmin, data.vmax, rng)
@@ -210,8 +208,7 @@ def elevation_poses(n: int, data: DataConfig) -> Tensor:
 def sweep_poses(azimuths_deg: list[float], elevations_deg: list[float], data: DataConfig) -> Tensor:
     """pose_c2w (E * A, 3, 4) of every elevation (degrees above the horizon) with every azimuth, elevation by elevation."""
     elevation, azimuth = torch.meshgrid(torch.tensor(elevations_deg), torch.tensor(azimuths_deg), indexing="ij")
-    v = (1 - torch.sin(torch.deg2rad(elevation.flatten()))) / 2
-    return poses_at(azimuth.flatten(), v, sum(data.radius) / 2)
+    return poses_at(azimuth.flatten(), v_of_elevations(elevation.flatten()), sum(data.radius) / 2)
 
 
 def elevation_of_v(v: float) -> float:
@@ -222,6 +219,11 @@ def elevation_of_v(v: float) -> float:
 def v_of_elevation(elevation_deg: float) -> float:
     """The polar position v of degrees above the horizon."""
     return (1 - math.sin(math.radians(elevation_deg))) / 2
+
+
+def v_of_elevations(elevation_deg: Tensor) -> Tensor:
+    """`v_of_elevation` of a tensor (...), with a gradient."""
+    return (1 - torch.sin(torch.deg2rad(elevation_deg))) / 2
 
 
 def _swing(n: int, low: float, high: float) -> Tensor:

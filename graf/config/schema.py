@@ -754,6 +754,11 @@ class Config(RunConfig):
         """Whether the generator learns to reconstruct real images, too."""
         return self.encoder.first_steps > 0 or self.encoder.weight > 0
 
+    @property
+    def encoder_finds_cameras(self) -> bool:
+        """Whether an encoder finds the cameras of images too: of fronts without cameras, whose mirror images are as likely."""
+        return self.data.camera_prior == "front" and self.data.hflip
+
     def without_encoder(self) -> "Config":
         """The config of a generator that reconstructs no real images."""
         return dataclasses.replace(self, encoder=dataclasses.replace(self.encoder, first_steps=0, weight=0.0))

@@ -1,6 +1,11 @@
-"""The encoder: from a real image and its camera to the latents of the object in it."""
+"""The encoder: from a real image and its camera to the latents of the object in it, or from the image alone to both.
 
+Legend: B images, Z latents, A angles of a camera where it has to be found, else 0.
+"""
+
+from graf.camera import poses_at, v_of_elevations
 from graf.config import Config
+from graf.rays import mirrored_images
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +16,8 @@ WIDTHS = (32, 64, 128, 128)  # channels of convolutions that each halve the side
 HIDDEN = 256
 LOG_VARIANCES = (-8.0, 4.0)  # the range of what is found
 REMEMBERED = 1600  # images, over which moments are averaged
+ANGLES = 2  # azimuth and elevation, which come before the latents
+STEEPEST = 80.0  # degrees, of angles that are found
 
 
 class Encoder(nn.Module):
@@ -24,38 +31,63 @@ class Encoder(nn.Module):
     sampled have. Without that the divergence of each image's own latents, which weighs little, leaves most sampled ones where
     no image's are. Whitening follows the moments of the last images as batch normalisation does, from step to step instead of
     within a batch (Huang et al., Decorrelated Batch Normalization, CVPR 2018).
+
+    Of images without cameras that show fronts, which are the same on both sides, it finds the camera too: angles are whitened
+    with the latents, and so have the prior's spread. An image and its mirror image have the same latents, elevation and
+    opposite azimuths. So what differs between the sides of an image has to come from where it is seen from.
     """
 
     def __init__(self, config: Config, latent_dim: int):
         super().__init__()
-        self.distance = config.data.radius[1]
+        self.data = config.data
+        self.n_angles = ANGLES if config.encoder_finds_cameras else 0
         widths = (config.data.channels, *WIDTHS)
         self.convs = nn.ModuleList([nn.Conv2d(n, m, 4, stride=2, padding=1) for n, m in zip(widths, WIDTHS, strict=False)])
         features = WIDTHS[-1] * (SIDE >> len(WIDTHS)) ** 2
-        self.hidden = nn.Linear(features + 12, HIDDEN)
-        self.gaussian = nn.Linear(HIDDEN, 2 * latent_dim)
-        self.register_buffer("centre", torch.zeros(latent_dim))
-        self.register_buffer("whitening", torch.eye(latent_dim))
+        self.hidden = nn.Linear(features + (0 if self.n_angles else 12), HIDDEN)
+        self.gaussian = nn.Linear(HIDDEN, self.n_angles + 2 * latent_dim)
+        self.register_buffer("centre", torch.zeros(self.n_angles + latent_dim))
+        self.register_buffer("whitening", torch.eye(self.n_angles + latent_dim))
 
-    def forward(self, images: Tensor, pose_c2w: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance (B, Z) of latents, before they are whitened, of images (B, C, W, W) in [-1, 1],
-        which cameras pose_c2w (B, 3, 4) took."""
+    def forward(self, images: Tensor, pose_c2w: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the variance (B, A + Z) of angles and latents, before they are whitened, of images
+        (B, C, W, W) in [-1, 1], which cameras pose_c2w (B, 3, 4) took; None where they are to be found. Angles have the least
+        variance."""
+        if self.n_angles:
+            own, mirrored = self._seen(torch.cat([images, mirrored_images(images)]), []).chunk(2)
+            found = torch.cat([own[:, :1] - mirrored[:, :1], own[:, 1:] + mirrored[:, 1:]], dim=1) / 2
+        else:
+            rotation, position = pose_c2w.split([3, 1], dim=2)
+            found = self._seen(images, [rotation.flatten(1), position.flatten(1) / self.data.radius[1]])
+        mean, log_variance = found.split(len(self.centre), dim=1)
+        return mean, F.pad(log_variance.clamp(*LOG_VARIANCES), (self.n_angles, 0), value=LOG_VARIANCES[0])
+
+    def _seen(self, images: Tensor, cameras: list[Tensor]) -> Tensor:
         x = F.adaptive_avg_pool2d(images, SIDE)
         for conv in self.convs:
             x = F.leaky_relu(conv(x), 0.2)
-        rotation, position = pose_c2w.split([3, 1], dim=2)
-        found = torch.cat([x.flatten(1), rotation.flatten(1), position.flatten(1) / self.distance], dim=1)
-        mean, log_variance = self.gaussian(F.leaky_relu(self.hidden(found), 0.2)).chunk(2, dim=1)
-        return mean, log_variance.clamp(*LOG_VARIANCES)
+        return self.gaussian(F.leaky_relu(self.hidden(torch.cat([x.flatten(1), *cameras], dim=1)), 0.2))
 
-    def whitened(self, latents: Tensor) -> Tensor:
-        """Latents (B, Z) for the generator, of ones (B, Z) from this network's Gaussians."""
-        return (latents - self.centre) @ self.whitening.mT
+    def sample(self, mean: Tensor, log_variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Latents (B, Z) for the generator from this network's Gaussians (B, A + Z) and noise (B, Z), and the cameras (B, 3, 4)
+        where it finds them."""
+        found = self.whitened(mean + (0.5 * log_variance).exp() * F.pad(noise, (self.n_angles, 0)))
+        angles, latents = found.split([self.n_angles, noise.shape[1]], dim=1)
+        return latents, self._cameras(angles) if self.n_angles else None
+
+    def whitened(self, found: Tensor) -> Tensor:
+        """Angles and latents (B, A + Z) of mean 0 and variance 1, of ones (B, A + Z) from this network's Gaussians."""
+        return (found - self.centre) @ self.whitening.mT
+
+    def _cameras(self, angles: Tensor) -> Tensor:
+        azimuth_deg = (self.data.azimuth_std_deg * angles[:, 0]).clamp(-STEEPEST, STEEPEST)
+        elevation_deg = (self.data.elevation_std_deg * angles[:, 1]).clamp(-STEEPEST, STEEPEST)
+        return poses_at(azimuth_deg, v_of_elevations(elevation_deg), sum(self.data.radius) / 2)
 
     @torch.no_grad()
     def moments(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """First and second moments (1 + Z, Z) of whitened latents from Gaussians (B, Z), for `follow`. Those of a batch are the
-        weighted sum of those of its parts."""
+        """First and second moments (1 + A + Z, A + Z) of what is whitened, from Gaussians (B, A + Z), for `follow`. Those of a
+        batch are the weighted sum of those of its parts."""
         latents = self.whitened(mean)
         variances = (self.whitening * log_variance.exp().mean(0)) @ self.whitening.mT
         return torch.cat([latents.mean(0, keepdim=True), latents.mT @ latents / len(latents) + variances])

@@ -193,15 +193,17 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
 def encoder_objective(state: TrainState, batch: Batch) -> tuple[Tensor, Stats]:
     """The loss of B real images' reconstructions by the field alone, before CCSR refines them, and values for the log: their
     distance at the pixels that rays pass through, and the weighted divergence of the latents that the encoder finds from
-    sampled ones. Among the values are the moments that the whitening follows, which are not for the log."""
+    sampled ones. Images without cameras are seen from those that it finds. Among the values are the moments that the whitening
+    follows, which are not for the log."""
     inputs = batch.encoder_inputs
     encoder = state.generator.encoder
     with state.amp.autocast(enabled=False):
-        gaussians = mean, log_variance = encoder(batch.real_images, inputs.labels.pose_c2w)
-        latents = encoder.whitened(mean + (0.5 * log_variance).exp() * inputs.latents)
+        gaussians = encoder(batch.real_images, inputs.labels.pose_c2w)
+        latents, pose_c2w = encoder.sample(*gaussians, inputs.latents)
+        labels = inputs.labels if pose_c2w is None else dataclasses.replace(inputs.labels, pose_c2w=pose_c2w)
         stats = {"divergence": divergence(*gaussians).mean(), "latent_moments": encoder.moments(*gaussians)}
     with state.amp.autocast():
-        rendering = _render(state, dataclasses.replace(inputs, latents=latents), state.generator.unrefined())
+        rendering = _render(state, dataclasses.replace(inputs, latents=latents, labels=labels), state.generator.unrefined())
         real = cut_patch(batch.real_images, inputs.grid)
         loss = _squared_distance(rendering.images, rendering.opacity, real)
         if rendering.coarse_images is not None:

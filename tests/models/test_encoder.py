@@ -1,10 +1,12 @@
 """The encoder: latents of a real image and its camera, as Gaussians."""
 
+from graf.camera import azimuth_and_v
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import load_generator
 from graf.checkpoints.partial_loading import load_partially
 from graf.models.encoder import Encoder, divergence
 from graf.models.generator import Generator
+from graf.rays import mirrored_images
 
 import pytest
 import torch
@@ -67,6 +69,46 @@ def test_encoders_of_older_weights_have_a_whitening_that_changes_nothing(smoke, 
         write_export(file, generator, 1, "")
     found, latents = load_generator(file, generator.config).encoder, torch.randn(4, generator.latent_dim)
     assert torch.equal(found.whitened(latents), latents) and torch.equal(found.gaussian.bias, generator.encoder.gaussian.bias)
+
+
+@pytest.fixture
+def of_fronts(smoke):
+    torch.manual_seed(0)
+    front = "data.camera_prior=front", "data.hflip=true", "data.azimuth_std_deg=20", "data.elevation_std_deg=10"
+    return Encoder(smoke("data.alpha=rgba", *front, "data.radius=[3, 4]"), latent_dim=6)
+
+
+def test_a_mirror_image_of_a_front_differs_in_nothing_but_its_azimuth(of_fronts, cut_outs):
+    cut_outs[..., 0] = cut_outs[..., 1]  # which has no counterpart in the frame
+    (mean, log_variance), (of_mirrored, log_variances) = of_fronts(cut_outs, None), of_fronts(mirrored_images(cut_outs), None)
+    assert mean.shape == log_variance.shape == (4, 2 + 6) and mean[:, 0].abs().min() > 1e-4
+    torch.testing.assert_close(of_mirrored, torch.cat([-mean[:, :1], mean[:, 1:]], dim=1))
+    torch.testing.assert_close(log_variances, log_variance)
+    assert log_variance[:, :2].unique().tolist() == [-8.0]
+
+
+def test_cameras_that_are_found_come_to_be_as_frequent_as_those_that_are_sampled(of_fronts):
+    rng = torch.Generator().manual_seed(0)
+    mean = torch.randn(4000, 8, generator=rng) * torch.tensor([0.1, 3.0, *[1.0] * 6]) + torch.tensor([0.0, 2.0, *[0.0] * 6])
+    log_variance = torch.zeros(4000, 8)
+    log_variance[:, :2] = -8.0
+    for _ in range(4):
+        for some in zip(mean.split(8), log_variance.split(8), strict=True):
+            follow(of_fronts, *some)
+    latents, poses = of_fronts.sample(mean, log_variance, torch.randn(4000, 6, generator=rng))
+    azimuth_deg, v = azimuth_and_v(poses)
+    azimuth_deg = (azimuth_deg + 180) % 360 - 180
+    elevation_deg = torch.asin(1 - 2 * v).rad2deg()
+    for found, spread in ((azimuth_deg, 20), (elevation_deg, 10)):
+        assert found.std().item() == pytest.approx(spread, rel=0.1) and abs(found.mean().item()) < 0.1 * spread
+    assert torch.corrcoef(torch.stack([azimuth_deg, mean[:, 0]]))[0, 1] > 0.99
+    torch.testing.assert_close(poses[..., 3].norm(dim=1), torch.full((4000,), 3.5))
+    assert latents.shape == (4000, 6) and latents.std().item() == pytest.approx(1, rel=0.1)
+
+
+def test_of_known_cameras_none_is_found(encoder, cut_outs, labels):
+    latents, poses = encoder.sample(*encoder(cut_outs, labels.pose_c2w), torch.zeros(4, 6))
+    assert poses is None and latents.shape == (4, 6)
 
 
 def gaussians(n, spread=1.0):

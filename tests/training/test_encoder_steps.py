@@ -87,6 +87,24 @@ def test_the_discriminator_sees_no_reconstruction(build, cut_outs, labels):
     assert losses[0] == losses[1]
 
 
+def test_images_without_cameras_are_reconstructed_from_those_that_are_found(build, cut_outs, labels):
+    state = build("data.camera_prior=front", "data.hflip=true", "encoder.divergence_weight=0")
+    unposed = dataclasses.replace(labels, pose_c2w=None)
+    batch, before = generator_batch(state, labels, cut_outs, unposed), copies(state.generator.encoder)
+    with torch.no_grad():
+        inputs = batch.encoder_inputs
+        latents, poses = state.generator.encoder.sample(*state.generator.encoder(cut_outs, None), inputs.latents)
+        seen = dataclasses.replace(labels, pose_c2w=poses)
+        rendering = state.generator.unrefined()(latents, seen, inputs.grid)
+        real = cut_patch(cut_outs, inputs.grid)
+        expected = (rendering.images - real[:, :3]).square().mean()
+        expected += (2 * rendering.opacity - 1 - real[:, 3:]).square().mean()
+    stats = steps.encoder_step(state, batch)
+    assert stats["loss_encoder"].item() == pytest.approx(expected.item(), rel=1e-4)
+    angles = state.generator.encoder.gaussian.weight[:2]
+    assert (angles != before["gaussian.weight"][:2]).any(1).all()  # through the rendering, for the divergence weighs nothing
+
+
 @pytest.mark.parametrize(("overrides", "side"), [(("ccsr.mode=none", "ray_sampler.rays_per_patch=256"), 2), ((), 4)])
 def test_a_ray_is_compared_with_one_pixel_of_its_block(refine, cut_outs, labels, overrides, side):
     state = TrainState(refine(*ENCODER, *overrides), torch.device("cpu"), 2, 3)
