@@ -1,7 +1,10 @@
-"""The cameras that tools/find_cameras.py found, beside the true ones, which it did not see.
+"""The cameras that tools/find_cameras.py found, or a run's encoder, beside the true ones, which they did not see.
 
     python tools/find_cameras.py --out results/cameras --use_amp
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
+
+    python train.py --use_amp --set expname=fronts data.labels=none data.camera_prior=front data.hflip=true
+    python bench/measure_cameras.py results/fronts --may_mirror --set data.labels=auto data.hflip=false
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
 baselines are cameras sampled at random and the same camera for all photographs, aligned alike. With --runs the last round's
@@ -17,8 +20,9 @@ from typing import NamedTuple
 
 from graf.camera import azimuth_and_v
 from graf.checkpoints.generator_loading import load_generator
+from graf.checkpoints.run_folder import run_checkpoints
 from graf.config import Config, completed_config, override
-from graf.data import Views, build_dataset
+from graf.data import Views, as_floats, build_dataset
 from graf.data.toy_cars import unseen_toy_cars
 from graf.errors import GrafError
 from graf.finding.azimuths import azimuth_numbers
@@ -53,9 +57,11 @@ def main() -> None:
     if args.json:
         check_writable(args.json)
     settings = read_object(args.out / SETTINGS)
-    if "rounds" not in settings:
-        raise GrafError(f"{args.out}: no folder of tools/find_cameras.py; name its --out")
-    config = completed_config(settings["config"], str(args.out / SETTINGS))
+    if "rounds" in settings:
+        config, n_rounds = completed_config(settings["config"], str(args.out / SETTINGS)), settings["rounds"]
+    else:
+        generator, n_rounds = generator_with_cameras(args.out), 0
+        config = generator.config
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
     dataset = build_dataset(config)
     if not dataset.posed:
@@ -67,7 +73,10 @@ def main() -> None:
     rng = torch.Generator().manual_seed(0)
     rows = {"cameras at random": row(360 * torch.rand(len(true), generator=rng), true, args.may_mirror)}
     rows["one camera for all"] = row(torch.zeros(len(true)), true, args.may_mirror)
-    for number in range(1, settings["rounds"] + 1):
+    if n_rounds == 0:
+        azimuth_deg, found_v = azimuth_and_v(cameras_of_encoder(generator, photographs))
+        rows["encoder"] = row(azimuth_deg, true, args.may_mirror) | {"height": float((found_v - v).abs().median())}
+    for number in range(1, n_rounds + 1):
         this = Round(args.out, number)
         if not this.estimator.is_dir():
             break
@@ -75,7 +84,7 @@ def main() -> None:
         rows[f"round {number}"] = row(found.azimuth_deg, true, args.may_mirror, found.confidence)
         rows[f"round {number}"]["height"] = float((found.v - v).abs().median())
     if args.runs:
-        last = {f"round {settings['rounds']}": Round(args.out, settings["rounds"]).generator}
+        last = {f"round {n_rounds}": Round(args.out, n_rounds).generator} if n_rounds else {"encoder": args.out}
         for name, run_dir in (last | {str(run_dir): run_dir for run_dir in args.runs}).items():
             rows[name] = rows.get(name, {}) | {"kid": kid(load_generator(run_dir), config, photographs)}
     print_table(rows)
@@ -85,13 +94,31 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
-    parser.add_argument("out", type=Path, help="the --out of tools/find_cameras.py")
+    parser.add_argument("out", type=Path, help="the --out of tools/find_cameras.py, or the folder of a run")
     add_data_flag(parser)
     add_set_flag(parser, "data.labels=filename")
     parser.add_argument("--may_mirror", action="store_true", help="for objects that are the same on both sides")
     parser.add_argument("--runs", type=Path, nargs="+", metavar="RUN", help="also KID, beside that of these runs")
     parser.add_argument("--json", type=Path, help="write the rows into this file too")
     return parser.parse_args()
+
+
+def generator_with_cameras(run_dir: Path) -> Generator:
+    """The generator of a run whose encoder finds cameras. Raises GrafError for another folder."""
+    generator = load_generator(run_dir) if run_checkpoints(run_dir) else None
+    if generator is None or generator.encoder is None or not generator.encoder.n_angles:
+        raise GrafError(f"{run_dir}: no folder of tools/find_cameras.py, nor of a run whose encoder finds cameras; name one")
+    return generator
+
+
+@torch.no_grad()
+def cameras_of_encoder(generator: Generator, photographs: Views) -> Tensor:
+    """pose_c2w (N, 3, 4) that a generator's encoder finds of N photographs."""
+    channels, nothing, found = generator.config.data.channels, torch.zeros(1, generator.latent_dim), []
+    for index in range(len(photographs)):
+        image = as_floats(photographs.read(index))[None, :channels]
+        found.append(generator.encoder.sample(*generator.encoder(image, None), nothing)[1])
+    return torch.cat(found)
 
 
 def best_alignment(found_deg: Tensor, true_deg: Tensor, may_mirror: bool) -> Alignment:
