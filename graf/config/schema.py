@@ -343,8 +343,8 @@ class EncoderConfig:
     first_steps: int = key(
         8000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
-        "no discriminator judges it; 0: none, as for images without cameras, unless they are fronts (data.camera_prior: front with "
-        "data.hflip: true), whose cameras the encoder finds",
+        "no discriminator judges it; 0: none, as for images without cameras, unless they are fronts (data.camera_prior: front "
+        "with data.hflip: true), whose cameras the encoder finds",
         0,
     )
     weight: float = key(

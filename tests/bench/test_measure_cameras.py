@@ -5,11 +5,15 @@ import sys
 from types import SimpleNamespace
 
 import measure_cameras
-from graf.camera import poses_at
-from graf.config import config_to_dict, load_config
+from graf.camera import azimuth_and_v, poses_at
+from graf.checkpoints.generator_loading import load_generator
+from graf.checkpoints.run_folder import save_newest
+from graf.config import config_to_dict, load_config, override
+from graf.data import as_floats, build_dataset
 from graf.errors import GrafError
 from graf.finding.azimuths import AzimuthErrors, azimuth_errors
 from graf.rotations import circular_distance
+from graf.training.state import TrainState
 from measure_cameras import Alignment, best_alignment
 
 import pytest
@@ -112,3 +116,36 @@ def test_kid_is_against_toy_cars_that_are_new_else_against_the_photographs(kind,
     config, photographs = load_config(None, [f"data.type={kind}", "data.imsize=16", "metrics.n_real=5"]), SimpleNamespace()
     assert measure_cameras.kid(SimpleNamespace(), config, photographs) == 0.1
     assert (seen[0] is photographs) == (kind == "images")
+
+
+FRONT = ("data.labels=none", "data.camera_prior=front", "data.hflip=true")
+
+
+def run_folder(tmp_path, smoke, *settings):
+    """A run's folder with untrained weights, of four toy cars."""
+    config = smoke(*settings, "data.n_images=4", f"data.datadir=[{tmp_path}]", f"training.outdir={tmp_path}", "expname=run")
+    save_newest(TrainState(config, torch.device("cpu"), 1, 1).checkpoint())
+    return config.run_dir
+
+
+def test_cameras_of_a_runs_encoder_have_a_row(monkeypatch, capsys, tmp_path, smoke):
+    run_dir = run_folder(tmp_path, smoke, *FRONT, "encoder.weight=5")
+    argv = ["measure_cameras.py", str(run_dir), "--may_mirror", "--set", "data.labels=auto", "data.hflip=false"]
+    monkeypatch.setattr(sys, "argv", argv)
+    measure_cameras.main()
+    said = capsys.readouterr().out
+    generator = load_generator(run_dir)
+    cars = build_dataset(override(generator.config, ["data.labels=auto", "data.hflip=false"]))
+    images = torch.stack([as_floats(cars.read(index)) for index in range(4)])[:, : generator.config.data.channels]
+    with torch.no_grad():
+        _, poses = generator.encoder.sample(*generator.encoder(images, None), torch.zeros(1, generator.latent_dim))
+    expected = measure_cameras.row(azimuth_and_v(poses)[0], azimuth_and_v(cars.labels.pose_c2w)[0], may_mirror=True)
+    assert f"| encoder | {expected['median_deg']:.1f} | {expected['within_15_deg']:.2f} |" in said
+
+
+@pytest.mark.parametrize("settings", [None, FRONT, ("encoder.weight=5",)])
+def test_a_folder_of_neither_is_refused(monkeypatch, tmp_path, smoke, settings):
+    run_dir = tmp_path if settings is None else run_folder(tmp_path, smoke, *settings)
+    monkeypatch.setattr(sys, "argv", ["measure_cameras.py", str(run_dir)])
+    with pytest.raises(GrafError, match="no folder of tools/find_cameras.py, nor of a run whose encoder finds cameras"):
+        measure_cameras.main()
