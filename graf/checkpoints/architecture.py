@@ -130,6 +130,11 @@ def is_of_encoder(name: str) -> bool:
     return name.startswith("encoder.")
 
 
+def finds_cameras(generator: Weights) -> bool:
+    """Whether the encoder in a generator's weights finds the cameras of images: their angles have a mean, but no variance."""
+    return len(generator["encoder.gaussian.bias"]) < 2 * len(generator["encoder.centre"])
+
+
 def _encoder(generator: Weights) -> Findings:
     if has_encoder(generator):  # either key is above 0
         return {}

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from graf.checkpoints import SUFFIX
-from graf.checkpoints.architecture import config_keys_of, has_background, has_encoder, is_of_encoder
+from graf.checkpoints.architecture import config_keys_of, finds_cameras, has_background, has_encoder, is_of_encoder
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.partial_loading import load_partially, require_fit
 from graf.checkpoints.run_folder import newest_checkpoint
@@ -46,7 +46,7 @@ def generator_from_content(
     path: Path, content: dict, config: Config, device: torch.device | str, partial: bool = False
 ) -> Generator:
     """`load_generator` from a checkpoint's content; `path` names it in messages. A model with backgrounds of its own is loaded
-    without them where the config has none, and the encoder, which renders nothing, only where both have one.
+    without them where the config has none, and the encoder, which renders nothing, only where both have one of the same kind.
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
@@ -55,10 +55,9 @@ def generator_from_content(
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
-    if not config.encodes_images:
-        weights = {name: tensor for name, tensor in weights.items() if not is_of_encoder(name)}
-    elif not has_encoder(weights):
+    if not (config.encodes_images and has_encoder(weights) and finds_cameras(weights) == config.encoder_finds_cameras):
         config = config.without_encoder()
+        weights = {name: tensor for name, tensor in weights.items() if not is_of_encoder(name)}
     generator = Generator(config, found.n_classes)
     if partial:
         load_partially(generator, weights, path).log(f"{path}: generator")

@@ -58,6 +58,17 @@ def test_weights_with_one_or_without_render_whether_the_config_has_one(smoke, tm
     assert torch.equal(found.render(latents, labels.pose_c2w).images, expected) and found.encoder is None
 
 
+@pytest.mark.parametrize(("trained", "asked"), [("true", "true"), ("true", "false"), ("false", "true")])
+def test_weights_render_whether_their_encoder_finds_cameras(smoke, tmp_path, labels, trained, asked):
+    front = "encoder.weight=5", "data.camera_prior=front"
+    generator, file = Generator(smoke(*front, f"data.hflip={trained}"), 1), tmp_path / "faces.safetensors"
+    write_export(file, generator, 1, "")
+    found, latents = load_generator(file, smoke(*front, f"data.hflip={asked}")), torch.ones(4, generator.latent_dim)
+    expected = generator.eval().render(latents, labels.pose_c2w).images
+    assert torch.equal(found.render(latents, labels.pose_c2w).images, expected)
+    assert (found.encoder is not None) == (trained == asked)
+
+
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
 def test_encoders_of_older_weights_have_a_whitening_that_changes_nothing(smoke, tmp_path, suffix):
     generator, file = Generator(smoke("encoder.weight=5"), 1), tmp_path / f"cars.{suffix}"
