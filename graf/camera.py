@@ -218,7 +218,7 @@ def elevation_of_v(v: float) -> float:
 
 def v_of_elevation(elevation_deg: float) -> float:
     """The polar position v of degrees above the horizon."""
-    return (1 - math.sin(math.radians(elevation_deg))) / 2
+    return v_of_elevations(torch.tensor(elevation_deg, dtype=torch.float64)).item()
 
 
 def v_of_elevations(elevation_deg: Tensor) -> Tensor:

@@ -132,10 +132,13 @@ def is_of_encoder(name: str) -> bool:
 
 def finds_cameras(generator: Weights) -> bool:
     """Whether the encoder in a generator's weights finds the cameras of images: their angles have a mean, but no variance."""
-    return len(generator["encoder.gaussian.bias"]) < 2 * len(generator["encoder.centre"])
+    return _size(generator, "encoder.gaussian.bias", 0) < 2 * _size(generator, "encoder.centre", 0)
 
 
 def _encoder(generator: Weights) -> Findings:
+    if finds_cameras(generator):
+        source = "encoder.gaussian.bias"
+        return {"data.camera_prior": Finding(("front",), source), "data.hflip": Finding((True,), source)}
     if has_encoder(generator):  # either key is above 0
         return {}
     return {f"encoder.{key}": Finding((0,), "no encoder") for key in ("first_steps", "weight")}

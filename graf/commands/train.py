@@ -137,7 +137,10 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         launched = f"launched operation by operation ({why_not})"
         log.info("steps: %s", "recorded as CUDA graphs where they repeat" if state.graphs else launched)
         by_layers = f"layer by layer, for {state.why_not_fused}"
-        log.info("field: %s", by_layers if state.why_not_fused else "all layers in one operation")
+        fused = "all layers in one operation"
+        if state.config.encodes_images and state.config.encoder_finds_cameras:
+            fused += ", but not of reconstructions, whose cameras need its gradients"
+        log.info("field: %s", by_layers if state.why_not_fused else fused)
     log.info(
         "data: %d images, cameras %s, classes %s",
         len(dataset),

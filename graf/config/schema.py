@@ -761,8 +761,9 @@ class Config(RunConfig):
 
     @property
     def encoder_finds_cameras(self) -> bool:
-        """Whether an encoder finds the cameras of images too: of fronts without cameras, whose mirror images are as likely."""
-        return self.data.camera_prior == "front" and self.data.hflip
+        """Whether an encoder finds the cameras of images too: of fronts without cameras, whose mirror images are as likely.
+        Backgrounds of their own, which are not the same on both sides, it could not find."""
+        return self.data.camera_prior == "front" and self.data.hflip and self.data.background_model == "none"
 
     def without_encoder(self) -> "Config":
         """The config of a generator that reconstructs no real images."""

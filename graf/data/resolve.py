@@ -18,7 +18,7 @@ log = logging.getLogger("graf")
 
 def resolve(config: Config, dataset: Views | None = None, trained: Config | None = None) -> Config:
     """The config that a run has from then on: values in place of data.alpha: auto and data.box: auto, a condition that the data
-    have labels for, and an encoder only where they have cameras.
+    have labels for, and an encoder only where they have cameras or it finds them.
 
     dataset: the real images, read with `trained` (see build_dataset); without them only `trained` decides. trained: the config
     of the checkpoint that goes on or is loaded. What neither decides has no effect: ignore, none. Raises ConfigError where
@@ -43,7 +43,10 @@ def without_encoder(config: Config, posed: bool, trained: Config | None = None) 
     if posed or not config.encodes_images:
         return config
     if not config.encoder_finds_cameras:
-        why = "these images have no cameras; an encoder finds those of fronts, with data.camera_prior=front data.hflip=true"
+        why = (
+            "these images have no cameras; an encoder finds those of fronts, with data.camera_prior=front data.hflip=true "
+            "data.background_model=none"
+        )
     elif trained is not None and not trained.encodes_images:
         why = "the checkpoint has none"
     else:

@@ -105,7 +105,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
     rays = config.ray_sampler.rays_per_patch
     field_kept, field_backward = step.field(rays)
-    of_reconstructions, _ = step.field(rays // RAY_SPACING**2)
+    of_reconstructions, _ = dataclasses.replace(step, finds_cameras=config.encoder_finds_cameras).field(rays // RAY_SPACING**2)
     reconstructions = {"reconstructions": of_reconstructions + step.background()} if config.encoder.weight > 0 else {}
     moments = {
         "discriminator step": {
@@ -145,6 +145,7 @@ class _Step:
     dtype: torch.dtype  # of the numbers that a network keeps
     device_type: str
     n_threads: int
+    finds_cameras: bool = False  # and so needs the gradient of the points at which a field is evaluated
 
     @property
     def size(self) -> int:
@@ -168,7 +169,7 @@ class _Step:
     @functools.cached_property
     def is_fused(self) -> bool:
         """Whether a field's layers are one operation, on the machine at hand."""
-        return not why_not_fused(self.config, self.device_type, self.dtype)
+        return not self.finds_cameras and not why_not_fused(self.config, self.device_type, self.dtype)
 
     @property
     def is_projected(self) -> bool:

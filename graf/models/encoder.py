@@ -17,7 +17,7 @@ HIDDEN = 256
 LOG_VARIANCES = (-8.0, 4.0)  # the range of what is found
 REMEMBERED = 1600  # images, over which moments are averaged
 ANGLES = 2  # azimuth and elevation, which come before the latents
-STEEPEST = 80.0  # degrees, of angles that are found
+STEEPEST = 80.0  # degrees, of elevations that are found
 
 
 class Encoder(nn.Module):
@@ -32,9 +32,10 @@ class Encoder(nn.Module):
     no image's are. Whitening follows the moments of the last images as batch normalisation does, from step to step instead of
     within a batch (Huang et al., Decorrelated Batch Normalization, CVPR 2018).
 
-    Of images without cameras that show fronts, which are the same on both sides, it finds the camera too: angles are whitened
-    with the latents, and so have the prior's spread. An image and its mirror image have the same latents, elevation and
-    opposite azimuths. So what differs between the sides of an image has to come from where it is seen from.
+    Of images without cameras that show fronts, which are the same on both sides, it finds the camera too, at the mean distance
+    of data.radius: angles are whitened with the latents, and so have the prior's spread. An image and its mirror image have the
+    same latents, elevation and opposite azimuths. So what differs between the sides of an image has to come from where it is
+    seen from.
     """
 
     def __init__(self, config: Config, latent_dim: int):
@@ -50,9 +51,8 @@ class Encoder(nn.Module):
         self.register_buffer("whitening", torch.eye(self.n_angles + latent_dim))
 
     def forward(self, images: Tensor, pose_c2w: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance (B, A + Z) of angles and latents, before they are whitened, of images
-        (B, C, W, W) in [-1, 1], which cameras pose_c2w (B, 3, 4) took; None where they are to be found. Angles have the least
-        variance."""
+        """Mean (B, A + Z) of angles and latents, and the logarithm of the latents' variance (B, Z), before they are whitened,
+        of images (B, C, W, W) in [-1, 1], which cameras pose_c2w (B, 3, 4) took; None where they are to be found."""
         if self.n_angles:
             own, mirrored = self._seen(torch.cat([images, mirrored_images(images)]), []).chunk(2)
             found = torch.cat([own[:, :1] - mirrored[:, :1], own[:, 1:] + mirrored[:, 1:]], dim=1) / 2
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
             rotation, position = pose_c2w.split([3, 1], dim=2)
             found = self._seen(images, [rotation.flatten(1), position.flatten(1) / self.data.radius[1]])
         mean, log_variance = found.split(len(self.centre), dim=1)
-        return mean, F.pad(log_variance.clamp(*LOG_VARIANCES), (self.n_angles, 0), value=LOG_VARIANCES[0])
+        return mean, log_variance.clamp(*LOG_VARIANCES)
 
     def _seen(self, images: Tensor, cameras: list[Tensor]) -> Tensor:
         x = F.adaptive_avg_pool2d(images, SIDE)
@@ -69,9 +69,9 @@ class Encoder(nn.Module):
         return self.gaussian(F.leaky_relu(self.hidden(torch.cat([x.flatten(1), *cameras], dim=1)), 0.2))
 
     def sample(self, mean: Tensor, log_variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Latents (B, Z) for the generator from this network's Gaussians (B, A + Z) and noise (B, Z), and the cameras (B, 3, 4)
-        where it finds them."""
-        found = self.whitened(mean + (0.5 * log_variance).exp() * F.pad(noise, (self.n_angles, 0)))
+        """Latents (B, Z) for the generator from this network's Gaussians, of which `forward` gave the moments, and noise
+        (B, Z), and the cameras (B, 3, 4) where it finds them."""
+        found = self.whitened(mean + self._of_latents((0.5 * log_variance).exp() * noise))
         angles, latents = found.split([self.n_angles, noise.shape[1]], dim=1)
         return latents, self._cameras(angles) if self.n_angles else None
 
@@ -79,18 +79,27 @@ class Encoder(nn.Module):
         """Angles and latents (B, A + Z) of mean 0 and variance 1, of ones (B, A + Z) from this network's Gaussians."""
         return (found - self.centre) @ self.whitening.mT
 
+    def _of_latents(self, values: Tensor) -> Tensor:
+        """Values (..., Z) of latents, after those (..., A + Z) of angles, which are 0."""
+        return F.pad(values, (self.n_angles, 0))
+
     def _cameras(self, angles: Tensor) -> Tensor:
-        azimuth_deg = (self.data.azimuth_std_deg * angles[:, 0]).clamp(-STEEPEST, STEEPEST)
+        azimuth_deg = self.data.azimuth_std_deg * angles[:, 0]
         elevation_deg = (self.data.elevation_std_deg * angles[:, 1]).clamp(-STEEPEST, STEEPEST)
         return poses_at(azimuth_deg, v_of_elevations(elevation_deg), sum(self.data.radius) / 2)
 
     @torch.no_grad()
     def moments(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """First and second moments (1 + A + Z, A + Z) of what is whitened, from Gaussians (B, A + Z), for `follow`. Those of a
-        batch are the weighted sum of those of its parts."""
-        latents = self.whitened(mean)
-        variances = (self.whitening * log_variance.exp().mean(0)) @ self.whitening.mT
-        return torch.cat([latents.mean(0, keepdim=True), latents.mT @ latents / len(latents) + variances])
+        """First and second moments (1 + A + Z, A + Z) of what is whitened, from Gaussians, for `follow`. Those of a batch are
+        the weighted sum of those of its parts. Where azimuths are found, they are those of images and mirror images."""
+        found = self.whitened(mean)
+        variances = (self.whitening * self._of_latents(log_variance.exp().mean(0))) @ self.whitening.mT
+        moments = torch.cat([found.mean(0, keepdim=True), found.mT @ found / len(found) + variances])
+        if self.n_angles:  # an azimuth and its opposite have no mean, nor anything in common with the rest
+            moments[0, 0] = 0
+            moments[1, 1:] = 0
+            moments[2:, 0] = 0
+        return moments
 
     @torch.no_grad()
     def follow(self, moments: Tensor, n_images: int, learned: Tensor) -> None:
@@ -107,6 +116,7 @@ class Encoder(nn.Module):
 
 
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence (B,), in nats, of Gaussians (B, Z) from the one of mean 0 and variance 1. That of what is
-    found before it is whitened holds its scale, to which nothing else is sensitive."""
-    return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1)
+    """The Kullback-Leibler divergence (B,), in nats, of Gaussians from the one of mean 0 and variance 1, by their means
+    (B, A + Z) and the logarithms of variances (B, Z): angles add half of their squares. That of what is found before it is
+    whitened holds its scale, to which nothing else is sensitive."""
+    return 0.5 * (mean.square().sum(1) + (log_variance.exp() - 1 - log_variance).sum(1))

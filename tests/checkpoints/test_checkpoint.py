@@ -95,12 +95,13 @@ HEADS = ("training.reg_type=r1", "discriminator.label_loss=none", "discriminator
 MIXED = ("discriminator.architecture=mixed", *HEADS)
 PROJECTED = ("discriminator.architecture=projected", *HEADS)
 ENCODING = ("encoder.weight=5",)
+OF_FRONTS = ("data.camera_prior=front", "data.hflip=true", *ENCODING)
 
 
 @pytest.mark.parametrize("use_amp", ["true", "false"])
 @pytest.mark.parametrize(
     "settings",
-    [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED, MIXED, ANNEALED, ENCODING],
+    [("training.optimizer=adam",), ("training.optimizer=rmsprop",), RESTORING, PROJECTED, MIXED, ANNEALED, ENCODING, OF_FRONTS],
     ids=lambda x: x[0],
 )
 def test_n_steps_saved_and_continued_are_2n_steps(smoke, tmp_path, use_amp, settings):

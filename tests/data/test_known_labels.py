@@ -165,7 +165,7 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
     assert not without_encoder(settings, posed=False).encodes_images
     assert caplog.messages == [
         "encoder.first_steps and encoder.weight: 0, for these images have no cameras; an encoder finds those of fronts, with "
-        "data.camera_prior=front data.hflip=true"
+        "data.camera_prior=front data.hflip=true data.background_model=none"
     ]
     assert without_encoder(smoke(), posed=False) == smoke()
 
@@ -178,6 +178,7 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
         (("data.camera_prior=front", "data.hflip=true"), 0, False),
         (("data.camera_prior=front",), None, False),
         (("data.hflip=true",), None, False),
+        (("data.camera_prior=front", "data.hflip=true", "data.background_model=plane"), None, False),
     ],
 )
 def test_images_of_fronts_keep_an_encoder_that_finds_their_cameras(smoke, caplog, keys, before, encoded):

@@ -36,6 +36,10 @@ OTHERS = {  # what no shipped config does, or seldom
         FILM,
         "encoder.weight=5",
     ),
+    "cameras of reconstructions": (
+        *(FILM, "encoder.weight=5"),
+        *("data.camera_prior=front", "data.hflip=true"),
+    ),
     "mixed precision": (
         FILM,
         "training.use_amp=true",

@@ -1,6 +1,6 @@
 """The encoder: latents of a real image and its camera, as Gaussians."""
 
-from graf.camera import azimuth_and_v
+from graf.camera import azimuth_and_v, mirrored_poses
 from graf.checkpoints.export import write_export
 from graf.checkpoints.generator_loading import load_generator
 from graf.checkpoints.partial_loading import load_partially
@@ -92,17 +92,22 @@ def of_fronts(smoke):
 def test_a_mirror_image_of_a_front_differs_in_nothing_but_its_azimuth(of_fronts, cut_outs):
     cut_outs[..., 0] = cut_outs[..., 1]  # which has no counterpart in the frame
     (mean, log_variance), (of_mirrored, log_variances) = of_fronts(cut_outs, None), of_fronts(mirrored_images(cut_outs), None)
-    assert mean.shape == log_variance.shape == (4, 2 + 6) and mean[:, 0].abs().min() > 1e-4
+    assert mean.shape == (4, 2 + 6) and log_variance.shape == (4, 6) and mean[:, 0].abs().min() > 1e-4
     torch.testing.assert_close(of_mirrored, torch.cat([-mean[:, :1], mean[:, 1:]], dim=1))
     torch.testing.assert_close(log_variances, log_variance)
-    assert log_variance[:, :2].unique().tolist() == [-8.0]
+    follow(of_fronts, torch.randn(400, 8) @ torch.randn(8, 8) + 1, torch.zeros(400, 6))  # whatever other images have
+    (latents, poses), (of_mirrored, from_mirrored) = (
+        of_fronts.sample(*of_fronts(images, None), torch.zeros(4, 6)) for images in (cut_outs, mirrored_images(cut_outs))
+    )
+    torch.testing.assert_close(of_mirrored, latents)
+    torch.testing.assert_close(from_mirrored, mirrored_poses(poses, 0))
+    assert not torch.allclose(from_mirrored, poses, atol=1e-3)
 
 
 def test_cameras_that_are_found_come_to_be_as_frequent_as_those_that_are_sampled(of_fronts):
     rng = torch.Generator().manual_seed(0)
     mean = torch.randn(4000, 8, generator=rng) * torch.tensor([0.1, 3.0, *[1.0] * 6]) + torch.tensor([0.0, 2.0, *[0.0] * 6])
-    log_variance = torch.zeros(4000, 8)
-    log_variance[:, :2] = -8.0
+    log_variance = torch.zeros(4000, 6)
     for _ in range(4):
         for some in zip(mean.split(8), log_variance.split(8), strict=True):
             follow(of_fronts, *some)
@@ -178,6 +183,8 @@ def test_the_divergence_is_that_of_torch():
     mean, log_variance = torch.randn(2, 5, 7).unbind(0)
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)).sum(1)
     torch.testing.assert_close(divergence(mean, log_variance), expected)
+    angles = torch.tensor([[1.0, -3.0]]).expand(5, 2)
+    torch.testing.assert_close(divergence(torch.cat([angles, mean], dim=1), log_variance), expected + 5)
 
 
 def test_a_part_of_an_encoder_is_not_loaded(smoke):
