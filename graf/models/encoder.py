@@ -3,7 +3,7 @@
 Legend: B images, Z latents, A angles of a camera where it has to be found, else 0.
 """
 
-from graf.camera import poses_at, v_of_elevations
+from graf.camera import look_at_origin, position_on_sphere, v_of_elevations
 from graf.config import Config
 from graf.rays import mirrored_images
 
@@ -86,7 +86,8 @@ class Encoder(nn.Module):
     def _cameras(self, angles: Tensor) -> Tensor:
         azimuth_deg = self.data.azimuth_std_deg * angles[:, 0]
         elevation_deg = (self.data.elevation_std_deg * angles[:, 1]).clamp(-STEEPEST, STEEPEST)
-        return poses_at(azimuth_deg, v_of_elevations(elevation_deg), sum(self.data.radius) / 2)
+        direction = position_on_sphere(azimuth_deg / 360, v_of_elevations(elevation_deg))
+        return look_at_origin(sum(self.data.radius) / 2 * direction)
 
     @torch.no_grad()
     def moments(self, mean: Tensor, log_variance: Tensor) -> Tensor:
