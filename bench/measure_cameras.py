@@ -3,7 +3,8 @@
     python tools/find_cameras.py --out results/cameras --use_amp
     python bench/measure_cameras.py results/cameras [--data_dir photos] [--set data.labels=filename]
 
-    python train.py --use_amp --set expname=fronts data.labels=none data.camera_prior=front data.hflip=true
+    python train.py --use_amp --set expname=fronts data.labels=none data.camera_prior=front data.hflip=true \
+        encoder.finds_cameras=true
     python bench/measure_cameras.py results/fronts --may_mirror --set data.labels=auto data.hflip=false
 
 Found azimuths are aligned with the true ones by the turn, and the mirror with --may_mirror, with the least mean error. The
@@ -61,7 +62,7 @@ def main() -> None:
         config, n_rounds = completed_config(settings["config"], str(args.out / SETTINGS)), settings["rounds"]
     else:
         generator, n_rounds = generator_with_cameras(args.out), 0
-        config = generator.config
+        config = generator.config.without_encoder()  # of data whose cameras are known
     config = override(config, [*args.set, *folder_overrides(args.data_dir)])
     dataset = build_dataset(config)
     if not dataset.posed:

@@ -136,11 +136,8 @@ def finds_cameras(generator: Weights) -> bool:
 
 
 def _encoder(generator: Weights) -> Findings:
-    if finds_cameras(generator):
-        source = "encoder.gaussian.bias"
-        return {"data.camera_prior": Finding(("front",), source), "data.hflip": Finding((True,), source)}
     if has_encoder(generator):  # either key is above 0
-        return {}
+        return {"encoder.finds_cameras": Finding((finds_cameras(generator),), "encoder.gaussian.bias")}
     return {f"encoder.{key}": Finding((0,), "no encoder") for key in ("first_steps", "weight")}
 
 

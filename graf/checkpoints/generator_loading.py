@@ -55,7 +55,7 @@ def generator_from_content(
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
-    if not (config.encodes_images and has_encoder(weights) and finds_cameras(weights) == config.encoder_finds_cameras):
+    if not (config.encodes_images and has_encoder(weights) and finds_cameras(weights) == config.encoder.finds_cameras):
         config = config.without_encoder()
         weights = {name: tensor for name, tensor in weights.items() if not is_of_encoder(name)}
     generator = Generator(config, found.n_classes)

@@ -165,6 +165,10 @@ def _network_faults(config: Config) -> Iterator[str]:
             f"z_dist.type: an encoder finds latents of gauss, not of {latents.type}; set it to gauss, or encoder.first_steps "
             "and encoder.weight to 0"
         )
+    if config.encoder.finds_cameras:
+        needed = {"camera_prior": "front", "hflip": True, "background_model": "none"}
+        if missing := [f"data.{key}={shown(value)}" for key, value in needed.items() if getattr(config.data, key) != value]:
+            yield f"encoder.finds_cameras: cameras of fronts alone can be found; set {' '.join(missing)}, or this to false"
     if latents.dim_appearance >= latents.dim:
         yield (
             f"z_dist.dim_appearance: must leave room for the shape code in dim = {latents.dim}, found {latents.dim_appearance}"

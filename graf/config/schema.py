@@ -141,8 +141,7 @@ class DataConfig:
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0: the largest square", 0)
     hflip: bool = key(
         False,
-        "mirror real images at random (unposed data only; for posed data: mirror); with camera_prior front an encoder finds "
-        "their cameras, and takes both sides of an object for the same",
+        "mirror real images at random (unposed data only; for posed data: mirror)",
     )
     mirror: Literal["none"] | float = key(
         "none",
@@ -347,8 +346,7 @@ class EncoderConfig:
     first_steps: int = key(
         8000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
-        "no discriminator judges it; 0: none, as for images without cameras, unless they are fronts (data.camera_prior: front "
-        "with data.hflip: true), whose cameras the encoder finds",
+        "no discriminator judges it; 0: none, as for images without cameras",
         0,
     )
     weight: float = key(
@@ -359,6 +357,11 @@ class EncoderConfig:
     )
     divergence_weight: float = key(
         1e-5, "weight, beside the distance of reconstructions, of that of the latents found from those that are sampled", 0
+    )
+    finds_cameras: bool = key(
+        False,
+        "find the cameras of images that have none, too: of fronts (data.camera_prior: front with data.hflip: true) whose two "
+        "sides are the same",
     )
 
 
@@ -759,15 +762,11 @@ class Config(RunConfig):
         """Whether the generator learns to reconstruct real images, too."""
         return self.encoder.first_steps > 0 or self.encoder.weight > 0
 
-    @property
-    def encoder_finds_cameras(self) -> bool:
-        """Whether an encoder finds the cameras of images too: of fronts without cameras, whose mirror images are as likely.
-        Backgrounds of their own, which are not the same on both sides, it could not find."""
-        return self.data.camera_prior == "front" and self.data.hflip and self.data.background_model == "none"
-
     def without_encoder(self) -> "Config":
         """The config of a generator that reconstructs no real images."""
-        return dataclasses.replace(self, encoder=dataclasses.replace(self.encoder, first_steps=0, weight=0.0))
+        return dataclasses.replace(
+            self, encoder=dataclasses.replace(self.encoder, first_steps=0, weight=0.0, finds_cameras=False)
+        )
 
     @property
     def short_steps(self) -> int:

@@ -31,27 +31,15 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
         config = _replace(config, "data", box=_box(config, dataset, trained))
     if dataset is None:
         return config
-    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed, trained)
+    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
-def without_encoder(config: Config, posed: bool, trained: Config | None = None) -> Config:
-    """The config without an encoder where the images have no cameras, and it cannot find them; a change is logged.
-
-    trained: the config of the checkpoint that goes on, which before 2026-11-28 had no encoder for any images without cameras.
-    """
-    if posed or not config.encodes_images:
+def without_encoder(config: Config, posed: bool) -> Config:
+    """The config without an encoder where the images have no cameras and it does not find them; a change is logged."""
+    if posed or not config.encodes_images or config.encoder.finds_cameras:
         return config
-    if not config.encoder_finds_cameras:
-        why = (
-            "these images have no cameras; an encoder finds those of fronts, with data.camera_prior=front data.hflip=true "
-            "data.background_model=none"
-        )
-    elif trained is not None and not trained.encodes_images:
-        why = "the checkpoint has none"
-    else:
-        return config
-    log.info("encoder.first_steps and encoder.weight: 0, for %s", why)
+    log.info("encoder.first_steps and encoder.weight: 0, for these images have no cameras")
     return config.without_encoder()
 
 

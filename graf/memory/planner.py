@@ -105,7 +105,7 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
     step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
     rays = config.ray_sampler.rays_per_patch
     field_kept, field_backward = step.field(rays)
-    of_reconstructions, _ = dataclasses.replace(step, finds_cameras=config.encoder_finds_cameras).field(rays // RAY_SPACING**2)
+    of_reconstructions, _ = dataclasses.replace(step, finds_cameras=config.encoder.finds_cameras).field(rays // RAY_SPACING**2)
     reconstructions = {"reconstructions": of_reconstructions + step.background()} if config.encoder.weight > 0 else {}
     moments = {
         "discriminator step": {

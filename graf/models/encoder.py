@@ -41,7 +41,7 @@ class Encoder(nn.Module):
     def __init__(self, config: Config, latent_dim: int):
         super().__init__()
         self.data = config.data
-        self.n_angles = ANGLES if config.encoder_finds_cameras else 0
+        self.n_angles = ANGLES if config.encoder.finds_cameras else 0
         widths = (config.data.channels, *WIDTHS)
         self.convs = nn.ModuleList([nn.Conv2d(n, m, 4, stride=2, padding=1) for n, m in zip(widths, WIDTHS, strict=False)])
         features = WIDTHS[-1] * (SIDE >> len(WIDTHS)) ** 2

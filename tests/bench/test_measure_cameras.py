@@ -129,13 +129,13 @@ def run_folder(tmp_path, smoke, *settings):
 
 
 def test_cameras_of_a_runs_encoder_have_a_row(monkeypatch, capsys, tmp_path, smoke):
-    run_dir = run_folder(tmp_path, smoke, *FRONT, "encoder.weight=5")
+    run_dir = run_folder(tmp_path, smoke, *FRONT, "encoder.weight=5", "encoder.finds_cameras=true")
     argv = ["measure_cameras.py", str(run_dir), "--may_mirror", "--set", "data.labels=auto", "data.hflip=false"]
     monkeypatch.setattr(sys, "argv", argv)
     measure_cameras.main()
     said = capsys.readouterr().out
     generator = load_generator(run_dir)
-    cars = build_dataset(override(generator.config, ["data.labels=auto", "data.hflip=false"]))
+    cars = build_dataset(override(generator.config.without_encoder(), ["data.labels=auto", "data.hflip=false"]))
     images = torch.stack([as_floats(cars.read(index)) for index in range(4)])[:, : generator.config.data.channels]
     with torch.no_grad():
         _, poses = generator.encoder.sample(*generator.encoder(images, None), torch.zeros(1, generator.latent_dim))

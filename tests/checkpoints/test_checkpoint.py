@@ -95,7 +95,7 @@ HEADS = ("training.reg_type=r1", "discriminator.label_loss=none", "discriminator
 MIXED = ("discriminator.architecture=mixed", *HEADS)
 PROJECTED = ("discriminator.architecture=projected", *HEADS)
 ENCODING = ("encoder.weight=5",)
-OF_FRONTS = ("data.camera_prior=front", "data.hflip=true", *ENCODING)
+OF_FRONTS = ("encoder.finds_cameras=true", "data.camera_prior=front", "data.hflip=true", *ENCODING)
 
 
 @pytest.mark.parametrize("use_amp", ["true", "false"])

@@ -161,6 +161,11 @@ def test_inherit_from_takes_a_name(tmp_path):
         ),
         ("data.azimuth_std_deg=30", "circle does not read azimuth_std_deg: 30, which is of camera_prior: front"),
         ("data.azimuth_std_deg=90", "data.azimuth_std_deg: must be at most 60, found 90"),
+        (
+            "encoder.finds_cameras=true",
+            "encoder.finds_cameras: cameras of fronts alone can be found; set data.camera_prior=front data.hflip=true, or this "
+            "to false",
+        ),
         ("data.camera_prior=sphere", "data.camera_prior: expected one of circle, front, found 'sphere'"),
         ("data.mirror=left", "data.mirror: expected none or a number, found 'left'"),
         ("data.mirror=400", "data.mirror: must be at most 360, found 400"),

@@ -163,31 +163,11 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
     settings = smoke(setting)
     assert without_encoder(settings, posed=True) is settings and not caplog.messages
     assert not without_encoder(settings, posed=False).encodes_images
-    assert caplog.messages == [
-        "encoder.first_steps and encoder.weight: 0, for these images have no cameras; an encoder finds those of fronts, with "
-        "data.camera_prior=front data.hflip=true data.background_model=none"
-    ]
+    assert caplog.messages == ["encoder.first_steps and encoder.weight: 0, for these images have no cameras"]
     assert without_encoder(smoke(), posed=False) == smoke()
-
-
-@pytest.mark.parametrize(
-    ("keys", "before", "encoded"),
-    [
-        (("data.camera_prior=front", "data.hflip=true"), None, True),
-        (("data.camera_prior=front", "data.hflip=true"), 2, True),
-        (("data.camera_prior=front", "data.hflip=true"), 0, False),
-        (("data.camera_prior=front",), None, False),
-        (("data.hflip=true",), None, False),
-        (("data.camera_prior=front", "data.hflip=true", "data.background_model=plane"), None, False),
-    ],
-)
-def test_images_of_fronts_keep_an_encoder_that_finds_their_cameras(smoke, caplog, keys, before, encoded):
-    """Runs from before it could find them have none."""
-    caplog.set_level(logging.INFO, logger="graf")
-    settings = smoke("encoder.weight=2", *keys)
-    trained = None if before is None else smoke(f"encoder.weight={before}", *keys)
-    assert without_encoder(settings, False, trained).encodes_images == encoded
-    assert len(caplog.messages) == (not encoded) and ("for the checkpoint has none" in caplog.text) == (before == 0)
+    front = "data.camera_prior=front", "data.hflip=true"
+    assert without_encoder(smoke(setting, "encoder.finds_cameras=true", *front), posed=False).encodes_images
+    assert not without_encoder(smoke(setting, *front), posed=False).encodes_images
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ OTHERS = {  # what no shipped config does, or seldom
     ),
     "cameras of reconstructions": (
         *(FILM, "encoder.weight=5"),
-        *("data.camera_prior=front", "data.hflip=true"),
+        *("encoder.finds_cameras=true", "data.camera_prior=front", "data.hflip=true"),
     ),
     "mixed precision": (
         FILM,

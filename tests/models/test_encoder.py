@@ -60,10 +60,10 @@ def test_weights_with_one_or_without_render_whether_the_config_has_one(smoke, tm
 
 @pytest.mark.parametrize(("trained", "asked"), [("true", "true"), ("true", "false"), ("false", "true")])
 def test_weights_render_whether_their_encoder_finds_cameras(smoke, tmp_path, labels, trained, asked):
-    front = "encoder.weight=5", "data.camera_prior=front"
-    generator, file = Generator(smoke(*front, f"data.hflip={trained}"), 1), tmp_path / "faces.safetensors"
+    front = "encoder.weight=5", "data.camera_prior=front", "data.hflip=true"
+    generator, file = Generator(smoke(*front, f"encoder.finds_cameras={trained}"), 1), tmp_path / "faces.safetensors"
     write_export(file, generator, 1, "")
-    found, latents = load_generator(file, smoke(*front, f"data.hflip={asked}")), torch.ones(4, generator.latent_dim)
+    found, latents = load_generator(file, smoke(*front, f"encoder.finds_cameras={asked}")), torch.ones(4, generator.latent_dim)
     expected = generator.eval().render(latents, labels.pose_c2w).images
     assert torch.equal(found.render(latents, labels.pose_c2w).images, expected)
     assert (found.encoder is not None) == (trained == asked)
@@ -86,7 +86,7 @@ def test_encoders_of_older_weights_have_a_whitening_that_changes_nothing(smoke, 
 def of_fronts(smoke):
     torch.manual_seed(0)
     front = "data.camera_prior=front", "data.hflip=true", "data.azimuth_std_deg=20", "data.elevation_std_deg=10"
-    return Encoder(smoke("data.alpha=rgba", *front, "data.radius=[3, 4]"), latent_dim=6)
+    return Encoder(smoke("data.alpha=rgba", "encoder.finds_cameras=true", *front, "data.radius=[3, 4]"), latent_dim=6)
 
 
 def test_a_mirror_image_of_a_front_differs_in_nothing_but_its_azimuth(of_fronts, cut_outs):

@@ -16,6 +16,8 @@ from halves import generator_step
 
 ENCODER = ("encoder.weight=10", "encoder.first_steps=0", "data.alpha=rgba", "nerf.perturb=false")
 
+FRONT = ("data.camera_prior=front", "data.hflip=true")
+
 
 @pytest.fixture
 def build(smoke):
@@ -88,7 +90,7 @@ def test_the_discriminator_sees_no_reconstruction(build, cut_outs, labels):
 
 
 def test_images_without_cameras_are_reconstructed_from_those_that_are_found(build, cut_outs, labels):
-    state = build("data.camera_prior=front", "data.hflip=true", "encoder.divergence_weight=0")
+    state = build("encoder.finds_cameras=true", *FRONT, "encoder.divergence_weight=0")
     unposed = dataclasses.replace(labels, pose_c2w=None)
     batch, before = generator_batch(state, labels, cut_outs, unposed), copies(state.generator.encoder)
     with torch.no_grad():

@@ -65,7 +65,10 @@ CASES = {
     ),
     "parts": ("training.micro_batch=2", *KEPT),
     "an encoder's first steps, and reconstructions after them": ("encoder.first_steps=6", "encoder.weight=5", *KEPT),
-    "cameras that an encoder finds": ("data.camera_prior=front", "data.hflip=true", "encoder.weight=5", *KEPT),
+    "cameras that an encoder finds": (
+        *("encoder.finds_cameras=true", "data.camera_prior=front", "data.hflip=true"),
+        *("encoder.weight=5", *KEPT),
+    ),
     "two critics, of which one begins after the low-resolution steps": (
         *("discriminator.architecture=mixed", "encoder.first_steps=4", "encoder.weight=5", "discriminator.low_res_steps=5"),
         *("ray_sampler.rays_per_patch=256", "discriminator.blur_steps=0"),
