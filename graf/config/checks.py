@@ -166,8 +166,12 @@ def _network_faults(config: Config) -> Iterator[str]:
             "and encoder.weight to 0"
         )
     if config.encoder.finds_cameras:
-        needed = {"camera_prior": "front", "hflip": True, "background_model": "none"}
-        if missing := [f"data.{key}={shown(value)}" for key, value in needed.items() if getattr(config.data, key) != value]:
+        needed = {
+            "data.camera_prior=front": config.data.camera_prior == "front",
+            "data.hflip=true": config.data.hflip,
+            "data.background_model=none": config.data.background_model == "none",  # its sides differ
+        }
+        if missing := [setting for setting, is_given in needed.items() if not is_given]:
             yield f"encoder.finds_cameras: cameras of fronts alone can be found; set {' '.join(missing)}, or this to false"
     if latents.dim_appearance >= latents.dim:
         yield (
