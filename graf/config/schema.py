@@ -139,10 +139,7 @@ class DataConfig:
         explained=_polar,
     )
     center_crop: int = key(0, "side of a centre crop before resizing, pixels; 0: the largest square", 0)
-    hflip: bool = key(
-        False,
-        "mirror real images at random (unposed data only; for posed data: mirror)",
-    )
+    hflip: bool = key(False, "mirror real images at random (unposed data only; for posed data: mirror)")
     mirror: Literal["none"] | float = key(
         "none",
         "azimuth of a symmetry plane, degrees: half of the real images are mirrored with their cameras (posed data only), "

@@ -80,7 +80,7 @@ class Encoder(nn.Module):
         return (found - self.centre) @ self.whitening.mT
 
     def _of_latents(self, values: Tensor) -> Tensor:
-        """Values (..., Z) of latents, after those (..., A + Z) of angles, which are 0."""
+        """Values (..., Z) of latents behind zeros for the angles: (..., A + Z)."""
         return F.pad(values, (self.n_angles, 0))
 
     def _cameras(self, angles: Tensor) -> Tensor:
