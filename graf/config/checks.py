@@ -165,6 +165,8 @@ def _network_faults(config: Config) -> Iterator[str]:
             f"z_dist.type: an encoder finds latents of gauss, not of {latents.type}; set it to gauss, or encoder.first_steps "
             "and encoder.weight to 0"
         )
+    if config.encoder.finds_cameras and not config.encodes_images:
+        yield "encoder.finds_cameras: there is no encoder; set encoder.first_steps or encoder.weight above 0, or this to false"
     if config.encoder.finds_cameras:
         needed = {
             "data.camera_prior=front": config.data.camera_prior == "front",

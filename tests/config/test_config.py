@@ -162,6 +162,10 @@ def test_inherit_from_takes_a_name(tmp_path):
         ("data.azimuth_std_deg=30", "circle does not read azimuth_std_deg: 30, which is of camera_prior: front"),
         ("data.azimuth_std_deg=90", "data.azimuth_std_deg: must be at most 60, found 90"),
         (
+            "encoder={finds_cameras: true, first_steps: 0, weight: 0}",
+            "encoder.finds_cameras: there is no encoder; set encoder.first_steps or encoder.weight above 0, or this to false",
+        ),
+        (
             "encoder.finds_cameras=true",
             "encoder.finds_cameras: cameras of fronts alone can be found; set data.camera_prior=front data.hflip=true, or this "
             "to false",

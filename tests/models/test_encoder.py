@@ -85,8 +85,9 @@ def test_encoders_of_older_weights_have_a_whitening_that_changes_nothing(smoke, 
 @pytest.fixture
 def of_fronts(smoke):
     torch.manual_seed(0)
-    front = "data.camera_prior=front", "data.hflip=true", "data.azimuth_std_deg=20", "data.elevation_std_deg=10"
-    return Encoder(smoke("data.alpha=rgba", "encoder.finds_cameras=true", *front, "data.radius=[3, 4]"), latent_dim=6)
+    front = "encoder.finds_cameras=true", "data.camera_prior=front", "data.hflip=true"
+    prior = "data.azimuth_std_deg=20", "data.elevation_std_deg=10", "data.radius=[3, 4]"
+    return Encoder(smoke("data.alpha=rgba", "encoder.weight=5", *front, *prior), latent_dim=6)
 
 
 def test_a_mirror_image_of_a_front_differs_in_nothing_but_its_azimuth(of_fronts, cut_outs):
