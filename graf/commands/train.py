@@ -138,7 +138,7 @@ def dry_run(state: TrainState, dataset: Views) -> None:
         log.info("steps: %s", "recorded as CUDA graphs where they repeat" if state.graphs else launched)
         by_layers = f"layer by layer, for {state.why_not_fused}"
         fused = "all layers in one operation"
-        if state.config.encodes_images and state.config.encoder.finds_cameras:
+        if state.config.encoder.finds_cameras:
             fused += ", but not of reconstructions, whose cameras need its gradients"
         log.info("field: %s", by_layers if state.why_not_fused else fused)
     log.info(

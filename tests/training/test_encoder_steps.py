@@ -15,7 +15,6 @@ import torch
 from halves import generator_step
 
 ENCODER = ("encoder.weight=10", "encoder.first_steps=0", "data.alpha=rgba", "nerf.perturb=false")
-
 FRONT = ("data.camera_prior=front", "data.hflip=true")
 
 
