@@ -145,8 +145,9 @@ def test_steps_on_a_gpu_are_those_of_the_cpu_with_a_skipped_one_among_them(runs,
             assert state.bad_steps == 0 and state.step == 20
             networks = state.generator, state.discriminator, state.generator_ema
             found.append([p.detach().clone() for network in networks for p in network.parameters()])
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours - theirs).abs().max() <= 1e-6 * max(1, ours.abs().max())
+    rate = min(group["lr"] for steps in (state.optimizer_g, state.optimizer_d) for group in steps.param_groups)
+    for ours, theirs in zip(*found, strict=True):  # an optimizer turns the rounding of tiny gradients into parts of a rate
+        assert (ours - theirs).abs().max() <= 0.02 * rate
 
 
 def test_a_skipped_step_changes_nothing_on_a_gpu(runs):
