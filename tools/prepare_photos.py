@@ -19,15 +19,15 @@ from pathlib import Path
 
 from graf.config import load_config
 from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
-from graf.data.folders import is_within
+from graf.data.folders import CONFIG, IMAGES, SHEET, is_within
 from graf.errors import DataError, GrafError
 from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.cutout.ways import WAYS
 from graf.photographs.making import Options
-from graf.photographs.prepare import IMAGES, prepare
+from graf.photographs.prepare import prepare
 from graf.photographs.reading import EXTRA
 from graf.photographs.summary import nothing_usable, summary
-from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET, write_cameras, write_config, write_left_out, write_sheet
+from graf.photographs.writing import LEFT_OUT, write_cameras, write_config, write_left_out, write_sheet
 from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.files import make_writable_folder, read_object, remove_leftovers, write_text
@@ -131,9 +131,14 @@ def options_of(arguments: argparse.Namespace) -> Options:
     if arguments.masks and not arguments.masks.is_dir():
         raise GrafError(f"--masks {arguments.masks}: no such folder")
     try:
-        name_pattern(arguments.name_pattern)
+        pattern = name_pattern(arguments.name_pattern)
     except ValueError as error:
         raise GrafError(f"--name_pattern {arguments.name_pattern} {error}") from None
+    if pattern.azimuth == "index":
+        raise GrafError(
+            f"--name_pattern {arguments.name_pattern}: <index> tells no angle here; rename the photographs so that names have "
+            "<azimuth_deg>, or train on them as they are with data.turntable_step_deg"
+        )
     return Options(
         cut="masks" if arguments.masks and arguments.cut == "auto" else arguments.cut,
         masks=arguments.masks,

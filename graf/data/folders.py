@@ -33,6 +33,7 @@ PUBLISHED = {  # where to get the data of the configs' data.datadir
     "data/celebA": "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, its folder Img/img_align_celeba",
     "data/cub": f"CUB-200-2011 and its segmentations, linked and cut out by data/preprocess_cub.py of {GRAF}",
 }
+IMAGES, SHEET, CONFIG = "images", "before_after.png", "config.yaml"  # in a folder that prepare_photos.py made
 VIEW = re.compile(r"(.*?)[-_ ]?[0-9]+")  # the name of an object, and the number of a view
 
 
@@ -107,6 +108,11 @@ def _all_folders(data: DataConfig) -> Found:
             if not Path(root).is_dir():
                 found.faults.append(Fault(root, "is a file; data.datadir names folders"))
                 continue
+            if _is_prepared(Path(root)):
+                images, config = Path(root, IMAGES), Path(root, CONFIG)
+                cure = f"its images are in {images}: name that folder, or take --config {config}"
+                found.faults.append(Fault(root, f"was made by prepare_photos.py; {cure}"))
+                continue
             searched, n_faults, unread = os.path.realpath(root) in seen, len(found.faults), Counter()
             inside = list(_walk(Path(root), homes, data.labels, seen, found.faults, unread))
             if not inside and not searched and len(found.faults) == n_faults:  # no other fault says why
@@ -115,6 +121,10 @@ def _all_folders(data: DataConfig) -> Found:
             found.folders.extend(inside)
             found.unread.update(unread)
     return found
+
+
+def _is_prepared(folder: Path) -> bool:
+    return (folder / IMAGES).is_dir() and (folder / SHEET).is_file()
 
 
 def require_folders(data: DataConfig, named_in: Path) -> None:

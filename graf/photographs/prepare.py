@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, NamePattern, name_pattern
-from graf.data.folders import Folder, camera_file
+from graf.data.folders import IMAGES, Folder, camera_file
 from graf.data.labels import FILES, label_source
 from graf.photographs.duplicates import Look, duplicates, look_of
 from graf.photographs.faults import JUDGED, fault_of, sharpness
@@ -26,8 +26,6 @@ from graf.runtime.threads import map_in_threads
 
 import numpy as np
 from PIL import Image
-
-IMAGES = "images"  # folder of the prepared photographs in the output
 
 log = logging.getLogger("graf")
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from graf.config.strict import one_line
 from graf.data.advice.warnings import FEW_OBJECTS
+from graf.data.folders import CONFIG, SHEET
 from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
-from graf.photographs.writing import CONFIG, LEFT_OUT, SHEET
+from graf.photographs.writing import LEFT_OUT
 
 EXAMPLES = 3
 DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason

@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 from graf.config import load_config
-from graf.data.folders import TRANSFORMS
+from graf.data.folders import CONFIG, IMAGES, TRANSFORMS
 from graf.errors import DataError
 from graf.photographs.making import Made
-from graf.photographs.prepare import IMAGES, Prepared
+from graf.photographs.prepare import Prepared
 from graf.photographs.reading import open_photograph
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import write_grid
@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor
 
-LEFT_OUT, SHEET, CONFIG = "left_out.csv", "before_after.png", "config.yaml"
+LEFT_OUT = "left_out.csv"
 PAIRS, PAIRS_PER_ROW = 24, 4
 TILE = 128  # pixels
 CHEQUER = 8  # pixels a side of the squares behind what is transparent

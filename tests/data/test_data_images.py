@@ -52,6 +52,15 @@ def matrix(azimuth_deg: float, v: float = 0.4, radius: float = 3.6) -> list[list
     return [*poses_at(torch.tensor(azimuth_deg), torch.tensor(v), radius).tolist(), [0, 0, 0, 1]]
 
 
+def test_a_folder_that_the_preparation_made_is_not_taken_with_its_sheet(tmp_path):
+    put(tmp_path / "images" / "a.png")
+    assert len(build_dataset(config(tmp_path))) == 1
+    put(tmp_path / "before_after.png")
+    with pytest.raises(DataError, match="by prepare_photos.py; its images are in .*images: name that folder, or take --config"):
+        build_dataset(config(tmp_path))
+    assert len(build_dataset(config(tmp_path / "images"))) == 1
+
+
 def test_images_without_labels(tmp_path):
     put(tmp_path / "a.png", (255, 0, 0))
     put(tmp_path / "b.JPEG")

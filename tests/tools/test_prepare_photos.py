@@ -273,6 +273,8 @@ def test_cameras_by_a_name_pattern_keep_their_names_and_frames(tmp_path):
     views = build_dataset(config)
     assert views.class_names == ["mug"] and views.objects == ["mug/3"] * 3
     assert "<azimut> is no part of a name" in call(TOOL, "photos", "b", "--name_pattern", "<azimut>", cwd=tmp_path, status=2)
+    said = call(TOOL, "photos", "b", "--name_pattern", "<object>_<index>", cwd=tmp_path, status=2)
+    assert "<index> tells no angle here" in said and not (tmp_path / "b").exists()
 
 
 def test_duplicates_can_be_kept(tmp_path):

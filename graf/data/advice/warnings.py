@@ -1,7 +1,7 @@
 """Warnings about data sets that can be trained on, but from which little will be learned, each with its evidence and cures.
 
-What is few follows from three runs of the default recipe: it learned from 2,048 renderings of as many toy cars and from 3,200
-photographs of 200 real cars, cut out and with cameras; from 400 photographs of ten toy cars it learned no cars.
+What is few follows from three runs: the default recipe learned from 2,048 renderings of as many toy cars and from 3,200
+photographs of 200 real cars, cut out and with cameras; configs/few_images.yaml learned from 400 of ten toy cars.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,8 +72,9 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
-        "3,200 of 200; from 400 of ten toys it learned no cars, for the discriminator won. Add photographs of other objects, "
-        f"until there are at least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}. Raise training.reg_param if loss_d falls to 0{single}"
+        "3,200 of 200; of ten toys with cameras, 400 sufficed for configs/few_images.yaml, which a config takes over by "
+        f"inherit_from: few_images.yaml. Or add photographs of other objects, until there are at least {FEW_IMAGES} of "
+        f"{FEW_OBJECTS}{mirror}{single}"
     )
 
 
