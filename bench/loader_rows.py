@@ -40,7 +40,7 @@ def loader_row(config: Config, cache: Path, steps: int, device: torch.device) ->
     dataset = build_dataset(config, cache)
     config = resolve(config, dataset)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations)
-    state.skip_to_costliest_step()
+    state.skip_to_whole_step()
     batches = build_loader(dataset, config, device)
     waits, wholes = [], []
     for step in range(WARM_UP_STEPS + steps):

@@ -224,7 +224,7 @@ def quality(state: TrainState, dataset: Views, cache: Path) -> dict:
     warp = multi_view_consistency(generator, WARPED_OBJECTS, config.training.seed)
     rendering = render_views(generator, sample_objects(generator, 4, config.training.seed), rotation_poses(4, config.data))
     return {
-        "rays_per_image": (config.data.imsize // config.rendered_scale) ** 2,
+        "rays_per_image": (config.data.imsize // generator.config.rendered_scale) ** 2,
         "kid": result["values"][f"kid_{result['extractor']}"],
         "fid": result["values"][f"fid_{result['extractor']}"],
         "extractor": result["extractor"],

@@ -148,7 +148,7 @@ def timed_steps(
 ) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """Train on random images for ever, of whole images: the seconds of each step, with what is done `afterwards`, and its
     stats. Without `waits` they are the host's alone, which goes on while a GPU computes, as in training."""
-    state.skip_to_costliest_step()
+    state.skip_to_whole_step()
     config, device, processes = state.config, state.device, state.processes
     batch, size = config.training.batch_size, config.data.imsize
     images = torch.rand(processes.share_of(batch), config.data.channels, size, size, generator=state.rng).to(device) * 2 - 1

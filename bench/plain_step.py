@@ -28,7 +28,7 @@ class PlainGenerator(nn.Module):
 
     def __init__(self, learned: Generator):
         super().__init__()
-        self.learned, self.refinement, self.projection = learned, None, None
+        self.learned, self.refinement, self.projection, self.config = learned, None, None, learned.config
 
     @staticmethod
     def knows(nerf: NerfConfig) -> bool:

@@ -36,7 +36,8 @@ PARTS = {  # of the default recipe: what undoes or exchanges each; what the conf
     "minibatches of 4": ("training.batch_size=4",),
     "a faster discriminator": ("training.lr_d=0.002",),
     "rates halved at 200 and 300": ("training.lr_anneal_every=[200,300]",),
-    "shorter average": ("training.model_average_beta=0.995",),
+    "average of 0.995": ("training.model_average_beta=0.995",),
+    "refined to the last step": ("ccsr.unrefined_steps=0",),
     "planes of 64 x 64": ("nerf.plane_size=64",),
     "bicubic kernel": ("ccsr.kernel=bicubic",),
 }

@@ -10,13 +10,14 @@ and multiplications of products and convolutions.
 """
 
 import argparse
+import bisect
 import json
 import math
 import os
 import secrets
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -62,23 +63,23 @@ TABLE = Table("KID by %s, against cars that were never trained on; variety as a 
 @dataclass(frozen=True)
 class Costs:
     """Seconds and operations per step of each kind, and the number of steps before the first of its kind: those that only
-    reconstruct, those that see half the pixels, and the others."""
+    reconstruct, those that see half the pixels, and the others. The costs of steps that are not refined come last."""
 
     starts: tuple[int, ...]
     seconds: tuple[float, ...]
     operations: tuple[float, ...]
 
-    def total(self, per_step: tuple[float, ...], steps: int) -> float:
-        """The cost of so many steps from the first one on."""
+    def total(self, per_step: tuple[float, ...], steps: int, unrefined: int = 0) -> float:
+        """The cost of a run of so many steps, the last of which are not refined."""
+        last = min(unrefined, steps)
         ends = (*self.starts[1:], math.inf)
-        of_kinds = (max(0, min(steps, end) - start) for start, end in zip(self.starts, ends, strict=True))
-        return sum(n * cost for n, cost in zip(of_kinds, per_step, strict=True))
+        of_kinds = (max(0, min(steps - last, end) - start) for start, end in zip(self.starts, ends, strict=True))
+        return last * per_step[-1] + sum(n * cost for n, cost in zip(of_kinds, per_step, strict=False))
 
-    def steps_within(self, budget: float, per_step: tuple[float, ...]) -> int:
-        """The most steps that a budget, in the unit of per_step, pays."""
-        kind = sum(self.total(per_step, start) <= budget for start in self.starts) - 1  # of the last step
-        start = self.starts[kind]
-        return start + int((budget - self.total(per_step, start)) / per_step[kind])
+    def steps_within(self, budget: float, per_step: tuple[float, ...], unrefined: Callable[[int], int] = lambda _: 0) -> int:
+        """The most steps that a budget, in the unit of per_step, pays; unrefined: how many of a run's steps are not refined."""
+        at_most = range(1 + int(budget / min(per_step)))
+        return bisect.bisect_right(at_most, budget, key=lambda steps: self.total(per_step, steps, unrefined(steps))) - 1
 
 
 def main() -> None:
@@ -168,27 +169,33 @@ def measured_costs(config: Config, dataset: Views, device: torch.device) -> Cost
 
     starts = sorted({0, config.encoder.first_steps, config.short_steps})
     found = []
-    for start in starts:
+    for start in (*starts, config.first_unrefined) if config.unrefined_steps else starts:
         state.step = start
+        state.follow_schedule()
         found.append(cost())
     return Costs(tuple(starts), *zip(*found, strict=True))
 
 
 def within_budget(config: Config, costs: Costs, args: argparse.Namespace) -> Config:
     """The config with the training.max_steps that the budget pays, of which the log tells. Raises GrafError for no step."""
+
+    def ending_at(steps: int) -> Config:
+        return replace(config, training=replace(config.training, max_steps=steps))
+
+    def unrefined(steps: int) -> int:
+        return ending_at(steps).unrefined_steps
+
     steps = args.steps
     if args.operations:
-        steps = costs.steps_within(args.operations, costs.operations)
+        steps = costs.steps_within(args.operations, costs.operations, unrefined)
     elif args.seconds:
-        steps = costs.steps_within(args.seconds, costs.seconds)
+        steps = costs.steps_within(args.seconds, costs.seconds, unrefined)
     if steps < 1:
         one = f"{costs.seconds[0]:.2g} s and {costs.operations[0]:.2g} operations"
         raise GrafError(f"the budget pays for no step, which takes {one}; raise --seconds or --operations")
-    log.info(
-        "%d steps: about %.1f minutes and %.3g operations of training",
-        *(steps, costs.total(costs.seconds, steps) / 60, costs.total(costs.operations, steps)),
-    )
-    return replace(config, training=replace(config.training, max_steps=steps))
+    seconds, operations = (costs.total(each, steps, unrefined(steps)) for each in (costs.seconds, costs.operations))
+    log.info("%d steps: about %.1f minutes and %.3g operations of training", steps, seconds / 60, operations)
+    return ending_at(steps)
 
 
 def run(config: Config, dataset: Views, seed: int, costs: Costs, device: torch.device) -> dict:
@@ -200,7 +207,8 @@ def run(config: Config, dataset: Views, seed: int, costs: Costs, device: torch.d
     seconds = sum(timed_step(state, dataset, batches) for _ in progress(range(steps), desc="training", unit="step"))
     cpu_seconds = time.process_time() - cpu_start
     row = {"seed": seed, "steps": steps, "seconds": seconds, "cpu_seconds": cpu_seconds}
-    return row | {"operations": costs.total(costs.operations, steps)} | learned(state.generator_ema, dataset, seed)
+    operations = costs.total(costs.operations, steps, config.unrefined_steps)
+    return row | {"operations": operations} | learned(state.generator_ema, dataset, seed)
 
 
 def learned(generator: Generator, dataset: Views, seed: int) -> dict:

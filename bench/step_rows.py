@@ -66,7 +66,7 @@ def steps_on_pretended_gpu(config: Config, n_steps: int, device: torch.device = 
         images = torch.rand(batch, config.data.channels, width, width) * 2 - 1
         views = AnyViews(Labels.of_poses(sample_poses(batch, config.data, state.rng)))
         for _ in range(n_steps):
-            state.skip_to_costliest_step()
+            state.skip_to_whole_step()
             gpu.reset()
             train_step(state, views, images.pin_memory(), views.labels)
             state.advance()

@@ -189,8 +189,8 @@ def generator_subject(path: Path, content: dict, config: Config, dataset: Views,
     """The EMA of the generator, and latents with cameras and classes such as the data has."""
     device = choose_device(args.device)
     generator = generator_from_content(path, content, config, device)
-    if args.resolution and args.resolution % config.rendered_scale:
-        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {config.rendered_scale}")
+    if args.resolution and args.resolution % (scale := generator.config.rendered_scale):
+        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     rng = torch.Generator().manual_seed(args.seed)
     latents = generator.sample_latents(args.num_samples, rng)
     labels = sample_labels(dataset, args.num_samples, config.data, rng)

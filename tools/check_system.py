@@ -41,6 +41,7 @@ import psutil
 import torch
 
 SHARED_MEMORY = Path("/dev/shm")
+PART_OF_UNREFINED = 0.7  # of its time that a refined step of the default takes on a CPU
 STEPS = 2  # measured: the first one creates the optimizers' state, which the second one needs too
 RECORDED_STEPS = EAGER_STEPS + 2  # where steps are recorded, the last of which is a replayed one
 
@@ -206,14 +207,17 @@ def measure(config: Config, known: KnownLabels, device: torch.device, estimate: 
 
 
 def completion(seconds: float, config: Config) -> str:
-    """The length of a run by the time of a step of whole images that all networks learn from. On a CPU those of low resolution
-    take a third of it, and an encoder's a tenth."""
+    """The length of a run by the time of its costliest step. Where that is not refined, others take PART_OF_UNREFINED of it. On
+    a CPU steps of low resolution take a third of the others, and an encoder's a tenth."""
     n_steps = config.training.max_steps
-    n_first = min(config.encoder.first_steps, n_steps)
-    n_low = min(config.low_res_steps, n_steps - n_first)
-    n_short = n_first + n_low
-    length = duration(seconds * (n_steps - n_short + n_low / 3 + n_first / 10))
-    shorter = f" (the first {n_short:,} are shorter)" if n_short else ""
+    n_last = min(config.unrefined_steps, n_steps)
+    n_first = min(config.encoder.first_steps, n_steps - n_last)
+    n_low = min(config.low_res_steps, n_steps - n_last - n_first)
+    n_whole = n_steps - n_last - n_first - n_low
+    part = PART_OF_UNREFINED if n_last else 1
+    length = duration(seconds * (n_last + part * (n_whole + n_low / 3 + n_first / 10)))
+    n_shorter = n_steps - (n_last or n_whole)
+    shorter = f" (the first {n_shorter:,} are shorter)" if n_shorter else ""
     steps = f"a step takes about {seconds:.2g} s: {n_steps:,}{shorter} in {length}"
     return f"{steps}, and samples, metrics and checkpoints beside them"
 

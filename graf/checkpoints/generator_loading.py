@@ -47,11 +47,13 @@ def generator_from_content(
 ) -> Generator:
     """`load_generator` from a checkpoint's content; `path` names it in messages. A model with backgrounds of its own is loaded
     without them where the config has none, and the encoder, which renders nothing, only where both have one of the same kind.
+    CCSR is left out where the run has come to ccsr.unrefined_steps.
 
     partial: load the weights that fit, if they are at least half of the generator's parameters, and log the others.
     """
     found = recognise(content, path)
     found.report_left_out(path)
+    trained = stored_config(found, path) or config
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
@@ -65,6 +67,8 @@ def generator_from_content(
         require_fit({"generator_ema": generator}, found.parts | {"generator_ema": weights}, config, path)
         generator.load_state_dict(weights)
     generator = generator.to(device).eval().requires_grad_(False)
+    if trained.at(found.step) != trained:
+        generator = generator.unrefined()
     return generator.without_background() if hides_background else generator
 
 
@@ -108,7 +112,7 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
 def as_trained(config: Config, content: dict, path: Path) -> Config:
     """The config with what a checkpoint's content was trained with in place of `auto`; without a config inside, GRAF's: no
     opacity, no box."""
-    if "auto" not in (config.data.alpha, config.data.box):
+    if "auto" not in (config.data.alpha, config.data.box, config.ccsr.unrefined_steps):
         return config
     return resolve(config, trained=stored_config(recognise(content, path), path) or graf_config())
 

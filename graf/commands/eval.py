@@ -82,17 +82,17 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     if not (args.config and args.checkpoint):
         config = override(checkpoint_config(checkpoint, content), args.set)
     config = as_trained(config, content, checkpoint)
-    if args.resolution and args.resolution % config.rendered_scale:
-        scale = config.rendered_scale
-        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     generator = generator_from_content(checkpoint, content, config, choose_device(args.device), args.partial)
+    if args.resolution and args.resolution % (scale := generator.config.rendered_scale):
+        raise GrafError(f"--resolution {args.resolution}: must be a multiple of ccsr.scale_factor {scale}")
     step = checkpoint_step(content)
     run_dir = run_folder_of(checkpoint, config)
     out = args.out or run_dir / "eval" / f"step_{step:08d}" / ("found" if args.latents else "")
     log.info("%s, step %d", checkpoint, step)
     if not args.out and run_dir.resolve() not in checkpoint.resolve().parents:
         log.info("the checkpoint is in no run's folder: results go to %s; --out names another", run_dir)
-    results = ResultFile(out, checkpoint, sha256, step, recognise(content, checkpoint).averaged, config)
+    averaged = recognise(content, checkpoint).averaged
+    results = ResultFile(out, checkpoint, sha256, step, averaged, generator.config)
     Evaluation(args, generator, step, run_dir, out, results, data_fingerprint(content)).run(jobs)
     return 0
 

@@ -151,8 +151,12 @@ def dry_run(state: TrainState, dataset: Views) -> None:
     log.info(
         "schedule: %d steps, learning rates times %g at milestones: %s", training.max_steps, training.lr_anneal, milestones
     )
+    n_last = state.config.unrefined_steps
+    if n_last:
+        log.info("the last %d steps render all pixels, without CCSR", n_last)
     if n_short:
-        log.info("the first %d steps are of low resolution or without a discriminator; figures here are of the others", n_short)
+        of = "last ones" if n_last else "others"
+        log.info("the first %d steps are of low resolution or without a discriminator; figures here are of the %s", n_short, of)
     for cadence in ("print_every", "sample_every", "save_every", "backup_every", "fid_every", "video_every"):
         every = getattr(training, cadence)
         log.info("%s: %s", cadence, (f"{every} steps" if isinstance(every, int) else every) if every else "never")

@@ -40,7 +40,7 @@ PARTS = (
     Part("nerf.importance_samples_per_ray", bool, ("nerf.netdepth_fine", "nerf.netwidth_fine")),
     Part("nerf.raw_noise_std", bool, ("nerf.decrease_noise",)),
     Part("ccsr.mode", _is("refine", "consistency"), ("ccsr",)),
-    Part("ccsr.mode", _is("refine"), ("ccsr.learns_from", "ccsr.drift_weight")),
+    Part("ccsr.mode", _is("refine"), ("ccsr.learns_from", "ccsr.unrefined_steps", "ccsr.drift_weight")),
     Part(
         "ccsr.mode",
         _is("consistency"),
@@ -69,7 +69,7 @@ PARTS = (
 )
 
 
-FEWEST_WHOLE = 10  # one of so many steps should show the discriminator images with all their pixels
+FEWEST_WHOLE = 20  # one of so many steps should show the discriminator images with all their pixels
 SHORT_STEPS = {"encoder.first_steps": 2, "discriminator.low_res_steps": 3}  # and which part of a run they may be
 
 
@@ -91,8 +91,14 @@ def advice(config: Config, ours: Config) -> list[str]:
 
 
 def advice_on_steps(config: Config) -> list[str]:
-    """A warning where a run, resolved by its data, hardly comes to steps with all pixels and a discriminator."""
+    """A warning where a run, resolved by its data, hardly comes to steps with all pixels and a discriminator, or to refined
+    ones of them."""
     max_steps = config.training.max_steps
+    if 0 < config.first_unrefined < config.short_steps:
+        return [
+            f"ccsr.unrefined_steps: {config.unrefined_steps} begin before the {config.short_steps:,} steps without a "
+            "discriminator or of low resolution are over, so that CCSR learns little; set ccsr.unrefined_steps=auto"
+        ]
     n_whole = max(0, max_steps - config.short_steps)
     if n_whole * FEWEST_WHOLE >= max_steps:
         return []

@@ -59,6 +59,10 @@ def _ccsr_faults(config: Config) -> Iterator[str]:
         yield "ccsr.perceptual_weight: compares restored images with rendered ones, which needs ccsr.mode: consistency"
     if config.discriminator.dual and ccsr.mode != "refine":
         yield "discriminator.dual: needs the renderings of ccsr.mode: refine"
+    if config.unrefined_steps and config.discriminator.dual:
+        yield "ccsr.unrefined_steps: discriminator.dual needs refined images in all steps; set one of them to 0 or false"
+    if config.unrefined_steps and config.data.background_model == "plane":
+        yield "ccsr.unrefined_steps: must be 0 with data.background_model: plane, which is as coarse as refined renderings"
 
 
 def _refinement_faults(config: Config) -> Iterator[str]:
@@ -236,7 +240,7 @@ def _training_faults(config: Config) -> Iterator[str]:
         yield f"training.save_best: {training.save_best} is measured every fid_every steps, which is 0; set both or neither"
     if training.fid_images == 1:
         yield "training.fid_images: FID and KID need at least 2 images; 0 takes as many as eval.py"
-    if training.model_average_beta >= 1:
+    if training.model_average_beta != "auto" and training.model_average_beta >= 1:
         yield "training.model_average_beta: must be below 1"
     if training.anneal == "r3gan" and training.optimizer != "adam":
         yield "training.anneal: r3gan changes Adam's second beta; set it to none, or optimizer to adam"

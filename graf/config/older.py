@@ -24,7 +24,7 @@ OLDER_NAMES = foreign.GRAF_NAMES | {  # of keys
 OLDER_WORDS = {("data.alpha", "judge"): "rgba"}  # of values, by today's keys
 OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "data": {"alpha": "ignore", "box": "none"},
-    "ccsr": {"lr_multiplier": 1.0, "learns_from": "discriminator"},
+    "ccsr": {"lr_multiplier": 1.0, "learns_from": "discriminator", "unrefined_steps": 0},
     "encoder": {"first_steps": 0, "weight": 0.0},
     "discriminator": {"architecture": "graf", "low_res_steps": 0},
 }

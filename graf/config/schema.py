@@ -16,6 +16,8 @@ from graf.config.strict import Cadence, key
 from graf.foreign.configs import OTHER_SUITES
 
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
+MODEL_AVERAGE_BETA = {True: 0.99, False: 0.998}  # where it is auto, by whether an encoder has first steps
+UNREFINED_PIXELS = 64  # of a patch, along a side, at most, where ccsr.unrefined_steps: auto is not 0
 LOW_RES_STEPS = {True: 500, False: 1500}  # of discriminator.low_res_steps: auto, by whether an encoder has first steps
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
 
@@ -279,6 +281,13 @@ class CcsrConfig:
         "refine: `photographs`: CCSR learns to restore real images from their own downsampling; `discriminator`: it learns "
         "from the discriminator, like the field",
     )
+    unrefined_steps: Literal["auto"] | int = key(
+        "auto",
+        "refine: number of last steps in which the field is rendered at all pixels of a patch, and not refined; so is the "
+        "trained generator; `auto`: half of the whole steps after an encoder's first steps, for patches of at most 64 "
+        "pixels and the light backbone, else 0",
+        0,
+    )
     num_views: int = key(
         16,
         "azimuth bins of the view codes, over the whole circle; with camera_prior front over two standard deviations on "
@@ -463,7 +472,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(9900, "train until this step", 0)
+    max_steps: int = key(9200, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -545,7 +554,13 @@ class TrainingConfig(RunTrainingConfig):
     )
     reg_param: float = key(0.5, "weight of the gradient penalty, per image", 0)
     reg_every: int = key(1, "steps between gradient penalties; each penalty is multiplied by this number", 1)
-    model_average_beta: float = key(0.998, "decay of the generator's EMA, which samples and evaluation use", 0, 1)
+    model_average_beta: Literal["auto"] | float = key(
+        "auto",
+        "decay of the generator's EMA, which samples and evaluation use; `auto`: 0.99 after an encoder's first steps, else "
+        "0.998",
+        0,
+        1,
+    )
     compile: bool = key(
         False,
         "compile the radiance field for training (torch.compile) where it is not fused (fused_field); this needs a C++ "
@@ -776,6 +791,39 @@ class Config(RunConfig):
         """The number of the discriminator's first steps that have half the resolution."""
         steps = self.discriminator.low_res_steps
         return LOW_RES_STEPS[self.encoder.first_steps > 0] if steps == "auto" else steps
+
+    @property
+    def unrefined_steps(self) -> int:
+        """The number of last steps in which renderings are not refined."""
+        if self.ccsr.mode != "refine":
+            return 0
+        if self.ccsr.unrefined_steps != "auto":
+            return self.ccsr.unrefined_steps
+        pays = self.encoder.first_steps > 0 and self.patch_size <= UNREFINED_PIXELS and self.ccsr.backbone == "light"
+        needs_refined = self.discriminator.dual or self.data.background_model == "plane"
+        whole_steps = max(0, self.training.max_steps - self.short_steps)
+        return whole_steps // 2 if pays and not needs_refined else 0
+
+    @property
+    def model_average_beta(self) -> float:
+        """The decay of the EMA: a run that ends with few steps of a kind has to forget those before."""
+        beta = self.training.model_average_beta
+        return MODEL_AVERAGE_BETA[self.encoder.first_steps > 0] if beta == "auto" else beta
+
+    @property
+    def first_unrefined(self) -> int:
+        """The number of steps before those in which renderings are not refined; 0 where there are none."""
+        return max(0, self.training.max_steps - self.unrefined_steps) if self.unrefined_steps else 0
+
+    def at(self, step: int) -> "Config":
+        """The config by which a run renders after so many steps: `unrefined` from the first of its last ones on."""
+        return self.unrefined() if self.unrefined_steps and step >= self.first_unrefined else self
+
+    def unrefined(self) -> "Config":
+        """The config of the field alone, with a ray for each pixel of a patch."""
+        sampler = dataclasses.replace(self.ray_sampler, rays_per_patch=self.patch_size**2)
+        rrdb = dataclasses.replace(self.ccsr.rrdb, pretrained_path="")  # which needs a backbone
+        return dataclasses.replace(self, ccsr=dataclasses.replace(self.ccsr, mode="none", rrdb=rrdb), ray_sampler=sampler)
 
     @property
     def milestones(self) -> tuple[int, ...]:

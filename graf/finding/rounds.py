@@ -155,10 +155,11 @@ def unposed(config: Config, first: Round, photographs: Views | None = None) -> C
     data = dataclasses.replace(config.data, labels="none", mirror="none")
     constant = {"lr_anneal_every": (), "anneal": "none"}
     training = dataclasses.replace(config.training, outdir=str(first.folder), max_steps=steps, **UNMEASURED, **constant)
+    ccsr = dataclasses.replace(config.ccsr, unrefined_steps=0)
     discriminator = dataclasses.replace(config.discriminator, low_res_steps=min(steps, config.low_res_steps))
     if photographs is not None and len(photographs.class_names) == 1:
         discriminator = dataclasses.replace(discriminator, condition="none")
-    parts = {"data": data, "discriminator": discriminator, "training": training}
+    parts = {"data": data, "ccsr": ccsr, "discriminator": discriminator, "training": training}
     return dataclasses.replace(config, expname=first.generator.name, **parts)
 
 
@@ -222,9 +223,11 @@ def posed(config: Config, this: Round, n_rounds: int, folders: list[Path], box: 
         schedule |= UNMEASURED
     steps = posed_steps(config, this.number, n_rounds)
     low_res_steps = config.low_res_steps and shortened(config.low_res_steps)
+    unrefined_steps = config.unrefined_steps and shortened(config.unrefined_steps) if this.number == n_rounds else 0
     return dataclasses.replace(
         config,
         expname=this.generator.name,
+        ccsr=dataclasses.replace(config.ccsr, unrefined_steps=unrefined_steps),
         data=dataclasses.replace(written(config.data, folders), box=box),
         discriminator=dataclasses.replace(discriminator, low_res_steps=low_res_steps),
         training=dataclasses.replace(training, outdir=str(this.folder), max_steps=steps, **schedule),

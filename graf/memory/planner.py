@@ -96,20 +96,27 @@ class Estimate:
 
 
 def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1) -> Estimate:
-    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's)."""
+    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's): of one without CCSR where
+    the last ones are (ccsr.unrefined_steps), if that takes more."""
     with torch.device("meta"):  # shapes alone
         generator = Generator(config, n_classes)
         discriminator = build_discriminator(config, n_classes, n_elevations)
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
-    step = _Step(config, generator, discriminator, batch, amp.dtype, device_type, n_threads)
-    rays = config.ray_sampler.rays_per_patch
+    kinds = (config, config.unrefined()) if config.unrefined_steps else (config,)
+    steps = (_Step(kind, generator, discriminator, batch, amp.dtype, device_type, n_threads) for kind in kinds)
+    return max(map(_estimate, steps), key=lambda estimate: estimate.total_bytes)
+
+
+def _estimate(step: "_Step") -> Estimate:
+    """The peak memory of a step."""
+    config, rays = step.config, step.config.ray_sampler.rays_per_patch
     field_kept, field_backward = step.field(rays)
     of_reconstructions, _ = dataclasses.replace(step, finds_cameras=config.encoder.finds_cameras).field(rays // RAY_SPACING**2)
     reconstructions = {"reconstructions": of_reconstructions + step.background()} if config.encoder.weight > 0 else {}
     moments = {
         "discriminator step": {
-            "gradients of parts": step.gradients_of_parts(discriminator),
+            "gradients of parts": step.gradients_of_parts(step.discriminator),
             "discriminator": sum(critic.discriminator_step() for critic in step.critics()),
         },
         "generator step, backward pass begins": reconstructions
@@ -121,13 +128,13 @@ def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, 
         },
         "generator step, backward pass in the field": reconstructions
         | {
-            "gradients of parts": step.gradients_of_parts(generator),
+            "gradients of parts": step.gradients_of_parts(step.generator),
             "rays and field": field_backward,
         },
     }
     moment = max(moments, key=lambda name: sum(moments[name].values()))
     parts = step.persistent() | {"images": step.images(), "noise of rays": step.noise()} | moments[moment]
-    return Estimate(moment, parts, int(GAPS[device_type] * sum(parts.values())), PROCESS_BYTES[device_type])
+    return Estimate(moment, parts, int(GAPS[step.device_type] * sum(parts.values())), PROCESS_BYTES[step.device_type])
 
 
 def _weights(network: nn.Module, learning: bool = False) -> int:
@@ -277,7 +284,7 @@ class _Step:
     def refinement(self) -> int:
         """Bytes that CCSR keeps for the backward pass: of the backbone, and of the perceptual loss where there is one."""
         config, refinement = self.config, self.generator.refinement
-        if refinement is None:
+        if config.ccsr.mode == "none":
             return 0
         side = config.patch_size // config.ccsr.scale_factor
         is_light = isinstance(refinement.backbone, LightBackbone)
@@ -429,6 +436,8 @@ def _ladder(config: Config) -> Iterator[tuple[str, list[Any]]]:
         yield "training.micro_batch", _halvings(training.micro_batch, 1)
     held = nerf.checkpoint_rays if nerf.checkpoint_rays not in ("auto", 0) else math.inf
     yield "nerf.checkpoint_rays", [n for n in RAYS_AT_ONCE if n < held]
+    if config.unrefined_steps:
+        yield "ccsr.unrefined_steps", [0]
     yield "nerf.samples_per_ray", _halvings(nerf.samples_per_ray, SMALLEST_SAMPLES)
     if config.discriminator.has_heads:
         yield "discriminator.architecture", ["graf"]

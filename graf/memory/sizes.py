@@ -105,6 +105,8 @@ def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classe
     `budget_bytes` is what the process may hold on the device, 0 for no limit.
     """
     n_rays, chunk = config.ray_sampler.rays_per_patch, config.nerf.checkpoint_rays
+    if config.unrefined_steps:
+        n_rays = config.patch_size**2
     sizes = StepSizes(config.images_at_once, 0 if chunk == "auto" else chunk, n_rays)
     open_images, open_rays = config.training.micro_batch == "auto", chunk == "auto"
     while budget_bytes:

@@ -124,15 +124,18 @@ class Generator(nn.Module):
 
     def without_background(self) -> "Generator":
         """The generator, which shares its weights, of the same latents' objects before data.background."""
-        return self._with(data=dataclasses.replace(self.config.data, background_model="none"))
+        data = dataclasses.replace(self.config.data, background_model="none")
+        return self._with(dataclasses.replace(self.config, data=data))
 
     def unrefined(self) -> "Generator":
-        """The generator, which shares its weights, of the field's own renderings."""
-        return self._with(ccsr=dataclasses.replace(self.config.ccsr, mode="none"))
+        """The generator, which shares its weights, of the field's own renderings, without CCSR."""
+        twin = self._with(self.config.unrefined())
+        twin._modules = twin._modules | {"refinement": None}
+        return twin
 
-    def _with(self, **sections: Any) -> "Generator":
+    def _with(self, config: Config) -> "Generator":
         twin = copy.copy(self)
-        twin.config = dataclasses.replace(self.config, **sections)
+        twin.config = config
         return twin
 
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:

@@ -45,14 +45,14 @@ class PoseState(RunState):
         self.sizes = smallest_of_all(StepSizes(images, rays=0, n_rays=1), processes)
         self.scaler = self.amp.scaler()
         self.validation: dict[str, float | Tensor] = {}  # the newest one, as `graf.pose.validation.Validation` has it
-        self.set_learning_rates()
+        self.follow_schedule()
 
     @property
     def player(self) -> Player:
         """The network and its optimizer, for `graf.training.learn`."""
         return Player("grad_norm", self.estimator, self.optimizer, self.scaler)
 
-    def set_learning_rates(self) -> None:
+    def follow_schedule(self) -> None:
         """Warm up to training.lr over warm_up_steps; anneal along a cosine to 0 at max_steps (Loshchilov and Hutter 2017)."""
         training = self.config.training
         rise = min(1.0, (self.step + 1) / max(training.warm_up_steps, 1))

@@ -21,7 +21,8 @@ LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
 MAX_CHARACTERS = 20_000  # of a licence's text in the card
 MAIN_KEYS = (
     *("data.type", "data.imsize", "data.alpha", "data.fov", "data.radius", "nerf.conditioning", "nerf.samples_per_ray"),
-    *("z_dist.dim", "z_dist.dim_appearance", "ccsr.mode", "ccsr.scale_factor", "discriminator.condition"),
+    *("z_dist.dim", "z_dist.dim_appearance", "ccsr.mode", "ccsr.scale_factor"),
+    *("ccsr.unrefined_steps", "discriminator.condition"),
     *("training.batch_size", "training.max_steps", "training.seed"),
 )
 

@@ -118,7 +118,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True, grid
     config, n = state.config, len(labels)
     if grid is None:
         grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
-        n_rays = (grid.shape[1] // config.rendered_scale) ** 2
+        n_rays = (grid.shape[1] // state.generator.config.rendered_scale) ** 2
     else:
         n_rays = grid.shape[1] ** 2
     coins = torch.rand(2, n, 1, 1, 1, generator=state.rng)
@@ -142,7 +142,7 @@ def reconstruction_inputs(state: TrainState, labels: Labels) -> Inputs:
     Single pixels teach sharp ones, and may be few: twice as far apart as a rendering's rays they teach as much.
     """
     grid = sample_grid(state, len(labels), torch.device("cpu"))
-    side = RAY_SPACING * state.config.rendered_scale
+    side = RAY_SPACING * state.generator.config.rendered_scale
     return sample_inputs(state, labels, grid=one_pixel_per_block(grid, side, state.rng))
 
 

@@ -98,8 +98,8 @@ class RunState(abc.ABC):
         return cls.NETWORKS + cls.OPTIMIZERS + cls.SCALERS
 
     @abc.abstractmethod
-    def set_learning_rates(self) -> None:
-        """Give the optimizers the rates of this step."""
+    def follow_schedule(self) -> None:
+        """Give the optimizers the rates of this step, and have the networks do what it asks of them."""
 
     @abc.abstractmethod
     def learning_rates(self) -> dict[str, float]:
@@ -132,11 +132,11 @@ class RunState(abc.ABC):
                 self.lowest_losses[name] = {"value": value, "step": self.step}
 
     def advance(self) -> None:
-        """Count a step and its images as done, and set the learning rates and sizes of the next."""
+        """Count a step and its images as done, and be ready for the next, with its learning rates and sizes."""
         self.savable = True
         self.step += 1
         self.images_seen += self.config.training.batch_size
-        self.set_learning_rates()
+        self.follow_schedule()
         if self.sizes.step_done():
             log.info("step %d: memory has sufficed for a while; trying %s again", self.step, self.sizes)
 
@@ -213,7 +213,7 @@ class RunState(abc.ABC):
             setattr(self, name, (absent | saved)[name])
         if "sizes" in saved:
             self.sizes.load_state_dict(saved["sizes"])
-        self.set_learning_rates()
+        self.follow_schedule()
         # Random states
         random_states = saved["rng"]
         torch.set_rng_state(random_states["torch"].cpu())
@@ -262,7 +262,7 @@ class TrainState(RunState):
             two_fit = 2 * self._planned_bytes() <= budget_bytes(config.memory, device)  # one recorded beside another's memory
             (fits_all,) = processes.minimum((two_fit,))
             self.graphs = Graphs(CudaRecorder if fits_all else None)
-        self.set_learning_rates()
+        self.follow_schedule()
 
     def _fuse_or_compile(self, config: Config) -> str:
         """Have the layers of fields that train computed as one operation, in all processes or in none, or compiled where the
@@ -316,7 +316,7 @@ class TrainState(RunState):
         """generator_ema follows the generator where that has `learned` (a bool), not where its step was skipped; in the first
         steps faster than model_average_beta, so as to forget its start."""
         half_life = self.annealed(1e-6, 1.0) if self.anneals else 1.0  # as a share of its final one
-        beta = min(self.config.training.model_average_beta ** (1 / half_life), (1 + self.step) / (10 + self.step))
+        beta = min(self.config.model_average_beta ** (1 / half_life), (1 + self.step) / (10 + self.step))
         averaged, current = list(self.generator_ema.parameters()), list(self.generator.parameters())
         if is_asynchronous(self.device.type):
             move_towards(averaged, current, (1 - beta) * learned)
@@ -325,10 +325,19 @@ class TrainState(RunState):
         for average, buffer in zip(self.generator_ema.buffers(), self.generator.buffers(), strict=True):
             average.copy_(buffer)
 
+    def skip_to_whole_step(self) -> None:
+        """Go on with a step of whole images and with a gradient penalty, as most steps with a discriminator are."""
+        self._skip_to(self.config.short_steps)
+
     def skip_to_costliest_step(self) -> None:
-        """Go on with a step of whole images and with a gradient penalty: no other takes more time or memory."""
-        self.step = max(self.step, self.config.short_steps)
+        """Go on with a step of whole images, not refined if a run ends with such, and with a gradient penalty: but for CCSR's
+        rrdb backbone no other takes more time or memory."""
+        self._skip_to(max(self.config.short_steps, self.config.first_unrefined))
+
+    def _skip_to(self, step: int) -> None:
+        self.step = max(self.step, step)
         self.step += -(self.step + 1) % self.config.training.reg_every
+        self.follow_schedule()
 
     @property
     def penalty_weight(self) -> float | None:
@@ -349,10 +358,19 @@ class TrainState(RunState):
         left = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.config.training.annealing_steps)))
         return last + (first - last) * left
 
-    def set_learning_rates(self) -> None:
-        """The config's rates, annealed or times lr_anneal for each milestone that the step has reached; CCSR has a share of
-        the generator's."""
-        training = self.config.training
+    def follow_schedule(self) -> None:
+        """Give the optimizers the config's rates, annealed or times lr_anneal for each milestone that the step has reached, of
+        which CCSR has a share; in the last steps have the generators render without CCSR, which keeps its weights."""
+        training, rendered = self.config.training, self.config.at(self.step)
+        if rendered.rendered_scale != self.generator.config.rendered_scale:
+            self.graphs.clear()
+            if rendered.rendered_scale == 1:
+                log.info(
+                    "the last %d steps, from step %d on, render all pixels, without CCSR (ccsr.unrefined_steps); each takes "
+                    "longer than those before",
+                    *(training.max_steps - self.config.first_unrefined, self.config.first_unrefined),
+                )
+        self.generator.config = self.generator_ema.config = rendered
         milestones = bisect.bisect_right(self.config.milestones, self.step)
         factor = self.annealed(1.0, training.anneal_lr) if self.anneals else training.lr_anneal**milestones
         for optimizer, rate in ((self.optimizer_g, training.lr_g), (self.optimizer_d, training.lr_d)):
@@ -377,7 +395,7 @@ class TrainState(RunState):
         for name in self.NETWORKS:
             getattr(self, name).load_state_dict(found.parts[name])
         self.step, self.images_seen = found.step, found.step * self.config.training.batch_size
-        self.set_learning_rates()
+        self.follow_schedule()
         log.warning("%s: %s; its weights are loaded, the optimizers start from scratch", path, found.description)
 
 

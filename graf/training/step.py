@@ -145,7 +145,7 @@ def generator_objective(state: TrainState, batch: Batch, blur: float, ccsr_weigh
     blur: the standard deviation, in pixels, by which the discriminator sees images blurred. ccsr_weight: that of the
     loss of ccsr.mode: consistency.
     """
-    config, fake_labels = state.config, batch.fake_inputs.labels
+    config, fake_labels = state.generator.config, batch.fake_inputs.labels
     # The encoder's loss comes first: so its backward pass comes last, when what the others keep is free
     reconstruction, of_encoder = encoder_objective(state, batch) if batch.encoder_inputs is not None else (None, {})
     real_logits = _real_logits(state, batch, blur) if GAN_LOSSES[config.training.gan_type].paired else None

@@ -75,6 +75,14 @@ def test_a_kind_of_step_costs_its_own():
     assert [costs.steps_within(budget, costs.seconds) for budget in (9.9, 10, 11.9, 50, 54.9, 55)] == [9, 10, 10, 30, 30, 31]
 
 
+def test_the_last_steps_of_a_run_cost_what_those_that_are_not_refined_do():
+    costs = Costs((0, 10, 30), seconds=(1.0, 2.0, 5.0, 9.0), operations=(1.0, 1.0, 1.0, 1.0))
+    found = {steps: costs.total(costs.seconds, steps, 4) for steps in (3, 4, 5, 16, 36)}
+    assert found == {3: 27, 4: 36, 5: 37, 16: 10 + 2 * 2 + 36, 36: 10 + 40 + 2 * 5 + 36}
+    paid = [costs.steps_within(budget, costs.seconds, lambda _: 4) for budget in (8, 27, 36.5, 37, 95, 96)]
+    assert paid == [0, 3, 4, 5, 35, 36]
+
+
 def test_only_what_is_shown_of_the_cars_makes_them_others():
     assert is_default_data(load_config(None, ["data.alpha=rgba", "nerf.multires=6"]))
     assert not is_default_data(load_config(None, ["data.n_images=4096"]))

@@ -5,7 +5,9 @@ import shlex
 from pathlib import Path
 
 from graf.config import Config, load_config
+from graf.config.older import OLDER_VALUES
 from graf.config.reading import config_from_dict, config_to_dict, flat, merge, override
+from graf.data import resolve
 
 import pytest
 import yaml
@@ -26,9 +28,16 @@ def earlier(name: str, *settings: str) -> Config:
     return override(config_from_dict(merge(config_to_dict(Config()), DEFAULTS[name], name), name), settings)
 
 
+def config_of_before() -> Config:
+    """The config in a checkpoint that knows no ccsr.unrefined_steps."""
+    return config_from_dict(merge(config_to_dict(Config()), OLDER_VALUES, "checkpoint"), "checkpoint")
+
+
 def differences(config: Config, other: Config) -> set[str]:
     mine, theirs = (
-        flat(config_to_dict(each)) | {"discriminator.low_res_steps": each.low_res_steps} for each in (config, other)
+        flat(config_to_dict(each))
+        | {"discriminator.low_res_steps": each.low_res_steps, "training.model_average_beta": each.model_average_beta}
+        for each in (config, other)
     )
     return {key for key in mine if mine[key] != theirs[key]}
 
@@ -70,6 +79,13 @@ def test_the_note_continues_runs_with_lighter_heads():
     found = re.search(r"heads of weight 1\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.discriminator.projected_weight, config.training.max_steps) == (1, 9900)
+
+
+def test_the_note_continues_runs_that_were_refined_to_their_last_step():
+    found = re.search(r"with CCSR to its last step\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
+    config = load_config(None, shlex.split(found[1])[1:])
+    assert (config.training.model_average_beta, config.milestones) == (0.998, (8850, 9200, 9550))
+    assert resolve(config, trained=config_of_before()).unrefined_steps == 0
 
 
 def test_film_64_continues_runs_of_the_first_default():

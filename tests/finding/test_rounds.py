@@ -64,6 +64,13 @@ def test_rounds_share_the_steps_and_are_one_shortened_schedule(tmp_path):
     assert at_once.discriminator.low_res_steps == 0
 
 
+def test_the_last_round_alone_ends_with_steps_that_are_not_refined(tmp_path):
+    config = load_config(None, ["training.max_steps=4800", "ccsr.unrefined_steps=800"])
+    assert rounds.unposed(config, Round(tmp_path, 0)).unrefined_steps == 0
+    later = [rounds.posed(config, Round(tmp_path, number), 2, [tmp_path], "none") for number in (1, 2)]
+    assert [one.unrefined_steps for one in later] == [0, 700]
+
+
 def test_low_resolution_lasts_as_long_as_in_runs_without_an_encoder(tmp_path):
     config = load_config(None, ["training.max_steps=16000", "encoder.first_steps=100", "discriminator.low_res_steps=auto"])
     later = rounds.posed(config, Round(tmp_path, 3), 3, [tmp_path], "none")

@@ -122,6 +122,14 @@ def test_estimate_is_near_the_peak_of_other_settings(overrides, refine):
     assert estimate_step(config).step_bytes == pytest.approx(tracked_peak(shapes_of(config)), rel=TOLERANCE)
 
 
+def test_the_costlier_of_refined_steps_and_the_last_ones_is_planned(refine):
+    refined, ending = estimate_step(refine()), estimate_step(refine("ccsr.unrefined_steps=1"))
+    assert ending.parts["rays and field"] > 2 * refined.parts["rays and field"]
+    assert ending.parts["weights"] == refined.parts["weights"]  # CCSR keeps its own
+    rrdb = "ccsr.backbone=rrdb", "ccsr.scale_factor=2"
+    assert estimate_step(refine(*rrdb, "ccsr.unrefined_steps=1")).parts["ccsr"] > 0
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 @pytest.mark.parametrize("conditioning", ["film", "concat", "triplane"])
 def test_estimate_knows_that_rays_go_through_the_field_in_pieces(conditioning, refine, monkeypatch):

@@ -149,16 +149,15 @@ def test_a_faulty_config_is_status_2(flags, check, capsys):
 
 def test_the_time_to_completion_is_the_steps_times_all_of_them(module, monkeypatch):
     def said(*overrides):
-        return module.completion(
-            0.25, load_config(None, ["discriminator.low_res_steps=0", "encoder.first_steps=0", *overrides])
-        )
+        none = "discriminator.low_res_steps=0", "encoder.first_steps=0", "ccsr.unrefined_steps=0"
+        return module.completion(0.25, load_config(None, [*none, *overrides]))
 
     assert said("training.max_steps=1800").startswith("a step takes about 0.25 s: 1,800 in 8 min, and samples")  # 450 s
     short = "encoder.first_steps=10000", "discriminator.low_res_steps=300"
-    assert "12,700 (the first 10,300 are shorter) in 15 min, and" in said(
-        *short, "training.max_steps=12700"
-    )  # 3,500 times 0.25
+    assert "12,700 (the first 10,300 are shorter) in 15 min, and" in said(*short, "training.max_steps=12700")  # 3,500 * 0.25
     assert "5,000 (the first 5,000 are shorter) in 2 min, and" in said(*short, "training.max_steps=5000")
+    last = "training.max_steps=12700", "ccsr.unrefined_steps=1500"  # (1,500 + 0.7 * 2,000) * 0.25 s
+    assert "12,700 (the first 11,200 are shorter) in 12 min, and" in said(*short, *last)
     ticks = iter([0.0, 9.0, 10.5])  # both steps' starts, and the end: the second took 1.5 s
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     monkeypatch.setattr(module, "discriminator_step", lambda *_: None)

@@ -85,7 +85,7 @@ def test_annealing_follows_a_cosine_of_the_step_alone(build):
     found = {}
     for step in (0, 4, 8, 100):
         state.step = step
-        state.set_learning_rates()
+        state.follow_schedule()
         betas = state.optimizer_g.param_groups[0]["betas"]
         found[step] = [state.learning_rates()["lr_g"], state.penalty_weight, betas[1]]
     # Half way, a cosine is at the mean of its ends
@@ -114,10 +114,19 @@ def test_a_run_of_one_step_has_the_rates_of_its_config(build):
 @pytest.mark.parametrize(("reg_every", "low_res_steps", "step"), [(1, 0, 0), (4, 0, 3), (4, 3, 3), (4, 4, 7), (3, 10, 11)])
 def test_what_measures_a_step_takes_a_whole_one(build, reg_every, low_res_steps, step):
     state = build(f"training.reg_every={reg_every}", f"discriminator.low_res_steps={low_res_steps}", "training.max_steps=20")
-    state.skip_to_costliest_step()
+    state.skip_to_whole_step()
     assert state.step == step and state.penalty_weight is not None
     state.skip_to_costliest_step()
     assert state.step == step
+
+
+def test_no_step_costs_more_than_one_that_is_not_refined(refine):
+    overrides = "ccsr.unrefined_steps=3", "discriminator.low_res_steps=4", "training.max_steps=20", "training.reg_every=4"
+    state = TrainState(refine(*overrides), torch.device("cpu"))
+    state.skip_to_whole_step()
+    assert (state.step, state.generator.config.rendered_scale) == (7, 2)
+    state.skip_to_costliest_step()
+    assert (state.step, state.generator.config.rendered_scale) == (19, 1)
 
 
 @pytest.mark.parametrize(
