@@ -1,5 +1,6 @@
 """The trained generator of a checkpoint or of a run's folder, ready to render."""
 
+import contextlib
 import logging
 from pathlib import Path
 
@@ -53,7 +54,6 @@ def generator_from_content(
     """
     found = recognise(content, path)
     found.report_left_out(path)
-    trained = stored_config(found, path) or config
     weights, hides_background = found.part("generator_ema", path), False
     if config.data.background_model == "none" and has_background(weights):
         config, hides_background = override(config, ["data.background_model=plane"]), True
@@ -67,9 +67,16 @@ def generator_from_content(
         require_fit({"generator_ema": generator}, found.parts | {"generator_ema": weights}, config, path)
         generator.load_state_dict(weights)
     generator = generator.to(device).eval().requires_grad_(False)
-    if trained.at(found.step) != trained:
+    if _ended_unrefined(found, config, path):
         generator = generator.unrefined()
     return generator.without_background() if hides_background else generator
+
+
+def _ended_unrefined(found: ForeignCheckpoint, config: Config, path: Path) -> bool:
+    """Whether the run of a checkpoint had come to ccsr.unrefined_steps, by its own config, if that can be read."""
+    with contextlib.suppress(ConfigError):
+        config = stored_config(found, path) or config
+    return config.at(found.step) != config
 
 
 def checkpoint_config(path: Path, content: dict) -> Config:
@@ -112,7 +119,7 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
 def as_trained(config: Config, content: dict, path: Path) -> Config:
     """The config with what a checkpoint's content was trained with in place of `auto`; without a config inside, GRAF's: no
     opacity, no box."""
-    if "auto" not in (config.data.alpha, config.data.box, config.ccsr.unrefined_steps):
+    if "auto" not in (config.data.alpha, config.data.box):
         return config
     return resolve(config, trained=stored_config(recognise(content, path), path) or graf_config())
 

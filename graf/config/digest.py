@@ -9,6 +9,7 @@ from graf.config.reading import config_to_dict, flat
 from graf.config.schema import Config
 
 RENDERING = ("data.", "nerf.", "ccsr.")  # sections whose keys images depend on
+BY_STEP = "ccsr.unrefined_steps"  # of which ccsr.mode tells what became of it
 
 
 def rendering_sha256(config: Config) -> str:
@@ -18,7 +19,7 @@ def rendering_sha256(config: Config) -> str:
     changes nothing, or given another default.
     """
     values, defaults = (
-        _first_written({key: value for key, value in flat(config_to_dict(some)).items() if key.startswith(RENDERING)})
+        _first_written({k: x for k, x in flat(config_to_dict(some)).items() if k.startswith(RENDERING) and k != BY_STEP})
         for some in (config, Config())
     )
     first = defaults | _first_written(flat(OLDER_VALUES)) | FIRST_VALUES

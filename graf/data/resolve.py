@@ -29,7 +29,7 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
     config = with_alpha(config, trained, dataset.alpha if dataset else "ignore")
     if config.data.box == "auto":
         config = _replace(config, "data", box=_box(config, dataset, trained))
-    if trained is not None and config.ccsr.unrefined_steps == "auto":
+    if trained is not None and config.ccsr.unrefined_steps == "auto" != trained.ccsr.unrefined_steps:
         config = _replace(config, "ccsr", unrefined_steps=trained.ccsr.unrefined_steps)
     if dataset is None:
         return config

@@ -129,8 +129,8 @@ class Generator(nn.Module):
 
     def unrefined(self) -> "Generator":
         """The generator, which shares its weights, of the field's own renderings, without CCSR."""
-        twin = self._with(self.config.unrefined())
-        twin._modules = twin._modules | {"refinement": None}
+        twin = shallow_copy(self, lambda parameter: parameter, lambda part: part)  # whose parts can be others
+        twin.config, twin.refinement = self.config.unrefined(), None
         return twin
 
     def _with(self, config: Config) -> "Generator":

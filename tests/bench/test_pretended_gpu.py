@@ -244,7 +244,7 @@ def test_a_step_that_is_not_finite_is_told_to_the_scaler(runs):
 
 @pytest.mark.parametrize("name, amp", [("default", True), ("default", False), ("cars_128", False)])
 def test_the_planned_peak_is_near_what_tensors_hold(name, amp):
-    settings = ("training.batch_size=2", f"training.use_amp={amp}", "training.amp_dtype=bfloat16")
+    settings = ("training.batch_size=2", f"training.use_amp={amp}", "training.amp_dtype=bfloat16", "ccsr.unrefined_steps=0")
     config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", settings))
     with LiveBytes() as held, closing(steps_on_pretended_gpu(config, 2)) as steps_taken:  # or its modes outlive LiveBytes
         next(steps_taken)  # after which optimizers have their state
