@@ -1,6 +1,8 @@
 # Everything on a fresh machine with Python 3.10+; `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
+# Most of the 10,000 modules are never imported, and Python compiles the others when they are
+INSTALL := $(BIN)/pip install --no-compile
 
 define WITHOUT_CARD
 No NVIDIA GPU is found here, and the usual PyTorch for Linux brings CUDA along, some 6 GB that will not be used.
@@ -41,11 +43,11 @@ test-gpu: .venv/ready  ## the tests that need a CUDA GPU, two for the last of th
 	$(BIN)/python -m pytest -m gpu -rs
 
 .venv/viewer: .venv/ready
-	$(BIN)/pip install --editable '.[viewer]'
+	$(INSTALL) --editable '.[viewer]'
 	touch $@
 
 .venv/docs: .venv/ready
-	$(BIN)/pip install --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 lint: .venv/ready  ## the style alone
@@ -55,6 +57,6 @@ lint: .venv/ready  ## the style alone
 .venv/ready: requirements.txt pyproject.toml
 	@test -n "$(TORCH_INDEX)" || test "$$(uname -s)" != Linux || nvidia-smi > /dev/null 2>&1 || echo "$$WITHOUT_CARD"
 	$(PYTHON) -m venv .venv
-	$(if $(TORCH_INDEX),$(BIN)/pip install --index-url $(TORCH_INDEX) torch torchvision)
-	$(BIN)/pip install --editable .
+	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch torchvision)
+	$(INSTALL) --editable .
 	touch $@

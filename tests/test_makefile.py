@@ -56,7 +56,7 @@ def test_make_alone_prints_a_line_for_each_target(make):
 
 def test_the_shipped_weights_are_shown_once_the_viewer_is_installed(make):
     commands = [line for line in make("--dry-run", "view") if ".venv/bin" in line]
-    assert commands[-2:] == [".venv/bin/pip install --editable '.[viewer]'", ".venv/bin/python view.py"]
+    assert commands[-2:] == [".venv/bin/pip install --no-compile --editable '.[viewer]'", ".venv/bin/python view.py"]
 
 
 def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
@@ -72,7 +72,7 @@ def test_weights_are_exported_from_the_run_and_measured_beside_the_file(make):
 def test_without_a_card_the_download_is_told_first(make):
     lines = make(".venv/ready")
     told = next(i for i, line in enumerate(lines) if "TORCH_INDEX=" in line)
-    installed = lines.index("pip install --editable .")
+    installed = lines.index("pip install --no-compile --editable .")
     assert told < installed
     assert any("6 GB" in line for line in lines[:told])
     assert not any("--quiet" in line for line in lines)
@@ -87,7 +87,7 @@ def test_with_a_card_there_is_nothing_to_tell(make):
 def test_a_chosen_build_is_installed_before_the_rest_and_told_no_more(make):
     lines = make(".venv/ready", f"TORCH_INDEX={INDEX}")
     run = [line for line in lines if line.startswith("pip ")]
-    assert run == [f"pip install --index-url {INDEX} torch torchvision", "pip install --editable ."]
+    assert run == [f"pip install --no-compile --index-url {INDEX} torch torchvision", "pip install --no-compile --editable ."]
     assert not any("No NVIDIA GPU" in line for line in lines)
 
 
