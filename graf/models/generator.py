@@ -124,18 +124,14 @@ class Generator(nn.Module):
 
     def without_background(self) -> "Generator":
         """The generator, which shares its weights, of the same latents' objects before data.background."""
-        data = dataclasses.replace(self.config.data, background_model="none")
-        return self._with(dataclasses.replace(self.config, data=data))
+        twin = copy.copy(self)
+        twin.config = dataclasses.replace(self.config, data=dataclasses.replace(self.config.data, background_model="none"))
+        return twin
 
     def unrefined(self) -> "Generator":
         """The generator, which shares its weights, of the field's own renderings, without CCSR."""
         twin = shallow_copy(self, lambda parameter: parameter, lambda part: part)  # whose parts can be others
         twin.config, twin.refinement = self.config.unrefined(), None
-        return twin
-
-    def _with(self, config: Config) -> "Generator":
-        twin = copy.copy(self)
-        twin.config = config
         return twin
 
     def sample_latents(self, n: int, rng: torch.Generator | None = None) -> Tensor:
