@@ -8,7 +8,6 @@ a version of PyTorch lacks some of it, what counts does not start, and the tests
     LiveBytes   UntypedStorage._cdata, which tells one storage from another, and torch.ops.aten._local_scalar_dense
     grouped_by  torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype
     map_tensors torch.utils._pytree.tree_map
-    tensors_in  torch.utils._pytree.tree_leaves
     flops_of    OpOverload._overloadpacket
 """
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
 READ = torch.ops.aten._local_scalar_dense.default  # of one value, as .item() and bool() do
@@ -117,7 +116,13 @@ def grouped_by(device_of: Callable[[Tensor], torch.device]) -> Iterator[None]:
 
 def tensors_in(values: Any) -> list[Tensor]:
     """All tensors in nested lists, tuples and dicts."""
-    return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (list, tuple)):
+        return []
+    return [x for value in values for x in tensors_in(value)]
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], values: Any) -> Any:

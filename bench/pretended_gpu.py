@@ -7,6 +7,7 @@ between them. Autocast is the one of the CPU, whose lists of operations differ a
 
 import contextlib
 import inspect
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = f"{ROOT / 'graf'}{os.sep}"
 READS = {"item", "__int__", "__float__", "__bool__", "__index__", "__contains__", "__format__", "tolist", "numpy", "__array__"}
 SHAPED_BY_VALUES = {"nonzero", "masked_select", "unique", "argwhere", "bincount", "repeat_interleave", "equal", "allclose"}
 FROM_VALUES = {"tensor", "as_tensor", "new_tensor", "asarray"}  # of the host
@@ -89,7 +91,8 @@ class PretendedGpu(TorchFunctionMode):
             for x in tensors_in(result):
                 if not any(x is given and not is_on_gpu(given) for given in inputs):
                     x.on_gpu = True
-                    self.doubles[f"{name} at {place()}"] += x.dtype == torch.float64
+                    if x.dtype == torch.float64:
+                        self.doubles[f"{name} at {place()}"] += 1
         return result
 
     def _computed(self, function, args, kwargs, on_gpu: bool) -> Any:
@@ -147,7 +150,8 @@ class PretendedGpu(TorchFunctionMode):
             if moved is source:
                 moved = source.detach() if isinstance(source, nn.Parameter) else source.view_as(source)
         moved.on_gpu = goes
-        self.doubles[f"{name} at {place()}"] += goes and moved.dtype == torch.float64
+        if goes and moved.dtype == torch.float64:
+            self.doubles[f"{name} at {place()}"] += 1
         return moved
 
 
@@ -165,9 +169,8 @@ def place() -> str:
     """File and line of this package from which the operation under way was called."""
     frame = inspect.currentframe()
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if (ROOT / "graf") in path.parents:
-            return f"{path.relative_to(ROOT)}:{frame.f_lineno}"
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            return f"{Path(frame.f_code.co_filename).relative_to(ROOT)}:{frame.f_lineno}"
         frame = frame.f_back
     return "elsewhere"
 

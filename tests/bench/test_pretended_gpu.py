@@ -276,7 +276,7 @@ def test_memory_that_runs_out_on_a_gpu_is_survived_in_smaller_parts(runs, monkey
 def test_an_apple_gpu_computes_a_step_in_float32_without_float64(name):
     config = with_data(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, "training.batch_size=2", "training.use_amp=true")))
     _, gpu = steps_on_pretended_gpu(config, 2, torch.device("mps"))
-    assert gpu.launches.total() > 500 and not (gpu.mixtures | +gpu.doubles)
+    assert gpu.launches.total() > 500 and not (gpu.mixtures | gpu.doubles)
     assert not gpu.copies  # from memory that is not pinned they are not to go on while it is freed
     assert {what.partition(" at ")[0] for what in gpu.waits} == {"copy from the host", "__bool__"}  # of a finite norm
 
