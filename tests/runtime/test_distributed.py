@@ -76,6 +76,11 @@ LOST = (  # settings of the run that loses a process
     "training.monitoring=none", "memory.interval_s=0",
 )  # fmt: skip
 CPU = torch.device("cpu")
+if "forkserver" in mp.get_all_start_methods():  # imports are most of a process: one imports for all, which are copies of it
+    START = "forkserver"
+    mp.set_forkserver_preload(["graf.training.loop", "torch.distributed", "torch._dynamo", "pytest"])
+else:
+    START = "spawn"
 
 
 def build(overrides, processes=ALONE, device=CPU):
@@ -297,7 +302,7 @@ def run_that_loses_its_second_process(folder, loss, device_name="cpu"):
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     arguments = folder, loss, device_name, port
-    context = mp.start_processes(lose_the_second, arguments, nprocs=2, join=False, start_method="spawn")
+    context = mp.start_processes(lose_the_second, arguments, nprocs=2, join=False, start_method=START)
     context.processes[0].join(100)
     context.processes[1].join(0 if loss == signal.SIGSTOP else 30)
     statuses = [process.exitcode for process in context.processes]
@@ -315,7 +320,7 @@ def folder(tmp_path_factory):
     state, dataset = build(REFINED)
     take_steps(state, dataset, N_STEPS // 2)
     save_checkpoint(folder / "of_one.pt", state.checkpoint())
-    context = mp.start_processes(in_two_processes, (folder,), nprocs=2, join=False, start_method="spawn")
+    context = mp.start_processes(in_two_processes, (folder,), nprocs=2, join=False, start_method=START)
     deadline = time.monotonic() + 300
     for process in context.processes:
         process.join(max(0.0, deadline - time.monotonic()))
