@@ -1,5 +1,6 @@
 """eval.py as a user types it, on a run of configs/smoke.yaml."""
 
+import functools
 import json
 import re
 import shutil
@@ -10,8 +11,10 @@ from graf.checkpoints.generator_loading import load_generator
 from graf.commands import eval as command
 from graf.config import load_config
 from graf.export import rasters
+from graf.inversion.loss import InversionSettings
 from graf.metrics.consistency import rotation_smoothness
 from graf.metrics.extractors import choose_extractor
+from graf.pictures import sweep
 from graf.pictures.outputs import write_image
 from graf.runtime.files import file_sha256
 
@@ -219,6 +222,9 @@ def test_a_sweep_is_the_same_again_and_another_with_another_seed(folder, tmp_pat
 
 def test_everything_there_is_to_look_at(folder, out, monkeypatch):
     monkeypatch.setattr(rasters, "DRAWN_SIDE", 64)  # exports are drawn for a window of this side, pixel by pixel
+    monkeypatch.setattr(sweep, "VIDEO_FRAMES", 8)  # of 72, which test_training_runs.py counts
+    few_steps = functools.partial(InversionSettings, azimuths=6, search_steps=2, fit_steps=4)  # no test of a fit's quality
+    monkeypatch.setattr(command, "InversionSettings", few_steps)
     flags = ["--sweep", "--consistency", "--sheets", "--neighbours", "--mesh", "--splats", "--reconstruction", "--report"]
     flags += ["--directions", "2"]
     small = ["--textured", "--n_objects", "1", "--mesh_resolution", "24", "--mesh_level", "0.2", "--truncation", "0.7"]
