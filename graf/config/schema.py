@@ -350,7 +350,7 @@ class LatentConfig:
 @dataclass(frozen=True)
 class EncoderConfig:
     first_steps: int = key(
-        8000,
+        4000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
         "no discriminator judges it; 0: none, as for images without cameras",
         0,
@@ -472,7 +472,7 @@ class RunTrainingConfig:
 
     outdir: str = key("results", "parent folder of the runs; the run is outdir/expname", is_path=True)
     seed: int = key(0, "seed of weights, latents, cameras and the order of the data", 0, 2**32)
-    max_steps: int = key(9200, "train until this step", 0)
+    max_steps: int = key(4900, "train until this step", 0)
     batch_size: int = key(8, "images per step", 1)
     accumulation_steps: int = key(
         1,
@@ -528,8 +528,8 @@ class TrainingConfig(RunTrainingConfig):
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
         "auto",
-        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after each quarter of the "
-        "whole steps; []: none",
+        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after a half and three quarters "
+        "of the whole steps; []: none",
         1,
         wanted="auto or steps such as [3000, 4000]",
     )
@@ -833,8 +833,8 @@ class Config(RunConfig):
         if self.encoder.first_steps == 0:
             return (max(1, self.training.max_steps * 7 // 9),)
         first, last = self.short_steps, self.training.max_steps
-        quarters = {first + (last - first) * quarter // 4 for quarter in (1, 2, 3)}
-        return tuple(sorted(step for step in quarters if first < step < last))
+        late = {first + (last - first) * quarter // 4 for quarter in (2, 3)}
+        return tuple(sorted(step for step in late if first < step < last))
 
     @property
     def restores_real_images(self) -> bool:

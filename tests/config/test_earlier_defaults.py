@@ -75,16 +75,24 @@ def test_the_note_continues_runs_with_fewer_first_steps(first_steps, max_steps, 
     assert config.milestones == (max_steps * 7 // 9,)  # as it was decided then
 
 
+def test_the_note_continues_runs_with_8000_first_steps():
+    found = re.search(r"with 8,000 first steps\*\*, of 9,200 steps, continues with `(--set\s[^`]*)`", NOTE)
+    config = load_config(None, shlex.split(found[1])[1:])
+    assert (config.first_unrefined, config.milestones) == (8850, (8675, 8850, 9025))
+
+
 def test_the_note_continues_runs_with_lighter_heads():
     found = re.search(r"heads of weight 1\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.discriminator.projected_weight, config.training.max_steps) == (1, 9900)
+    assert (config.encoder.first_steps, config.milestones) == (8000, (8850, 9200, 9550))
 
 
 def test_the_note_continues_runs_that_were_refined_to_their_last_step():
     found = re.search(r"with CCSR to its last step\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.training.model_average_beta, config.milestones) == (0.998, (8850, 9200, 9550))
+    assert config.encoder.first_steps == 8000
     assert resolve(config, trained=config_of_before()).unrefined_steps == 0
 
 
