@@ -25,7 +25,7 @@ MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 116  # of a comment in default.yaml
 HEAD = """\
 # The default run, and the default of every key: other files say only what differs.
-# Toy cars at 64 x 64, sized so that two cores show turning cars within twenty minutes; a GPU uses the same.
+# Toy cars at 64 x 64, sized so that two cores show turning cars within a quarter of an hour; a GPU uses the same.
 # Written by bench/write_tables.py from graf/config/schema.py, where the defaults are: a change here changes only
 # the run that names this file.
 """

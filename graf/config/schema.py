@@ -1,6 +1,6 @@
 """Every config key with its default, its meaning and its range: a frozen dataclass per section.
 
-`Config()` is the default run: toy cars at 64 x 64, sized so that two cores show turning cars within twenty minutes; a
+`Config()` is the default run: toy cars at 64 x 64, sized so that two cores show turning cars within a quarter of an hour; a
 GPU uses the same. configs/default.yaml and docs/configuration.md are written from here: python bench/write_tables.py
 """
 
@@ -528,8 +528,8 @@ class TrainingConfig(RunTrainingConfig):
     lr_anneal: float = key(0.5, "factor on both rates at each milestone", 0, 1)
     lr_anneal_every: Literal["auto"] | tuple[int, ...] = key(
         "auto",
-        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after a half and three quarters "
-        "of the whole steps; []: none",
+        "milestones, steps; `auto`: after seven ninths of max_steps; with an encoder's first steps, after a half and three "
+        "quarters of the whole steps; []: none",
         1,
         wanted="auto or steps such as [3000, 4000]",
     )

@@ -35,11 +35,11 @@ def changed(network, before):
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ((), 350),  # half of 9,200 - 8,000 - 500
+        ((), 200),  # half of 4,900 - 4,000 - 500
         (("ccsr.unrefined_steps=7",), 7),
         (("ccsr.unrefined_steps=7", "ccsr.mode=none", "ray_sampler.rays_per_patch=4096"), 0),
         (("encoder.first_steps=0",), 0),
-        (("training.max_steps=8000",), 0),
+        (("training.max_steps=4000",), 0),
         (("data.imsize=128", "ray_sampler.rays_per_patch=4096"), 0),
         (("data.background_model=plane",), 0),
         (("ccsr.backbone=rrdb",), 0),
@@ -160,4 +160,4 @@ def test_a_run_goes_on_with_the_steps_that_it_began_with_unless_others_are_asked
 
 def test_auto_follows_the_length_of_the_run():
     short, longer = (load_config(None, [f"training.max_steps={steps}"]) for steps in (1000, 20000))
-    assert (short.unrefined_steps, resolve(longer, trained=short).unrefined_steps) == (0, 5750)
+    assert (short.unrefined_steps, resolve(longer, trained=short).unrefined_steps) == (0, 7750)
