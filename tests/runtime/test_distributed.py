@@ -76,7 +76,7 @@ LOST = (  # settings of the run that loses a process
     "training.monitoring=none", "memory.interval_s=0",
 )  # fmt: skip
 CPU = torch.device("cpu")
-if "forkserver" in mp.get_all_start_methods():  # imports are most of a process: one imports for all, which are copies of it
+if sys.platform.startswith("linux"):  # imports are most of a process: one imports for all, which are copies of it
     START = "forkserver"
     mp.set_forkserver_preload(["graf.training.loop", "torch.distributed", "torch._dynamo", "pytest"])
 else:

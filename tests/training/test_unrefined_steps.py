@@ -50,6 +50,10 @@ def test_half_of_the_whole_steps_are_not_refined(overrides, expected):
     assert load_config(None, overrides).unrefined_steps == expected
 
 
+def test_the_defaults_rates_fall_in_its_last_steps():
+    assert load_config(None, ()).milestones == (4700, 4800)
+
+
 @pytest.mark.parametrize("setting", ["data.background_model=plane", "discriminator.dual=true"])
 def test_what_needs_refined_images_is_refused(refine, setting):
     with pytest.raises(ConfigError, match="ccsr.unrefined_steps"):
