@@ -79,6 +79,7 @@ def test_the_note_continues_runs_with_8000_first_steps():
     found = re.search(r"with 8,000 first steps\*\*, of 9,200 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.first_unrefined, config.milestones) == (8850, (8675, 8850, 9025))
+    assert "`few_images.yaml` with 5,000 steps continues with `--set\n  'training.lr_anneal_every=[4250,4500,4750]'`" in NOTE
 
 
 def test_the_note_continues_runs_with_lighter_heads():

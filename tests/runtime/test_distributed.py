@@ -76,11 +76,8 @@ LOST = (  # settings of the run that loses a process
     "training.monitoring=none", "memory.interval_s=0",
 )  # fmt: skip
 CPU = torch.device("cpu")
-if sys.platform.startswith("linux"):  # imports are most of a process: one imports for all, which are copies of it
-    START = "forkserver"
-    mp.set_forkserver_preload(["graf.training.loop", "torch.distributed", "torch._dynamo", "pytest"])
-else:
-    START = "spawn"
+START = "forkserver" if sys.platform.startswith("linux") else "spawn"  # macOS's libraries are not to be forked
+PRELOADED = ["graf.training.loop", "torch.distributed", "torch._dynamo", "pytest"]
 
 
 def build(overrides, processes=ALONE, device=CPU):
@@ -296,13 +293,18 @@ def lose_the_second(rank, folder, loss, device_name, port):
         train(state, dataset, Interruption())
 
 
+def two_processes(function, *arguments):
+    """Start function(rank, *arguments) twice. Imports are most of a process: with a fork server one imports for all."""
+    mp.set_forkserver_preload(PRELOADED)
+    return mp.start_processes(function, arguments, nprocs=2, join=False, start_method=START)
+
+
 def run_that_loses_its_second_process(folder, loss, device_name="cpu"):
     """Both exit statuses, None of one that had to be killed, what the first one said, and the step of the checkpoint left."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    arguments = folder, loss, device_name, port
-    context = mp.start_processes(lose_the_second, arguments, nprocs=2, join=False, start_method=START)
+    context = two_processes(lose_the_second, folder, loss, device_name, port)
     context.processes[0].join(100)
     context.processes[1].join(0 if loss == signal.SIGSTOP else 30)
     statuses = [process.exitcode for process in context.processes]
@@ -320,7 +322,7 @@ def folder(tmp_path_factory):
     state, dataset = build(REFINED)
     take_steps(state, dataset, N_STEPS // 2)
     save_checkpoint(folder / "of_one.pt", state.checkpoint())
-    context = mp.start_processes(in_two_processes, (folder,), nprocs=2, join=False, start_method=START)
+    context = two_processes(in_two_processes, folder)
     deadline = time.monotonic() + 300
     for process in context.processes:
         process.join(max(0.0, deadline - time.monotonic()))
