@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from graf.config import Cadence
+from graf.config import TrainingConfig
 from graf.data import Views
 from graf.memory.sizes import with_advice
 from graf.metrics.collapse import CollapseWatch
@@ -16,7 +16,7 @@ from graf.training.state import TrainState
 from graf.training.step import train_step
 
 SHOWN = ("loss_d", "loss_g", "loss_encoder", "opacity")  # beside the progress bar
-EARLY_STEPS = 500  # in which image grids are written four times as often
+OFTEN_SEEN_STEPS = 500  # the first and the last, in which image grids are written four times as often
 
 
 def train(state: TrainState, dataset: Views, interruption: Interruption, memory_snapshot: bool = False) -> dict:
@@ -55,8 +55,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 session.quality = kid_text(measured) or session.quality
             # Checkpoints, and pictures of the EMA
             session.save_what_is_due()
-            is_early = early_sample_due(state.step, training.sample_every)
-            if session.due("sample_every") or is_early or (training.sample_every and last):
+            if session.due("sample_every") or often_seen(state.step, training) or (training.sample_every and last):
                 session.optional("sample", partial(write_sheet, session, sides, kid_text(measured)))
             if session.due("video_every"):
                 session.optional("video", partial(write_rotation, state))
@@ -78,6 +77,8 @@ def kid_text(measured: dict) -> str:
     return next((f"KID {value:.4g}" for value in kids), "")
 
 
-def early_sample_due(step: int, every: Cadence) -> bool:
-    """Whether image grids are written after this early step, where they are four times as often if counted in steps."""
-    return isinstance(every, int) and step <= EARLY_STEPS and due(step, -(-every // 4))
+def often_seen(step: int, training: TrainingConfig) -> bool:
+    """Whether an image grid follows this step because it is among the first or the last, if grids are counted in steps."""
+    every = training.sample_every
+    among = step <= OFTEN_SEEN_STEPS or step > training.max_steps - OFTEN_SEEN_STEPS
+    return isinstance(every, int) and among and due(step, -(-every // 4))

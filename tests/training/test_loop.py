@@ -31,7 +31,7 @@ MADE = {  # between steps: its phase, and what of graf.training.loop makes it
 }
 CADENCES = ("training.max_steps=3", "training.print_every=1", "training.monitoring=none", "memory.interval_s=0") + tuple(
     f"training.{name}" for name in ("save_every=2", "backup_every=2", "sample_every=8", "video_every=2", "fid_every=2")
-)  # samples come four times as often in the beginning
+)  # samples come four times as often in the beginning and at the end
 
 
 class Grey(Views):
@@ -123,6 +123,15 @@ def test_nothing_is_measured_in_an_encoders_first_steps_but_after_the_last_one(b
 @pytest.mark.parametrize(("every", "steps"), [(0, []), (4, [1, 2, 3]), (8, [2, 3]), (16, [3])])
 def test_a_run_ends_with_a_sheet_of_what_it_has_learned(build, monkeypatch, every, steps):
     state, written = build(f"training.sample_every={every}"), []
+    monkeypatch.setattr(loop, "write_samples", lambda state, *_: written.append(state.step) or {})
+    train(state, Grey(), Interruption())
+    assert written == steps
+
+
+@pytest.mark.parametrize(("every", "steps"), [(0, []), (4, [1, 2, 4, 6, 7]), (8, [2, 6, 7]), (5, [2, 5, 6, 7])])
+def test_image_grids_are_written_more_often_at_first_and_at_last(build, monkeypatch, every, steps):
+    state, written = build(f"training.sample_every={every}", "training.max_steps=7"), []
+    monkeypatch.setattr(loop, "OFTEN_SEEN_STEPS", 2)
     monkeypatch.setattr(loop, "write_samples", lambda state, *_: written.append(state.step) or {})
     train(state, Grey(), Interruption())
     assert written == steps
