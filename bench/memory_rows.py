@@ -21,6 +21,7 @@ from graf.camera import Labels, rotation_poses, sample_poses
 from graf.config import CONFIG_DIR, Config, load_config
 from graf.models import generator as rendering
 from graf.models import perception
+from graf.models.discriminators import convolutional, projected
 from graf.models.discriminators.projected import frozen_network
 from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
@@ -284,6 +285,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
             (rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)),
             # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
             (perception, "load_efficientnet", lambda _, name=EFFICIENTNET: EfficientNet.from_name(name)),
+            *((module, "POWER_ITERATIONS", 1) for module in (convolutional, projected)),  # of weights without content
         ]
     caches = projection_operators, frozen_network, whole_frame  # of tensors that may have no content
     for cache in caches:

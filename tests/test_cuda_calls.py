@@ -11,21 +11,23 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted({*ROOT.glob("*.py"), *(path for room in ("graf", "tools", "bench") for path in (ROOT / room).rglob("*.py"))})
 
 
-def calls():
-    """File and line, name below torch.cuda, and the call, for each in the sources."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("torch.cuda."):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", name.removeprefix("torch.cuda."), node
+def calls_in(path):
+    """File and line, name below torch.cuda, and the call, for each in a source."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("torch.cuda."):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}", name.removeprefix("torch.cuda."), node
 
 
-@pytest.mark.parametrize("name", sorted({name for _, name, _ in calls()}))
+CALLS = [call for path in SOURCES for call in calls_in(path)]
+
+
+@pytest.mark.parametrize("name", sorted({name for _, name, _ in CALLS}))
 def test_a_function_of_torch_cuda_takes_its_arguments(name):
     function = torch.cuda
     for part in name.split("."):
         function = getattr(function, part)
     signature = inspect.signature(function)
-    for place, called, call in calls():
+    for place, called, call in CALLS:
         if called == name:
             given = [None] * len(call.args), {word.arg: None for word in call.keywords}
             try:
@@ -35,4 +37,4 @@ def test_a_function_of_torch_cuda_takes_its_arguments(name):
 
 
 def test_calls_are_found():
-    assert {"is_available", "mem_get_info", "memory_reserved", "empty_cache"} <= {name for _, name, _ in calls()}
+    assert {"is_available", "mem_get_info", "memory_reserved", "empty_cache"} <= {name for _, name, _ in CALLS}

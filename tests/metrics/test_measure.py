@@ -160,12 +160,14 @@ def test_damaged_features_and_statistics_are_made_anew_and_sound_ones_kept(tmp_p
     assert len(sound) == 2
     assert measure(fakes, reals, options(12), tmp_path) == first
     assert {file: file.stat().st_mtime_ns for file in sound} == sound
-    for share in (0.0, 0.5):
-        for file in sound:
-            content = file.read_bytes()
-            file.write_bytes(content[: int(share * len(content))])
-            caplog.clear()
-            assert measure(fakes, reals, options(12), tmp_path) == first
+    one, other = sound
+    for damage in ({one: 0.0}, {one: 0.5, other: 0.0}, {other: 0.5}):
+        contents = {file: file.read_bytes() for file in damage}
+        for file, share in damage.items():
+            file.write_bytes(contents[file][: int(share * len(contents[file]))])
+        caplog.clear()
+        assert measure(fakes, reals, options(12), tmp_path) == first
+        for file, content in contents.items():
             assert f"{file}: damaged" in caplog.text
             assert len(file.read_bytes()) == len(content)
 
@@ -525,8 +527,8 @@ def test_numbers_of_different_protocols_never_share_a_name(tmp_path):
 def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke, tmp_path):
     state = TrainState(smoke("training.save_best=kid", "training.fid_every=2"), torch.device("cpu"))
     reals = Photographs(checkers(12, seed=1))
-    far = measure([0.2 * checkers(12, seed=2)], reals, options(12), tmp_path)
-    near = measure([checkers(12, seed=2)], reals, options(12), tmp_path)
+    far = measure([0.2 * checkers(12, seed=2)], reals, options(12), tmp_path, names=("kid",))
+    near = measure([checkers(12, seed=2)], reals, options(12), tmp_path, names=("kid",))
 
     def is_best(result):
         before = state.best
@@ -538,7 +540,7 @@ def test_the_best_is_kept_under_one_protocol_and_begins_anew_under_another(smoke
     assert is_best(near)
     assert not is_best(far)
     assert state.best["value"] == near["values"][f"kid_{LITE}"]
-    fewer = measure([0.2 * checkers(8, seed=2)], reals, options(8), tmp_path)
+    fewer = measure([0.2 * checkers(8, seed=2)], reals, options(8), tmp_path, names=("kid",))
     assert is_best(fewer)
     nan = near | {"values": {f"kid_{LITE}": float("nan")}}
     assert not is_best(nan)

@@ -73,6 +73,12 @@ def build(refine):
     return build
 
 
+@pytest.fixture(scope="module")
+def expectations():
+    """What several tests are compared with, and the first of them computes: by any key."""
+    return {}
+
+
 def gradients_of_a_step(state, photographs, labels, monkeypatch):
     """Gradients of both networks in one step, which is not taken."""
     found = {}
@@ -89,10 +95,12 @@ def gradients_of_a_step(state, photographs, labels, monkeypatch):
 
 @pytest.mark.parametrize("sizes", [(3, 0), (1, 0), (2, 100)], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch, variant, sizes):
-    whole, part = build(*VARIANTS[variant]), build(*VARIANTS[variant])
+def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch, expectations, variant, sizes):
+    if variant not in expectations:
+        expectations[variant] = gradients_of_a_step(build(*VARIANTS[variant]), photographs, labels, monkeypatch)
+    expected, stats = expectations[variant]
+    part = build(*VARIANTS[variant])
     part.sizes.images, part.sizes.rays = sizes
-    expected, stats = gradients_of_a_step(whole, photographs, labels, monkeypatch)
     found, stats_of_parts = gradients_of_a_step(part, photographs, labels, monkeypatch)
     for network, wanted in expected.items():
         norm = torch.stack([g.norm() for g in wanted if g is not None]).norm()
@@ -115,14 +123,16 @@ PHASES = {  # where it fails: what of graf.training.step, of its inputs, or of t
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
-    build, photographs, labels, monkeypatch, caplog, phase, error
+    build, photographs, labels, monkeypatch, caplog, expectations, phase, error
 ):
-    expected = build()
-    if phase != "the generator's loss":  # before which the discriminator's half has gone through in one part
+    n_images = None if phase == "the generator's loss" else 2  # before which the discriminator's half is taken in one part
+    if n_images not in expectations:
+        expected = expectations[n_images] = build()
+        expected.sizes.images = n_images or expected.sizes.images
+        discriminator_step(expected, photographs, labels, labels)
         expected.sizes.images = 2
-    discriminator_step(expected, photographs, labels, labels)
-    expected.sizes.images = 2
-    generator_step(expected, labels)
+        generator_step(expected, labels)
+    expected = expectations[n_images]
 
     state = build()
     where = next(owner for owner in (inputs, steps, state.discriminator) if hasattr(owner, PHASES[phase]))
