@@ -285,7 +285,8 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
             (rendering, "indices_of", lambda wanted: wanted.byte().argsort(dim=1)),
             # From PyTorch 2.7 on ShapesOnly never frees what is loaded from a file
             (perception, "load_efficientnet", lambda _, name=EFFICIENTNET: EfficientNet.from_name(name)),
-            *((module, "POWER_ITERATIONS", 1) for module in (convolutional, projected)),  # of weights without content
+            # Nothing is computed, and one iteration holds as much as many
+            *((module, "POWER_ITERATIONS", 1) for module in (convolutional, projected)),
         ]
     caches = projection_operators, frozen_network, whole_frame  # of tensors that may have no content
     for cache in caches:

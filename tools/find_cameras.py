@@ -17,9 +17,19 @@ from pathlib import Path
 
 from graf.checkpoints.generator_loading import load_generator, trained_checkpoint
 from graf.checkpoints.run_folder import newest_checkpoint
-from graf.config import CONFIG_DIR, Config, DataConfig, PoseConfig, RunConfig, completed_config, config_to_dict, load_config
+from graf.config import (
+    CONFIG_DIR,
+    Config,
+    DataConfig,
+    PoseConfig,
+    RunConfig,
+    completed_config,
+    config_of_ours,
+    config_to_dict,
+    load_config,
+)
 from graf.data import Views, build_dataset
-from graf.data.advice.warnings import UNSURE
+from graf.data.advice.warnings import UNSURE, too_few_steps
 from graf.data.folders import TRANSFORMS
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
@@ -69,6 +79,8 @@ def main() -> int:
     unposed = rounds.unposed(config, Round(args.out, 0))
     photographs = rounds.in_one_class(build_dataset(unposed), config)
     check_numbers(photographs, args, config, pose)
+    for message in too_few_steps(config, config_of_ours(args.config), len(photographs), posed=True):
+        log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
     settings |= {"photographs": photographs.fingerprint}
     settings |= {"config": config_to_dict(config), "estimator": config_to_dict(pose)}

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from graf.camera import poses_at, sample_poses
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
 from graf.config.checks import PATCH_SIZES
+from graf.data.advice.warnings import FOR_FEW, steps_for
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.rng import seeded_rng
@@ -205,9 +206,17 @@ def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], argum
 
 
 def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:
-    """Write the set's config, with batches no larger than the set. A file that differs is the user's and stays."""
+    """Write the set's config, with steps for as many images, in batches no larger than the set. A file that differs is the
+    user's and stays."""
+    steps, training = steps_for(n_images, posed=True), {}
     if n_images < config.training.batch_size:
-        layer = layer | {"training": {"batch_size": n_images}}
+        training["batch_size"] = n_images
+    if steps is None:
+        layer = {"inherit_from": FOR_FEW} | layer
+    else:
+        training["max_steps"] = steps
+    if training:
+        layer = layer | {"training": training}
     text = yaml.safe_dump(layer, sort_keys=False)
     if not file.exists():
         write_text(file, text)

@@ -12,9 +12,10 @@ from graf.checkpoints.checkpoint import read_checkpoint
 from graf.checkpoints.generator_loading import stored_config
 from graf.commands.run import Setup, announce, anomaly_checks, log_end, log_if_done, note_data, set_up
 from graf.config import Config, config_of_ours, graf_config
-from graf.config.advice import advice, advice_on_length, advice_on_steps
+from graf.config.advice import advice, advice_on_steps
 from graf.data import Views, build_dataset, build_loader, resolve
 from graf.data.advice.summary import log_warnings
+from graf.data.advice.warnings import too_few_steps
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import recognise
 from graf.metrics.extractors import choose_extractor
@@ -63,7 +64,7 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them
     config = processes.broadcast(lambda: resolve(config, dataset, trained))
-    for message in advice_on_steps(config) + advice_on_length(config, dataset.posed):
+    for message in advice_on_steps(config) + too_few_steps(config, config_of_ours(args.config), len(dataset), dataset.posed):
         log.warning("%s", message)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     load_weights(state, checkpoint, args.partial)

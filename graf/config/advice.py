@@ -70,7 +70,6 @@ PARTS = (
 
 
 FEWEST_WHOLE = 20  # one of so many steps should show the discriminator images with all their pixels
-STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS = 6000, 20000  # of photographs, as in the docs
 SHORT_STEPS = {"encoder.first_steps": 2, "discriminator.low_res_steps": 3}  # and which part of a run they may be
 
 
@@ -110,18 +109,6 @@ def advice_on_steps(config: Config) -> list[str]:
     return [
         f"{keys} leave {n_whole or 'none'} of training.max_steps {max_steps} to images with all their pixels for the "
         f"discriminator; set {cures}"
-    ]
-
-
-def advice_on_length(config: Config, posed: bool) -> list[str]:
-    """A warning where photographs are given the default's number of steps, which is for toy cars. posed: with cameras."""
-    max_steps = config.training.max_steps
-    if config.data.type != "images" or max_steps != Config().training.max_steps:
-        return []
-    known, enough = ("known", STEPS_WITH_CAMERAS) if posed else ("unknown", STEPS_WITHOUT_CAMERAS)
-    return [
-        f"training.max_steps: {max_steps} is the default, for toy cars; photographs whose cameras are {known} take about "
-        f"{enough:,} steps: --max_steps {enough}"
     ]
 
 

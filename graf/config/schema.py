@@ -577,7 +577,9 @@ class TrainingConfig(RunTrainingConfig):
         "auto: on an NVIDIA GPU record the operations of a step once and replay them (CUDA graphs), where memory for two steps "
         "is free; none: launch the operations one by one",
     )
-    sample_every: Cadence = key(500, "steps between image grids (four times as often in the first and the last 500)", 0)
+    sample_every: Cadence = key(
+        500, "steps between image grids (if given in steps, four times as often in the first and the last 500)", 0
+    )
     fid_every: Cadence = key(
         500,
         "steps between measurements of FID and KID, which are also measured after the last step, but not in an encoder's first "

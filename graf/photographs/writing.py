@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from graf.config import load_config
+from graf.data.advice.warnings import FOR_FEW, steps_for
 from graf.data.folders import CONFIG, IMAGES, TRANSFORMS
 from graf.errors import DataError
 from graf.photographs.making import Made
@@ -74,9 +75,14 @@ def write_config(out: Path, prepared: Prepared) -> None:
     if prepared.labels == "filename":
         data["name_pattern"] = prepared.name_pattern
     rays = {"ray_sampler": {"rays_per_patch": (imsize // load_config().rendered_scale) ** 2}} if imsize > SIDES[-1] else {}
-    batch_size = min(load_config().training.batch_size, len(prepared.made))
-    content = {"expname": out.resolve().name, "data": data, **rays, "training": {"batch_size": batch_size}}
-    text = _comment(prepared.labels) + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    training = {"batch_size": min(load_config().training.batch_size, len(prepared.made))}
+    steps = steps_for(len(prepared.made), posed=prepared.labels != "none")
+    if steps is not None:
+        training["max_steps"] = steps
+    layer = {"expname": out.resolve().name, "data": data, **rays, "training": training}
+    content = layer if steps else {"inherit_from": FOR_FEW} | layer
+    comment = _comment(prepared.labels, "default.yaml" if steps else FOR_FEW)
+    text = comment + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     file = out / CONFIG
     if not file.exists():
         write_text(file, text)
@@ -84,8 +90,8 @@ def write_config(out: Path, prepared: Prepared) -> None:
         log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
 
 
-def _comment(labels: str) -> str:
-    lines = ["A config to start from; it says what differs from configs/default.yaml, where all keys are explained."]
+def _comment(labels: str, parent: str) -> str:
+    lines = [f"A config to start from; it says what differs from configs/{parent}. configs/default.yaml explains all keys."]
     if labels == "none":
         lines += [
             "Cameras are sampled all around the object. Where all photographs show it from the front, as of faces, set",

@@ -1,5 +1,6 @@
 """The training loop of a generator: take a step, then whatever is due after it, until the run ends."""
 
+import math
 from functools import partial
 
 from graf.config import TrainingConfig
@@ -78,7 +79,7 @@ def kid_text(measured: dict) -> str:
 
 
 def often_seen(step: int, training: TrainingConfig) -> bool:
-    """Whether an image grid follows this step because it is among the first or the last, if grids are counted in steps."""
+    """Whether an image grid follows this step because it is early or late, if grids are counted in steps."""
     every = training.sample_every
-    among = step <= OFTEN_SEEN_STEPS or step > training.max_steps - OFTEN_SEEN_STEPS
-    return isinstance(every, int) and among and due(step, -(-every // 4))
+    early_or_late = step <= OFTEN_SEEN_STEPS or step > training.max_steps - OFTEN_SEEN_STEPS
+    return isinstance(every, int) and early_or_late and due(step, math.ceil(every / 4))

@@ -1,7 +1,7 @@
 """Warnings about configs that can be trained, but hardly do what is meant."""
 
 from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
-from graf.config.advice import PARTS, advice, advice_on_length, advice_on_steps
+from graf.config.advice import PARTS, advice, advice_on_steps
 from graf.data import build_dataset
 
 import pytest
@@ -142,17 +142,3 @@ def test_toy_cars_read_no_key_of_which_advice_says_so(tmp_path):
     first, second = build_dataset(plain), build_dataset(changed)
     assert first.fingerprint == second.fingerprint
     assert torch.equal(first.labels.pose_c2w, second.labels.pose_c2w) and torch.equal(first.read(1), second.read(1))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "posed", "said"),
-    [
-        ([], True, None),
-        (["data.type=images"], True, "cameras are known take about 6,000 steps: --max_steps 6000"),
-        (["data.type=images"], False, "cameras are unknown take about 20,000 steps: --max_steps 20000"),
-        (["data.type=images", "training.max_steps=4901"], False, None),
-    ],
-)
-def test_photographs_are_not_trained_on_for_the_steps_of_toy_cars_without_a_word(overrides, posed, said):
-    found = advice_on_length(load_config(None, overrides), posed)
-    assert (said in found[0] and "training.max_steps: 4900 " in found[0]) if said else not found

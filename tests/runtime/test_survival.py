@@ -74,8 +74,14 @@ def build(refine):
 
 
 @pytest.fixture(scope="module")
-def expectations():
-    """What several tests are compared with, and the first of them computes: by any key."""
+def whole_batches():
+    """By variant, the gradients and numbers of a step in one part, which the first test of it computes."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def steps_in_parts():
+    """By the largest number of images that the discriminator's part has (None: all), the state after such a step."""
     return {}
 
 
@@ -95,10 +101,10 @@ def gradients_of_a_step(state, photographs, labels, monkeypatch):
 
 @pytest.mark.parametrize("sizes", [(3, 0), (1, 0), (2, 100)], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch, expectations, variant, sizes):
-    if variant not in expectations:
-        expectations[variant] = gradients_of_a_step(build(*VARIANTS[variant]), photographs, labels, monkeypatch)
-    expected, stats = expectations[variant]
+def test_parts_add_up_to_the_whole_batch(build, photographs, labels, monkeypatch, whole_batches, variant, sizes):
+    if variant not in whole_batches:
+        whole_batches[variant] = gradients_of_a_step(build(*VARIANTS[variant]), photographs, labels, monkeypatch)
+    expected, stats = whole_batches[variant]
     part = build(*VARIANTS[variant])
     part.sizes.images, part.sizes.rays = sizes
     found, stats_of_parts = gradients_of_a_step(part, photographs, labels, monkeypatch)
@@ -123,16 +129,17 @@ PHASES = {  # where it fails: what of graf.training.step, of its inputs, or of t
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
-    build, photographs, labels, monkeypatch, caplog, expectations, phase, error
+    build, photographs, labels, monkeypatch, caplog, steps_in_parts, phase, error
 ):
-    n_images = None if phase == "the generator's loss" else 2  # before which the discriminator's half is taken in one part
-    if n_images not in expectations:
-        expected = expectations[n_images] = build()
+    discriminator_is_done = phase == "the generator's loss"  # in one part
+    n_images = None if discriminator_is_done else 2
+    if n_images not in steps_in_parts:
+        expected = steps_in_parts[n_images] = build()
         expected.sizes.images = n_images or expected.sizes.images
         discriminator_step(expected, photographs, labels, labels)
         expected.sizes.images = 2
         generator_step(expected, labels)
-    expected = expectations[n_images]
+    expected = steps_in_parts[n_images]
 
     state = build()
     where = next(owner for owner in (inputs, steps, state.discriminator) if hasattr(owner, PHASES[phase]))

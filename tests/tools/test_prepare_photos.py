@@ -50,10 +50,19 @@ def test_a_folder_of_photographs_becomes_a_set_with_its_next_commands(photograph
     assert "python train.py --config set/config.yaml --use_amp" in printed
     assert "different objects in all: about 3" in printed
     config = load_config(tmp_path / "set" / "config.yaml")
+    few = load_config("few_images")
+    assert (config.training.max_steps, config.encoder.weight) == (few.training.max_steps, few.encoder.weight)
     assert (config.data.datadir, config.training.batch_size) == (("set/images",), 3)
     assert {file.name for file in (tmp_path / "set").iterdir()} == {
         *("images", "before_after.png", "left_out.csv", "config.yaml", "settings.json")
     }
+
+
+def test_many_photographs_have_the_steps_that_they_take_without_cameras(photographs, tmp_path, monkeypatch):
+    monkeypatch.setattr("graf.data.advice.warnings.FEW_IMAGES", 3)
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    config = load_config(tmp_path / "set" / "config.yaml")
+    assert config.training.max_steps == 20000 and config.encoder == load_config().encoder
 
 
 def test_classes_stay_folders_and_a_video_is_one_object(photographs, tmp_path):

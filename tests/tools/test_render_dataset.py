@@ -48,13 +48,15 @@ def models(tmp_path) -> Path:
     return folder
 
 
-def test_a_set_is_read_with_the_cameras_it_was_drawn_from(tool, models, tmp_path, caplog):
+def test_a_set_is_read_with_the_cameras_it_was_drawn_from(tool, models, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("graf.data.advice.warnings.FEW_IMAGES", 6)
     out = tmp_path / "set"
     assert tool(models, "--views", 3, "--out", out) == 0
     assert "2 of 4 meshes" in caplog.text and "broken.glb" in caplog.text and "points.ply" in caplog.text
     config = load_config(out / "config.yaml")
     dataset = build_dataset(config)
     assert config.training.batch_size == len(dataset) == 6
+    assert config.training.max_steps == 6000
     expected = sample_poses(3, config.data, seeded_rng(0, 0))  # the first of the folder is ball.ply
     torch.testing.assert_close(dataset.labels.pose_c2w[:3], expected)
     assert not torch.isclose(dataset.labels.pose_c2w[3:], expected).all(dim=(1, 2)).any()  # another object, other cameras
@@ -68,6 +70,7 @@ def test_images_named_for_their_cameras_show_what_those_see(tool, models, tmp_pa
     flags = ("--labels", "filename", "--views", 7, "--elevations", 30, 0, "--out", out)
     assert tool(models, "--match", "*STOOL*", *flags) == 0
     dataset = build_dataset(config := load_config(out / "config.yaml"))
+    assert config.training.max_steps == load_config("few_images").training.max_steps
     assert len(dataset) == 14 and dataset.class_names == ["chairs_Stool"] and dataset.n_elevations == 2
     renderer = MeshRenderer(config.data)
     renderer.show(read_mesh(models / "chairs/Stool.obj", up="y"))

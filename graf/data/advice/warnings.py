@@ -14,6 +14,8 @@ from graf.data.views import Views
 from graf.rotations import GUESSED_RIGHT
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
+FOR_FEW = "few_images.yaml"  # in configs/
+STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # of photographs, as far as was measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
 REPEATED = 0.02  # share of the images that makes a warning
@@ -54,6 +56,31 @@ def has_small_classes(dataset: Views) -> bool:
     return n_classes > 1 and len(dataset) < FEWEST_OF_A_CLASS * n_classes
 
 
+def steps_for(n_images: int, posed: bool, camera_prior: str = "circle") -> int | None:
+    """The training.max_steps for so many images, with cameras or without; None for few, which have a config of their own."""
+    if n_images < FEW_IMAGES:
+        return None
+    if posed:
+        return STEPS_WITH_CAMERAS
+    return STEPS_OF_FRONTS if camera_prior == "front" else STEPS_WITHOUT_CAMERAS
+
+
+def too_few_steps(config: Config, ours: Config, n_images: int, posed: bool) -> list[str]:
+    """A warning where images are given the number of steps that a config for toy cars has, and take more.
+
+    ours: the config in configs/ that the user's own changes; posed: whether the images have cameras, or are about to.
+    """
+    steps, enough = config.training.max_steps, steps_for(n_images, posed, config.data.camera_prior)
+    of_toy_cars = ours.data.type == "toy_cars" and steps == ours.training.max_steps
+    if config.data.type != "images" or not of_toy_cars or enough is None or steps >= enough:
+        return []
+    cameras = "" if posed else " (if their names tell the cameras, set data.name_pattern)"
+    return [
+        f"training.max_steps: {steps} is for toy cars; images {'with' if posed else 'without'} cameras take about "
+        f"{enough:,}{cameras}: --max_steps {enough}, or training.max_steps: {enough} in your config"
+    ]
+
+
 def n_classes_of(dataset: Views) -> int:
     """The number of classes that have images."""
     return len(dataset.class_index.unique())
@@ -72,9 +99,9 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
     mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
-        "3,200 of 200; of ten toys with cameras, 400 sufficed for configs/few_images.yaml, which a config takes over by "
-        f"inherit_from: few_images.yaml. Or add photographs of other objects, until there are at least {FEW_IMAGES} of "
-        f"{FEW_OBJECTS}{mirror}{single}"
+        "3,200 of 200; of ten toys with cameras, 400 sufficed for --config few_images without --max_steps, which "
+        f"a config of your own takes over by inherit_from: {FOR_FEW}. Or add photographs of other objects, until there are at "
+        f"least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}{single}"
     )
 
 

@@ -6,17 +6,20 @@ import math
 from pathlib import Path
 
 from graf.camera import poses_at
-from graf.config import load_config
+from graf.config import CONFIG_DIR, config_of_ours, load_config
 from graf.data import build_dataset
 from graf.data.advice.summary import log_summary, log_warnings
+from graf.data.advice.warnings import steps_for, too_few_steps
 
 import numpy as np
 import pytest
 import torch
+from command_line import ROOT, call
 from PIL import Image, ImageDraw
 from test_data_images import SHARED, put_transforms
 
 SIDE = 16
+DOCS = ROOT / "docs"
 
 
 def config(folder: Path, *overrides: str):
@@ -211,3 +214,54 @@ def test_names_that_may_hold_angles_are_pointed_out(told, tmp_path, names, patte
     said, _ = told(config(views, "data.labels=none", "training.batch_size=1"))
     assert (f'"data.name_pattern={pattern}" reads them' in said) == (pattern is not None)
     assert ("data.name_pattern=" in said) == (pattern is not None)
+
+
+IMAGES = "data.type=images"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "n_images", "posed", "said"),
+    [
+        ("default", [], 2048, True, None),
+        ("default", [IMAGES], 500, True, "4900 is for toy cars; images with cameras take about 6,000: --max_steps 6000, or "),
+        (
+            "default",
+            [IMAGES],
+            500,
+            False,
+            "images without cameras take about 20,000 (if their names tell the cameras, set data.",
+        ),
+        ("default", [IMAGES, "data.camera_prior=front"], 500, False, "--max_steps 10000, or training.max_steps: 10000 in "),
+        ("default", [IMAGES], 499, False, None),  # for which few_images.yaml is advised
+        ("default", [IMAGES, "training.max_steps=4000"], 500, False, None),  # as the user wants it
+        ("convolutional", [IMAGES], 500, True, "4500 is for toy cars"),
+        ("safe_training", [IMAGES], 500, False, None),
+        ("faces_64", [IMAGES], 500, False, None),
+        ("carla_64", [], 500, False, None),
+    ],
+)
+def test_images_are_not_trained_on_for_the_steps_of_toy_cars_without_a_word(name, overrides, n_images, posed, said):
+    found = too_few_steps(load_config(name, overrides), config_of_ours(name), n_images, posed)
+    assert (said in found[0]) if said else not found
+
+
+@pytest.mark.parametrize(("settings", "cameras"), [(["data.v=[0.4]"], "with"), (["data.labels=none"], "without")])
+def test_a_run_tells_of_too_few_steps_by_what_is_known_of_its_images(tmp_path, monkeypatch, settings, cameras):
+    monkeypatch.setattr("graf.data.advice.warnings.FEW_IMAGES", 16)
+    for index in range(16):
+        Image.new("RGB", (SIDE, SIDE), (16 * index, 0, 0)).save(tmp_path / f"0_{20 * index:03d}.png")
+    own = tmp_path / "own.yaml"
+    own.write_text(f"inherit_from: {CONFIG_DIR / 'smoke.yaml'}\ndata: {{type: images, datadir: {json.dumps(str(tmp_path))}}}\n")
+    said = call("train.py", "--config", str(own), "--device", "cpu", "--dry_run", "--set", *settings, cwd=tmp_path)
+    assert f"training.max_steps: 20 is for toy cars; images {cameras} cameras take about " in said
+
+
+def test_the_documentation_has_the_numbers_of_steps_that_are_advised():
+    with_cameras, without = (f"{steps_for(500, posed):,}" for posed in (True, False))
+    row = next(
+        line for line in (DOCS / "configuration.md").read_text(encoding="utf-8").splitlines() if "`training.max_steps`" in line
+    )
+    assert f"with cameras {with_cameras}, without {without}" in row
+    for page in ("README.md", "README.zh-TW.md", "docs/bad_pictures.md"):
+        text = (DOCS.parent / page).read_text(encoding="utf-8").replace(",", "")
+        assert f"--max_steps {without.replace(',', '')}" in text and with_cameras.replace(",", "") in text
