@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 from graf.camera import poses_at, sample_poses
 from graf.config import Config, config_from_dict, config_to_dict, load_config, merge
 from graf.config.checks import PATCH_SIZES
-from graf.data.advice.warnings import FOR_FEW, steps_for
+from graf.data.advice.warnings import with_steps
 from graf.data.folders import TRANSFORMS
 from graf.errors import GrafError
 from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, whole_number
 from graf.runtime.console import log, progress, run_script
-from graf.runtime.files import claim_folder, whole_file, write_text
+from graf.runtime.files import claim_folder, whole_file, write_text, write_unless_changed
 from meshes.reading import SUFFIXES, read_mesh
 from meshes.views import MeshRenderer
 
@@ -208,20 +208,9 @@ def render_mesh(renderer: MeshRenderer, source: Source, views: list[View], argum
 def write_config(file: Path, layer: dict[str, Any], config: Config, n_images: int) -> None:
     """Write the set's config, with steps for as many images, in batches no larger than the set. A file that differs is the
     user's and stays."""
-    steps, training = steps_for(n_images, posed=True), {}
     if n_images < config.training.batch_size:
-        training["batch_size"] = n_images
-    if steps is None:
-        layer = {"inherit_from": FOR_FEW} | layer
-    else:
-        training["max_steps"] = steps
-    if training:
-        layer = layer | {"training": training}
-    text = yaml.safe_dump(layer, sort_keys=False)
-    if not file.exists():
-        write_text(file, text)
-    elif file.read_text(encoding="utf-8", errors="replace") != text:
-        log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
+        layer = layer | {"training": {"batch_size": n_images}}
+    write_unless_changed(file, yaml.safe_dump(with_steps(layer, n_images, posed=True), sort_keys=False))
 
 
 def find_meshes(paths: list[Path], pattern: str) -> list[Source]:

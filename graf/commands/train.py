@@ -55,7 +55,8 @@ def train_run(args: argparse.Namespace, read_config: Callable[[argparse.Namespac
 def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views]:
     """The state of a generator's run, restored from the checkpoint if there is one, and the real images that it learns from."""
     config, checkpoint, device, processes, _ = setup
-    for message in advice(config, config_of_ours(args.config)):
+    ours = config_of_ours(args.config)
+    for message in advice(config, ours):
         log.warning("%s", message)
     trained = config_of(None if args.partial else checkpoint, config.data.type, named=args.resume != "auto")
     cache = None if args.dry_run else config.run_dir / "cache"
@@ -64,7 +65,7 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     processes.require_same((len(dataset), dataset.class_names, dataset.n_elevations), "the real images")
     # Networks and optimizers, and the state of the checkpoint in them
     config = processes.broadcast(lambda: resolve(config, dataset, trained))
-    for message in advice_on_steps(config) + too_few_steps(config, config_of_ours(args.config), len(dataset), dataset.posed):
+    for message in advice_on_steps(config) + too_few_steps(config, ours, len(dataset), dataset.posed):
         log.warning("%s", message)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     load_weights(state, checkpoint, args.partial)

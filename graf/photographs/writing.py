@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from graf.config import load_config
-from graf.data.advice.warnings import FOR_FEW, steps_for
+from graf.data.advice.warnings import with_steps
 from graf.data.folders import CONFIG, IMAGES, TRANSFORMS
 from graf.errors import DataError
 from graf.photographs.making import Made
@@ -14,7 +14,7 @@ from graf.photographs.prepare import Prepared
 from graf.photographs.reading import open_photograph
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import write_grid
-from graf.runtime.files import encodable, whole_file, write_text
+from graf.runtime.files import encodable, whole_file, write_text, write_unless_changed
 
 import torch
 import yaml
@@ -75,19 +75,11 @@ def write_config(out: Path, prepared: Prepared) -> None:
     if prepared.labels == "filename":
         data["name_pattern"] = prepared.name_pattern
     rays = {"ray_sampler": {"rays_per_patch": (imsize // load_config().rendered_scale) ** 2}} if imsize > SIDES[-1] else {}
-    training = {"batch_size": min(load_config().training.batch_size, len(prepared.made))}
-    steps = steps_for(len(prepared.made), posed=prepared.labels != "none")
-    if steps is not None:
-        training["max_steps"] = steps
-    layer = {"expname": out.resolve().name, "data": data, **rays, "training": training}
-    content = layer if steps else {"inherit_from": FOR_FEW} | layer
-    comment = _comment(prepared.labels, "default.yaml" if steps else FOR_FEW)
-    text = comment + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    file = out / CONFIG
-    if not file.exists():
-        write_text(file, text)
-    elif file.read_text(encoding="utf-8", errors="replace") != text:
-        log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
+    batch_size = min(load_config().training.batch_size, len(prepared.made))
+    layer = {"expname": out.resolve().name, "data": data, **rays, "training": {"batch_size": batch_size}}
+    content = with_steps(layer, len(prepared.made), posed=prepared.labels != "none")
+    comment = _comment(prepared.labels, content.get("inherit_from", "default.yaml"))
+    write_unless_changed(out / CONFIG, comment + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def _comment(labels: str, parent: str) -> str:

@@ -77,6 +77,14 @@ def write_text(path: Path | str, text: str) -> None:
         temporary.write_text(encodable(text), encoding="utf-8")
 
 
+def write_unless_changed(file: Path, text: str) -> None:
+    """Write a text that the user may change: a file that differs stays, with a warning. Raises OSError."""
+    if not file.exists():
+        write_text(file, text)
+    elif file.read_text(encoding="utf-8", errors="replace") != text:
+        log.warning("%s: not overwritten, but it differs from what this tool would write; remove it to get that", file)
+
+
 def save_figure(figure: Any, path: Path, dpi: int = 100) -> None:
     """Write a figure of matplotlib, whose import is slow and so not here, as a whole file."""
     with whole_file(path) as temporary:

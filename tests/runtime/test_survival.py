@@ -81,7 +81,7 @@ def whole_batches():
 
 @pytest.fixture(scope="module")
 def steps_in_parts():
-    """By the largest number of images that the discriminator's part has (None: all), the state after such a step."""
+    """By whether the discriminator's half is taken in one part, the state after a step whose other parts have two images."""
     return {}
 
 
@@ -131,15 +131,15 @@ PHASES = {  # where it fails: what of graf.training.step, of its inputs, or of t
 def test_a_step_that_ran_out_of_memory_is_taken_again_as_if_it_had_not(
     build, photographs, labels, monkeypatch, caplog, steps_in_parts, phase, error
 ):
-    discriminator_is_done = phase == "the generator's loss"  # in one part
-    n_images = None if discriminator_is_done else 2
-    if n_images not in steps_in_parts:
-        expected = steps_in_parts[n_images] = build()
-        expected.sizes.images = n_images or expected.sizes.images
+    in_one_part = phase == "the generator's loss"  # before which the discriminator's half has gone through
+    if in_one_part not in steps_in_parts:
+        expected = steps_in_parts[in_one_part] = build()
+        if not in_one_part:
+            expected.sizes.images = 2
         discriminator_step(expected, photographs, labels, labels)
         expected.sizes.images = 2
         generator_step(expected, labels)
-    expected = steps_in_parts[n_images]
+    expected = steps_in_parts[in_one_part]
 
     state = build()
     where = next(owner for owner in (inputs, steps, state.discriminator) if hasattr(owner, PHASES[phase]))

@@ -6,6 +6,7 @@ photographs of 200 real cars, cut out and with cameras; configs/few_images.yaml 
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from graf.config import Config, DataConfig, DiscriminatorConfig
 from graf.config.strict import one_line
@@ -63,6 +64,13 @@ def steps_for(n_images: int, posed: bool, camera_prior: str = "circle") -> int |
     if posed:
         return STEPS_WITH_CAMERAS
     return STEPS_OF_FRONTS if camera_prior == "front" else STEPS_WITHOUT_CAMERAS
+
+
+def with_steps(layer: dict[str, Any], n_images: int, posed: bool) -> dict[str, Any]:
+    """The keys of a new config with the steps that so many images take; few images have all that few_images.yaml says."""
+    if (steps := steps_for(n_images, posed)) is None:
+        return {"inherit_from": FOR_FEW} | layer
+    return layer | {"training": layer.get("training", {}) | {"max_steps": steps}}
 
 
 def too_few_steps(config: Config, ours: Config, n_images: int, posed: bool) -> list[str]:
