@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 from pathlib import Path
 
 from graf.config import load_config
@@ -27,8 +26,6 @@ PAIRS, PAIRS_PER_ROW = 24, 4
 TILE = 128  # pixels
 CHEQUER = 8  # pixels a side of the squares behind what is transparent
 SIDES = (128, 64)  # data.imsize to choose from
-
-log = logging.getLogger("graf")
 
 
 def write_left_out(file: Path, left_out: dict[str, str]) -> None:
