@@ -19,6 +19,7 @@ from graf.checkpoints.generator_loading import load_generator, trained_checkpoin
 from graf.checkpoints.run_folder import newest_checkpoint
 from graf.config import (
     CONFIG_DIR,
+    Cadence,
     Config,
     DataConfig,
     PoseConfig,
@@ -83,7 +84,7 @@ def main() -> int:
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
     settings |= {"photographs": photographs.fingerprint}
-    settings |= {"config": config_to_dict(config), "estimator": config_to_dict(pose)}
+    settings |= {"config": without_cadences(config), "estimator": config_to_dict(pose)}
     claim_folder(args.out, settings, completed)
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
@@ -299,6 +300,13 @@ def run(command: list[str]) -> int:
     with started([sys.executable, *command]) as (process, received):
         status = exit_status(process.wait())
     return exit_status_after(received[0]) if received and not status else status
+
+
+def without_cadences(config: Config) -> dict:
+    """The keys on which the cameras depend: how often a generator is saved, drawn and measured may change between commands."""
+    cadences = {field.name for field in dataclasses.fields(config.training) if field.type == Cadence}
+    sections = config_to_dict(config)
+    return sections | {"training": {name: value for name, value in sections["training"].items() if name not in cadences}}
 
 
 def completed(settings: dict, where: str) -> dict:

@@ -13,6 +13,7 @@ from tools import find_cameras
 import pytest
 import torch
 from command_line import ROOT, call
+from PIL import Image
 
 ESTIMATOR = """
 model: {azimuth_bins: 12, d_model: 8, num_heads: 2, num_layers: 1}
@@ -100,8 +101,20 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     assert "these cameras are not to be trusted" in find("whole", ends_after=0)
     assert "round 0 has not ended (exit status 130); the same command continues it" in find("new", ends_after=0, status=130)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
+    assert "is done" in find("whole", "--set", "training.fid_every=7", "training.sample_every=1min", ends_after=0)
     with run_lock(tmp_path / "whole"):
         assert "is training in this folder; wait for it or end it, or name another folder with --out" in find("whole", status=2)
+
+
+def test_too_few_steps_for_photographs_are_told(find, tmp_path, monkeypatch):
+    monkeypatch.setattr("graf.data.advice.warnings.FEW_IMAGES", 16)
+    (tmp_path / "photos").mkdir()
+    for index in range(16):
+        Image.new("RGB", (16, 16), (16 * index, 0, 0)).save(tmp_path / "photos" / f"{index}.png")
+    own = tmp_path / "own.yaml"
+    own.write_text(f"inherit_from: {ROOT / 'configs' / 'smoke.yaml'}\ndata: {{type: images, datadir: photos}}\n")
+    said = find("new", config=own, max_steps=20, ends_after=0, status=130)
+    assert "training.max_steps: 20 is for toy cars; images with cameras take about 6,000" in said
 
 
 def test_a_folder_of_an_older_version_goes_on(find, tmp_path):

@@ -13,6 +13,8 @@ WIDEST_GAP_DEG = 100  # between neighbouring azimuths that still go all around
 ANGLES = re.compile(  # car3-066-153: an object, and two numbers
     r"(?:(?P<object>.*?[^\W_])(?P<after>[-_ .]))?(?P<elevation>\d+(?:\.\d+)?)(?P<between>[-_ ])(?P<azimuth>\d+(?:\.\d+)?)"
 )
+LAST_NUMBER = re.compile(r"(?:(?P<object>.*?[^\W_])(?P<after>[-_ .]+))?(?P<number>\d+(?:\.\d+)?)")  # shoe1_090
+FEWEST_VIEWS = 4  # of an object, that look like a turn
 SOURCES = {"transforms": "transforms.json", "eg3d": "dataset.json", "colmap": "COLMAP's model", "filename": "file names"}
 
 
@@ -57,12 +59,35 @@ def _largest_gap(azimuth_deg: Tensor) -> tuple[float, float, float]:
     return gap, before[widest].item(), after[widest].item()
 
 
-def pattern_with_angles(dataset: Views) -> tuple[str, str] | None:
-    """A file name that ends in two numbers, as most do, and the data.name_pattern that reads these as angles; or None."""
-    names = [ANGLES.fullmatch(Path(file).stem) for file in dataset.files]
-    matches = [match for match in names if match and float(match["azimuth"]) < 360 and float(match["elevation"]) <= 180]
-    if 2 * len(matches) < len(names) or len({match["azimuth"] for match in matches}) == 1:
+def hint_of_names(dataset: Views) -> str | None:
+    """How to read names of files that may tell cameras: most end in two numbers, or in one that other objects have too."""
+    stems = [Path(file).stem for file in dataset.files]
+    return _hint_of_two_numbers(stems) or _hint_of_one_number(stems)
+
+
+def _hint_of_two_numbers(stems: list[str]) -> str | None:
+    matches = [match for match in map(ANGLES.fullmatch, stems) if match]
+    matches = [match for match in matches if float(match["azimuth"]) < 360 and float(match["elevation"]) <= 180]
+    if 2 * len(matches) < len(stems) or len({match["azimuth"] for match in matches}) == 1:
         return None
-    match = matches[0]
-    before = "<object>" + match["after"] if match["object"] else ""
-    return match[0], f"{before}<elevation_deg>{match['between']}<azimuth_deg>"
+    first = matches[0]
+    pattern = f"{_before(first)}<elevation_deg>{first['between']}<azimuth_deg>"
+    return f'if {first[0]} has angles, --set "data.name_pattern={pattern}" reads them (<polar_deg>: from straight above)'
+
+
+def _hint_of_one_number(stems: list[str]) -> str | None:
+    matches = [match for match in map(LAST_NUMBER.fullmatch, stems) if match]
+    numbers = sorted({float(match["number"]) for match in matches})
+    n = len(numbers)
+    if 2 * len(matches) < len(stems) or n < FEWEST_VIEWS or len(matches) < 2 * n or numbers[-1] >= 360:
+        return None
+    first = matches[0]
+    if numbers[0] in (0, 1) and numbers == [numbers[0] + i for i in range(n)]:
+        cure = f'"data.name_pattern={_before(first)}<index>" data.turntable_step_deg={360 / n:.6g}'
+        return f"if {first[0]} is one of a whole turn's {n} pictures, --set {cure} reads its camera"
+    return f'if {first[0]} has an azimuth in degrees, --set "data.name_pattern={_before(first)}<azimuth_deg>" reads it'
+
+
+def _before(match: re.Match) -> str:
+    """What a pattern has before the first number."""
+    return f"<object>{match['after']}" if match["object"] else ""

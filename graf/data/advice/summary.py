@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 
 from graf.config import Config, DataConfig
-from graf.data.advice.cameras import cameras_in_words, pattern_with_angles
+from graf.data.advice.cameras import cameras_in_words, hint_of_names
 from graf.data.advice.evidence import Evidence, evidence_of
 from graf.data.advice.warnings import sampled_all_around, warnings_about
 from graf.data.views import Views
@@ -76,8 +76,7 @@ def _missing(dataset: Views) -> Iterator[str]:
             "cameras: training can do without; where they are known, give them by file names (data.name_pattern), a "
             "transforms.json, COLMAP's model or EG3D's dataset.json; tools/find_cameras.py finds those of views from all around"
         )
-        if found := pattern_with_angles(dataset):
-            name, pattern = found
-            yield f'if {name} has angles, --set "data.name_pattern={pattern}" reads them (<polar_deg>: from straight above)'
+        if hint := hint_of_names(dataset):
+            yield hint
     if dataset.alpha != "rgba":
         yield "silhouettes: save the objects cut out, as PNG with transparency, and opacity is judged too"

@@ -4,10 +4,12 @@ import json
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.camera import poses_at
 from graf.config import CONFIG_DIR, config_of_ours, load_config
 from graf.data import build_dataset
+from graf.data.advice.cameras import hint_of_names
 from graf.data.advice.summary import log_summary, log_warnings
 from graf.data.advice.warnings import steps_for, too_few_steps
 
@@ -214,6 +216,31 @@ def test_names_that_may_hold_angles_are_pointed_out(told, tmp_path, names, patte
     said, _ = told(config(views, "data.labels=none", "training.batch_size=1"))
     assert (f'"data.name_pattern={pattern}" reads them' in said) == (pattern is not None)
     assert ("data.name_pattern=" in said) == (pattern is not None)
+
+
+def each(*objects, numbers):
+    return [f"{name}{number}" for name in objects for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (each("shoe1_", "shoe2_", numbers=("000", "090", "180", "270")), '"data.name_pattern=<object>_<azimuth_deg>" reads it'),
+        (each("obj1__", "obj2__", numbers=range(0, 40, 5)), '"data.name_pattern=<object>__<azimuth_deg>" reads it'),
+        (
+            each("a_", "b_", numbers=("01", "02", "03", "04", "05", "06")),
+            "if a_01 is one of a whole turn's 6 pictures, "
+            '--set "data.name_pattern=<object>_<index>" data.turntable_step_deg=60 reads its camera',
+        ),
+        (each("cat_", numbers=range(0, 350, 10)), None),  # a number each, as of any photographs
+        (each("a_", "b_", numbers=range(3)), None),
+        (each("a_", "b_", numbers=(0, 100, 200, 400)), None),
+        ([*each("a_", "b_", numbers=(0, 90, 180, 270)), *"cdefghijk"], None),
+    ],
+)
+def test_names_with_a_number_that_several_objects_have_are_pointed_out(names, hint):
+    said = hint_of_names(SimpleNamespace(files=[f"photos/{name}.png" for name in names]))
+    assert said.endswith(hint) if hint else said is None
 
 
 IMAGES = "data.type=images"
