@@ -94,7 +94,7 @@ OTHERS = {  # what no shipped config does, or seldom
 @pytest.fixture(autouse=True)
 def few_pieces(monkeypatch):
     """Larger pieces of rays than training takes, of which the counting is the quicker."""
-    monkeypatch.setattr("graf.pieces.SAMPLES_AT_ONCE", 2**18)
+    monkeypatch.setattr("graf.pieces.SAMPLES_AT_ONCE", 2**20)
 
 
 def shapes_of(config: Config) -> Config:
