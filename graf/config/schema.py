@@ -390,7 +390,7 @@ class DiscriminatorConfig:
         "`graf`: convolutions, trained only on these images; `projected`: heads on the features of a frozen "
         "EfficientNet-Lite (Projected GAN), which learn in fewer steps, but each step takes twice the time; `mixed`: both",
     )
-    projected_weight: float = key(2.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
+    projected_weight: float = key(4.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
     feature_network: Literal["auto", "efficientnet-lite0", "efficientnet-lite1"] = key(
         "auto",
         "projected, mixed: the frozen network; `auto`: for mixed efficientnet-lite1, which no metric uses, else "

@@ -82,10 +82,14 @@ def test_the_note_continues_runs_with_8000_first_steps():
     found = re.search(r"with 8,000 first steps\*\*, of 9,200 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.first_unrefined, config.milestones) == (8850, (8675, 8850, 9025))
-    assert "`few_images.yaml` with 5,000 steps continues with `--set\n  'training.lr_anneal_every=[4250,4500,4750]'`" in NOTE
+    assert config.discriminator.projected_weight == 2
+    few = "`few_images.yaml` with 5,000 steps continues with `--set 'training.lr_anneal_every=[4250,4500,4750]'`"
+    assert few in " ".join(NOTE.split())
 
 
 def test_the_note_continues_runs_with_lighter_heads():
+    found = re.search(r"heads of weight 2\*\*, of 4,900 steps, continues with `(--set\s[^`]*)`", NOTE)
+    assert load_config(None, shlex.split(found[1])[1:]).discriminator.projected_weight == 2
     found = re.search(r"heads of weight 1\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.discriminator.projected_weight, config.training.max_steps) == (1, 9900)
@@ -96,7 +100,7 @@ def test_the_note_continues_runs_that_were_refined_to_their_last_step():
     found = re.search(r"with CCSR to its last step\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
     assert (config.training.model_average_beta, config.milestones) == (0.998, (8850, 9200, 9550))
-    assert config.encoder.first_steps == 8000
+    assert (config.encoder.first_steps, config.discriminator.projected_weight) == (8000, 2)
     assert resolve(config, trained=config_of_before()).unrefined_steps == 0
 
 
