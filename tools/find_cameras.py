@@ -29,6 +29,7 @@ from graf.config import (
     config_to_dict,
     load_config,
 )
+from graf.config.advice import unread_keys
 from graf.data import Views, build_dataset
 from graf.data.advice.warnings import UNSURE, too_few_steps
 from graf.data.folders import TRANSFORMS
@@ -84,7 +85,7 @@ def main() -> int:
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
     settings |= {"photographs": photographs.fingerprint}
-    settings |= {"config": without_cadences(config), "estimator": config_to_dict(pose)}
+    settings |= {"config": deciding_keys(config), "estimator": config_to_dict(pose)}
     claim_folder(args.out, settings, completed)
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
@@ -302,11 +303,15 @@ def run(command: list[str]) -> int:
     return exit_status_after(received[0]) if received and not status else status
 
 
-def without_cadences(config: Config) -> dict:
-    """The keys on which the cameras depend: how often a generator is saved, drawn and measured may change between commands."""
-    cadences = {field.name for field in dataclasses.fields(config.training) if field.type == Cadence}
-    sections = config_to_dict(config)
-    return sections | {"training": {name: value for name, value in sections["training"].items() if name not in cadences}}
+def deciding_keys(config: Config) -> dict:
+    """The keys on which the cameras depend: not how often a generator is saved, drawn and measured, and none that is unread."""
+    cadences = {f"training.{field.name}" for field in dataclasses.fields(config.training) if field.type == Cadence}
+    return _without(config_to_dict(config), cadences | unread_keys(config))
+
+
+def _without(section: dict, keys: set[str], prefix: str = "") -> dict:
+    kept = {name: value for name, value in section.items() if prefix + name not in keys}
+    return {name: _without(v, keys, f"{prefix}{name}.") if isinstance(v, dict) else v for name, v in kept.items()}
 
 
 def completed(settings: dict, where: str) -> dict:

@@ -145,5 +145,12 @@ def _unread_keys(config: Config, ours: Config) -> Iterator[str]:
             yield f"{named}: nothing reads this while {part.switch} is {shown(values[part.switch])}"
 
 
+def unread_keys(config: Config) -> set[str]:
+    """The keys, such as ccsr.rrdb.nf, of parts that are off."""
+    values = flat(config_to_dict(config))
+    off = [part for part in PARTS if not part.is_on(values[part.switch])]
+    return {key for part in off for key in values if key != part.switch and _names(part, key)}
+
+
 def _names(part: Part, key: str) -> bool:
     return any(key == named or key.startswith(f"{named}.") for named in part.keys)

@@ -18,6 +18,7 @@ from graf.foreign.configs import OTHER_SUITES
 COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0)}
 MODEL_AVERAGE_BETA = {True: 0.99, False: 0.998}  # where it is auto, by whether an encoder has first steps
 UNREFINED_PIXELS = 64  # of a patch, along a side, at most, where ccsr.unrefined_steps: auto is not 0
+HEADS_WEIGHT = {True: 4.0, False: 2.0}  # of discriminator.projected_weight: auto, by whether an encoder has first steps
 LOW_RES_STEPS = {True: 500, False: 1500}  # of discriminator.low_res_steps: auto, by whether an encoder has first steps
 PROTOCOLS = {"graf": (20_000, 1_000), "full": (50_000, 50_000)}  # real and generated images of FID and KID
 
@@ -390,7 +391,11 @@ class DiscriminatorConfig:
         "`graf`: convolutions, trained only on these images; `projected`: heads on the features of a frozen "
         "EfficientNet-Lite (Projected GAN), which learn in fewer steps, but each step takes twice the time; `mixed`: both",
     )
-    projected_weight: float = key(4.0, "mixed: weight of the heads in the generator's loss; the weight of graf is 1", 0)
+    projected_weight: Literal["auto"] | float = key(
+        "auto",
+        "mixed: weight of the heads in the generator's loss; graf has 1; `auto`: 4 after an encoder's first steps, else 2",
+        0,
+    )
     feature_network: Literal["auto", "efficientnet-lite0", "efficientnet-lite1"] = key(
         "auto",
         "projected, mixed: the frozen network; `auto`: for mixed efficientnet-lite1, which no metric uses, else "
@@ -811,6 +816,12 @@ class Config(RunConfig):
         """The decay of the EMA: a run that ends with few steps of a kind has to forget those before."""
         beta = self.training.model_average_beta
         return MODEL_AVERAGE_BETA[self.encoder.first_steps > 0] if beta == "auto" else beta
+
+    @property
+    def projected_weight(self) -> float:
+        """The weight of a mixed discriminator's heads in the generator's loss."""
+        weight = self.discriminator.projected_weight
+        return HEADS_WEIGHT[self.encoder.first_steps > 0] if weight == "auto" else weight
 
     @property
     def first_unrefined(self) -> int:

@@ -236,7 +236,7 @@ def _adversarial_loss(state: TrainState, scores: Scores, real_logits: Tensor | N
     loss = generator_loss(scores.logits, gan_type, real_logits)
     if scores.projected_logits is None:
         return loss
-    return loss + state.config.discriminator.projected_weight * generator_loss(scores.projected_logits, gan_type)
+    return loss + state.config.projected_weight * generator_loss(scores.projected_logits, gan_type)
 
 
 def _render(state: TrainState, inputs: Inputs, generator: Generator | None = None) -> Rendering:

@@ -92,7 +92,7 @@ def test_the_note_continues_runs_with_lighter_heads():
     assert load_config(None, shlex.split(found[1])[1:]).discriminator.projected_weight == 2
     found = re.search(r"heads of weight 1\*\*, of 9,900 steps, continues with `(--set\s[^`]*)`", NOTE)
     config = load_config(None, shlex.split(found[1])[1:])
-    assert (config.discriminator.projected_weight, config.training.max_steps) == (1, 9900)
+    assert (config.projected_weight, config.training.max_steps) == (1, 9900)
     assert (config.encoder.first_steps, config.milestones) == (8000, (8850, 9200, 9550))
 
 

@@ -7,6 +7,7 @@ import gc
 from graf.config import CONFIG_DIR, Config, load_config, override
 from graf.memory import planner
 from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, process_bytes, smallest_edits
+from graf.pieces import SAMPLES_AT_ONCE
 from graf.runtime import precision
 from graf.runtime.limits import MB
 from graf.training.state import TrainState
@@ -120,6 +121,13 @@ def test_estimate_is_near_the_peak_of_every_shipped_config(name):
 def test_estimate_is_near_the_peak_of_other_settings(overrides, refine):
     config = refine("training.batch_size=16", "nerf.netwidth=32", *overrides)
     assert estimate_step(config).step_bytes == pytest.approx(tracked_peak(shapes_of(config)), rel=TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_estimate_is_near_the_peak_of_the_default_in_its_own_pieces(monkeypatch):
+    monkeypatch.setattr("graf.pieces.SAMPLES_AT_ONCE", SAMPLES_AT_ONCE)
+    config = load_config()
+    assert estimate_step(config).step_bytes == pytest.approx(counted_peak(config), rel=TOLERANCE)
 
 
 def test_the_costlier_of_refined_steps_and_the_last_ones_is_planned(refine):

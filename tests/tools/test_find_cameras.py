@@ -122,9 +122,12 @@ def test_a_folder_of_an_older_version_goes_on(find, tmp_path):
     file = tmp_path / "old" / "settings.json"
     settings = json.loads(file.read_text())
     del settings["config"]["training"]["fused_field"], settings["estimator"]["training"]["blur"]
+    settings["config"]["training"]["fid_every"] = 1000
+    settings["config"]["discriminator"]["projected_weight"] = 2.0  # which nothing reads
     file.write_text(json.dumps(settings))
     assert "continuing the set in it" in find("old", ends_after=0, status=130)
-    assert "choose another --out" in find("old", "--set", "training.fused_field=none", status=2)
+    for decisive in ("training.fused_field=none", "training.reg_every=4"):
+        assert "choose another --out" in find("old", "--set", decisive, status=2)
     file.write_text(json.dumps(settings | {"photographs": "others"}))
     assert "contains a set with other photographs (see settings.json); choose another --out" in find("old", status=2)
     for config in (None, "text", {}):

@@ -513,6 +513,16 @@ def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(bu
     torch.testing.assert_close(generator_step(alone, labels, photographs, labels)["loss_g"], none)
 
 
+@pytest.mark.parametrize(("settings", "weight"), [((), 2), (("encoder.first_steps=3", "encoder.weight=5"), 4)])
+def test_heads_weigh_more_after_an_encoders_first_steps(build, photographs, labels, settings, weight):
+    def loss(*more):
+        state = build(MIXED, *settings, "training.reg_type=none", "discriminator.low_res_steps=0", *more)
+        state.step = 3
+        return generator_step(state, labels, photographs, labels)["loss_g"]
+
+    assert loss() == loss(f"discriminator.projected_weight={weight}") > loss("discriminator.projected_weight=1")
+
+
 def test_mixed_precision_is_the_discriminators_too_but_for_its_penalty(build, photographs, labels):
     state, seen = build("training.use_amp=true", "training.amp_dtype=bfloat16"), []
     first = next(m for m in state.discriminator.modules() if isinstance(m, torch.nn.Conv2d))

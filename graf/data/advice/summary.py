@@ -22,7 +22,7 @@ def log_summary(dataset: Views, config: Config) -> None:
         "cameras": cameras_in_words(dataset, data),
         "background": _background(evidence),
         "opacity": _opacity(dataset, data),
-        "missing": "\n".join(_missing(dataset)) or "nothing",
+        "missing": "\n".join(_missing(dataset, data)) or "nothing",
     }
     indented = (f"  {name:<12}{text}".replace("\n", f"\n{'':14}") for name, text in lines.items())
     log.info("%s", "\n".join(["what will be learned from:", *indented]))
@@ -70,13 +70,13 @@ def _opacity(dataset: Views, data: DataConfig) -> str:
     return "not judged (data.alpha: ignore)" if data.alpha == "ignore" else "not judged, for not all images have transparency"
 
 
-def _missing(dataset: Views) -> Iterator[str]:
+def _missing(dataset: Views, data: DataConfig) -> Iterator[str]:
     if not dataset.posed:
         yield (
             "cameras: training can do without; where they are known, give them by file names (data.name_pattern), a "
             "transforms.json, COLMAP's model or EG3D's dataset.json; tools/find_cameras.py finds those of views from all around"
         )
-        if hint := hint_of_names(dataset):
+        if hint := hint_of_names(dataset, data):
             yield hint
     if dataset.alpha != "rgba":
         yield "silhouettes: save the objects cut out, as PNG with transparency, and opacity is judged too"

@@ -16,6 +16,7 @@ import torch
 
 MOST_ELEVATIONS = 32  # that are bins of their own
 EXAMPLE_ELEVATIONS_DEG = (0, 15, 30, 45, 60)
+OTHER_WAY = "negative where the object is seen turning the other way"
 FEWEST_FRAMES = 8  # whose azimuths 1, 2, 3, ... are more likely numbers of frames
 
 log = logging.getLogger("graf")
@@ -128,13 +129,22 @@ def _warn_of_frame_numbers(names: Sequence[dict[str, str] | None], pattern: Name
     if pattern.azimuth != "azimuth_deg":
         return
     azimuths = sorted({float(parts["azimuth_deg"]) for parts in names if parts})
-    n = len(azimuths)
-    if n >= FEWEST_FRAMES and n < 180 and azimuths[0] in (0, 1) and azimuths == [azimuths[0] + i for i in range(n)]:
+    n, step_deg = len(azimuths), turn_step_deg(azimuths)
+    if step_deg and n >= FEWEST_FRAMES:
         log.warning(
             "the azimuths are %g, %g, ... %g degrees; if these are the numbers of a turn's %d pictures, set data.name_pattern: "
-            "%s and data.turntable_step_deg: %.6g (negative where the object is seen turning the other way)",
-            *(azimuths[0], azimuths[1], azimuths[-1], n, pattern.text.replace("azimuth_deg", "index"), 360 / n),
+            "%s and data.turntable_step_deg: %.6g (%s)",
+            *(azimuths[0], azimuths[1], azimuths[-1], n, pattern.text.replace("azimuth_deg", "index"), step_deg, OTHER_WAY),
         )
+
+
+def turn_step_deg(numbers: Sequence[float]) -> float | None:
+    """The degrees between the pictures of a whole turn, by their numbers in ascending order; None where these are not 0, 1, 2,
+    ... or 1, 2, 3, ..., or too many."""
+    n = len(numbers)
+    if 1 < n < 180 and numbers[0] in (0, 1) and list(numbers) == [numbers[0] + i for i in range(n)]:
+        return 360 / n
+    return None
 
 
 def _unknown_elevation(elevations: list[float], pattern: NamePattern, data: DataConfig) -> str | None:

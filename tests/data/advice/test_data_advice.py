@@ -3,10 +3,12 @@
 import json
 import logging
 import math
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
-from graf.camera import poses_at
+from graf.camera import azimuth_and_v, poses_at
 from graf.config import CONFIG_DIR, config_of_ours, load_config
 from graf.data import build_dataset
 from graf.data.advice.cameras import hint_of_names
@@ -222,25 +224,58 @@ def each(*objects, numbers):
     return [f"{name}{number}" for name in objects for number in numbers]
 
 
+SHOES = "shoe1_", "shoe2_", "shoe3_"
+QUARTERS = ("000", "090", "180", "270")
+
+
 @pytest.mark.parametrize(
     ("names", "hint"),
     [
-        (each("shoe1_", "shoe2_", numbers=("000", "090", "180", "270")), '"data.name_pattern=<object>_<azimuth_deg>" reads it'),
-        (each("obj1__", "obj2__", numbers=range(0, 40, 5)), '"data.name_pattern=<object>__<azimuth_deg>" reads it'),
+        (each(*SHOES, numbers=QUARTERS), "if shoe1_000 has an azimuth in degrees, --set PATTERN=<object>_<azimuth_deg>"),
+        (each(*(f"shoe_{i}_" for i in (1, 2, 3)), numbers=QUARTERS), "PATTERN=<object>_<azimuth_deg>"),
+        (each("obj1__", "obj2__", "obj3__", numbers=range(0, 40, 5)), "PATTERN=<object>__<azimuth_deg>"),
         (
-            each("a_", "b_", numbers=("01", "02", "03", "04", "05", "06")),
-            "if a_01 is one of a whole turn's 6 pictures, "
-            '--set "data.name_pattern=<object>_<index>" data.turntable_step_deg=60 reads its camera',
+            each(*SHOES, numbers=(-90, 0, 90, 180)),
+            "if shoe1_-90 has an azimuth in degrees, --set PATTERN=<object>_<azimuth_deg>",
+        ),
+        (
+            each("a/", "b/", "c/", numbers=("0.0", "22.5", "45.0", "67.5")),
+            "if 0.0 has an azimuth in degrees, --set PATTERN=<az",
+        ),
+        ([*each(*SHOES, numbers=QUARTERS), "cover_1", "IMG_2041", "b_360"], "PATTERN=<object>_<azimuth_deg>"),
+        (
+            each("a-", "b-", "c-", numbers=("01", "02", "03", "04", "05", "06")),
+            "if a-01 is one of a whole turn's 6 pictures, --set PATTERN=<object>-<index>\" data.turntable_step_deg=60 ",
         ),
         (each("cat_", numbers=range(0, 350, 10)), None),  # a number each, as of any photographs
-        (each("a_", "b_", numbers=range(3)), None),
-        (each("a_", "b_", numbers=(0, 100, 200, 400)), None),
-        ([*each("a_", "b_", numbers=(0, 90, 180, 270)), *"cdefghijk"], None),
+        (each("cats/", "dogs/", numbers=range(1, 150)), None),
+        (each("a_", "b_", "c_", numbers=range(3)), None),
+        (each("a_", "b_", "c_", numbers=(0, 100, 200, 400)), None),
+        ([*each("a_", "b_", "c_", numbers=QUARTERS), *(f"{chr(ord('d') + i)}" for i in range(13))], None),
+        (["shoe"], None),
     ],
 )
 def test_names_with_a_number_that_several_objects_have_are_pointed_out(names, hint):
-    said = hint_of_names(SimpleNamespace(files=[f"photos/{name}.png" for name in names]))
-    assert said.endswith(hint) if hint else said is None
+    said = hint_of_names(SimpleNamespace(files=[f"photos/{name}.png" for name in names]), load_config().data)
+    assert (hint.replace("PATTERN", '"data.name_pattern') in said) if hint else said is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "azimuths"),
+    [(QUARTERS, [0, 90, 180, 270]), (("1", "2", "3", "4"), [90, 180, 270, 0]), (("-90", "0", "90", "180"), [270, 0, 90, 180])],
+)
+def test_what_the_hint_names_reads_the_cameras(tmp_path, numbers, azimuths):
+    for name in each(*SHOES, numbers=numbers):
+        Image.new("RGB", (SIDE, SIDE)).save(tmp_path / f"{name}.png")
+    unposed = config(tmp_path, "data.labels=none")
+    said = hint_of_names(build_dataset(unposed), unposed.data)
+    settings = shlex.split(re.search("--set (.*?) reads", said)[1].replace("[V]", "[0.4]"))
+    posed = build_dataset(config(tmp_path, *settings))
+    found = {
+        Path(file).stem: azimuth for file, azimuth in zip(posed.files, azimuth_and_v(posed.labels.pose_c2w)[0], strict=True)
+    }
+    for number, azimuth in zip(numbers, azimuths, strict=True):
+        assert found[f"shoe2_{number}"] % 360 == pytest.approx(azimuth, abs=1e-3)
 
 
 IMAGES = "data.type=images"
