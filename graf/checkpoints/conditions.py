@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from graf.config import CONFIG_DIR, Config, config_to_dict, flat
+from graf.config.advice import unread_keys
 from graf.config.older import OLDER_VALUES, with_todays_names
 
 import torch
@@ -66,10 +67,11 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
 
 
 def report_config_changes(saved: dict, config: Config) -> None:
-    """Log the values of the config that differ from a checkpoint's."""
+    """Log the values of the config that differ from a checkpoint's, and that something reads."""
     before = flat(OLDER_VALUES) | flat(with_todays_names(saved, "the checkpoint's config")[0])
+    unread = unread_keys(config)
     for name, value in flat(config_to_dict(config)).items():
-        if before.get(name, value) != value:
+        if name not in unread and before.get(name, value) != value:
             log.info("%s changed since the checkpoint: %s -> %s", name, before[name], value)
 
 

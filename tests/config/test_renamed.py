@@ -132,6 +132,9 @@ def test_a_run_that_goes_on_tells_no_change_for_a_new_name(told):
     assert told.messages == []
     report_config_changes(as_an_older_run(Config()), load_config(None, ["ccsr.light.width=9"]))
     assert told.messages == ["ccsr.light.width changed since the checkpoint: 48 -> 9"]
+    saved = config_to_dict(load_config("convolutional", ["discriminator.projected_weight=2"]))
+    report_config_changes(saved, load_config("convolutional", ["ccsr.mode=none", "ccsr.light.width=8"]))
+    assert told.messages[1:] == ["ccsr.mode changed since the checkpoint: refine -> none"]  # nothing reads the others
 
 
 def test_save_every_of_the_official_graf_is_another_key(tmp_path, told):
