@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from graf.config import CONFIG_DIR, Config, config_to_dict, flat
+from graf.config import CONFIG_DIR, RunConfig, config_to_dict, flat
 from graf.config.advice import unread_keys
 from graf.config.older import OLDER_VALUES, with_todays_names
 
@@ -66,7 +66,7 @@ def source_digest(package: Path = PACKAGE_DIR, configs: Path = CONFIG_DIR) -> st
     return digest.hexdigest()[:12]
 
 
-def report_config_changes(saved: dict, config: Config) -> None:
+def report_config_changes(saved: dict, config: RunConfig) -> None:
     """Log the values of the config that differ from a checkpoint's, and that something reads."""
     before = flat(OLDER_VALUES) | flat(with_todays_names(saved, "the checkpoint's config")[0])
     unread = unread_keys(config)

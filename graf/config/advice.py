@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from graf.config.checks import FEWEST_RAYS, PATCH_SIZES
 from graf.config.reading import config_to_dict, flat
-from graf.config.schema import Config
+from graf.config.schema import Config, RunConfig
 from graf.config.strict import shown
 
 
@@ -135,21 +135,24 @@ def _unread_keys(config: Config, ours: Config) -> Iterator[str]:
     """A warning for each part that is off, if keys of it were changed."""
     values, before = flat(config_to_dict(config)), flat(config_to_dict(ours))
     changed = [key for key, value in values.items() if value != before[key]]
-    for part in PARTS:
-        if part.is_on(values[part.switch]):
-            continue
-        unread = [key for key in changed if key != part.switch and _names(part, key)]
+    for part, keys in _off_parts(values):
+        unread = [key for key in changed if key in keys]
         changed = [key for key in changed if key not in unread]
         if unread:
             named = ", ".join(f"{key}={shown(values[key])}" for key in unread)
             yield f"{named}: nothing reads this while {part.switch} is {shown(values[part.switch])}"
 
 
-def unread_keys(config: Config) -> set[str]:
-    """The keys, such as ccsr.rrdb.nf, of parts that are off."""
-    values = flat(config_to_dict(config))
-    off = [part for part in PARTS if not part.is_on(values[part.switch])]
-    return {key for part in off for key in values if key != part.switch and _names(part, key)}
+def unread_keys(config: RunConfig) -> set[str]:
+    """The keys, such as ccsr.rrdb.nf, of parts that are off; a pose estimator's config has no such parts."""
+    return {key for _, keys in _off_parts(flat(config_to_dict(config))) for key in keys}
+
+
+def _off_parts(values: dict[str, Any]) -> Iterator[tuple[Part, list[str]]]:
+    """The parts that are off, with the keys of each that nothing reads."""
+    for part in PARTS:
+        if part.switch in values and not part.is_on(values[part.switch]):
+            yield part, [key for key in values if key != part.switch and _names(part, key)]
 
 
 def _names(part: Part, key: str) -> bool:

@@ -4,7 +4,7 @@ import logging
 
 from graf.checkpoints.conditions import report_config_changes
 from graf.checkpoints.generator_loading import stored_config
-from graf.config import Config, config_rows, config_to_dict, flat, load_config, merge, nested, older
+from graf.config import Config, PoseConfig, config_rows, config_to_dict, flat, load_config, merge, nested, older
 from graf.config.older import OLDER_NAMES
 from graf.errors import ConfigError
 from graf.foreign.checkpoints import ForeignCheckpoint
@@ -135,6 +135,8 @@ def test_a_run_that_goes_on_tells_no_change_for_a_new_name(told):
     saved = config_to_dict(load_config("convolutional", ["discriminator.projected_weight=2"]))
     report_config_changes(saved, load_config("convolutional", ["ccsr.mode=none", "ccsr.light.width=8"]))
     assert told.messages[1:] == ["ccsr.mode changed since the checkpoint: refine -> none"]  # nothing reads the others
+    report_config_changes(config_to_dict(PoseConfig()), load_config(None, ["model.d_model=8"], PoseConfig))
+    assert told.messages[2].startswith("model.d_model changed since the checkpoint: ")
 
 
 def test_save_every_of_the_official_graf_is_another_key(tmp_path, told):
