@@ -796,8 +796,7 @@ class Config(RunConfig):
     @property
     def low_res_steps(self) -> int:
         """The number of the discriminator's first steps that have half the resolution."""
-        steps = self.discriminator.low_res_steps
-        return LOW_RES_STEPS[self.encoder.first_steps > 0] if steps == "auto" else steps
+        return self._or_by_encoder(self.discriminator.low_res_steps, LOW_RES_STEPS)
 
     @property
     def unrefined_steps(self) -> int:
@@ -814,14 +813,16 @@ class Config(RunConfig):
     @property
     def model_average_beta(self) -> float:
         """The decay of the EMA: a run that ends with few steps of a kind has to forget those before."""
-        beta = self.training.model_average_beta
-        return MODEL_AVERAGE_BETA[self.encoder.first_steps > 0] if beta == "auto" else beta
+        return self._or_by_encoder(self.training.model_average_beta, MODEL_AVERAGE_BETA)
 
     @property
     def projected_weight(self) -> float:
         """The weight of a mixed discriminator's heads in the generator's loss."""
-        weight = self.discriminator.projected_weight
-        return HEADS_WEIGHT[self.encoder.first_steps > 0] if weight == "auto" else weight
+        return self._or_by_encoder(self.discriminator.projected_weight, HEADS_WEIGHT)
+
+    def _or_by_encoder(self, value: str | float, choices: dict[bool, float]) -> float:
+        """The value of a key, or where it is auto one of two, by whether an encoder has first steps."""
+        return choices[self.encoder.first_steps > 0] if value == "auto" else value
 
     @property
     def first_unrefined(self) -> int:

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterator
 
 from graf.config import Config, DataConfig
-from graf.data.advice.cameras import cameras_in_words, hint_of_names
+from graf.data.advice.cameras import cameras_in_words
 from graf.data.advice.evidence import Evidence, evidence_of
+from graf.data.advice.names import hint_of_names
 from graf.data.advice.warnings import sampled_all_around, warnings_about
 from graf.data.views import Views
 

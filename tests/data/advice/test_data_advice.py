@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from graf.camera import azimuth_and_v, poses_at
 from graf.config import CONFIG_DIR, config_of_ours, load_config
 from graf.data import build_dataset
-from graf.data.advice.cameras import hint_of_names
+from graf.data.advice.names import hint_of_names
 from graf.data.advice.summary import log_summary, log_warnings
 from graf.data.advice.warnings import steps_for, too_few_steps
 
