@@ -27,7 +27,7 @@ from graf.models.generator import Generator
 from graf.models.perception import EFFICIENTNET
 from graf.models.projection import projection_operators
 from graf.rays import whole_frame
-from graf.runtime.device import clean_up, keep_freed_memory, peak_memory_bytes
+from graf.runtime.device import clean_up, freeze_imports, keep_freed_memory, peak_memory_bytes
 from graf.runtime.precision import AmpSettings
 from graf.training import learn
 from graf.training import state as training_state
@@ -263,6 +263,7 @@ def frame_peaks(generator: Generator) -> tuple[int, int]:
 def step_seconds(config: Config, n_steps: int, device: torch.device) -> tuple[float, float]:
     """Seconds of a step, and of a step with clean_up behind each."""
     keep_freed_memory()
+    freeze_imports()
     state = TrainState(config, device)
     medians = []
     for taken in (timed_steps(state), timed_steps(state, afterwards=clean_up)):

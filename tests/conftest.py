@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.config import CONFIG_DIR, load_config
+from graf.metrics.extractors import EfficientNetLite0, EfficientNetLite2
 from graf.runtime.files import encodable
 from graf.runtime.limits import GB, available_cores
 from graf.runtime.precision import has_bfloat16
@@ -19,6 +20,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+EXTRACTOR_SIDES = {network: network.RESOLUTION for network in (EfficientNetLite0, EfficientNetLite2)}
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256")
 
 
@@ -73,6 +75,21 @@ def pytest_runtest_makereport():
 
 def pytest_unconfigure():
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def small_extractors(monkeypatch):
+    """The networks of FID and KID see images at a quarter of their side: tests are of what is computed from features, seldom of
+    features."""
+    for network, side in EXTRACTOR_SIDES.items():
+        monkeypatch.setattr(network, "RESOLUTION", side // 4)
+
+
+@pytest.fixture
+def whole_extractors(small_extractors, monkeypatch):
+    """The networks of FID and KID see images at their own side."""
+    for network, side in EXTRACTOR_SIDES.items():
+        monkeypatch.setattr(network, "RESOLUTION", side)
 
 
 @pytest.fixture

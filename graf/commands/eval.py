@@ -56,7 +56,7 @@ from graf.pose.loading import TrainedEstimator, load_estimator
 from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
 from graf.runtime.console import progress
-from graf.runtime.device import choose_device, clean_up, keep_freed_memory
+from graf.runtime.device import choose_device, clean_up, freeze_imports, keep_freed_memory
 from graf.runtime.files import file_sha256, make_writable_folder
 
 import torch
@@ -77,6 +77,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     config: the one of --config and --set, where they name the run or the network of a --checkpoint; else None.
     """
     keep_freed_memory()
+    freeze_imports()
     checkpoint = args.checkpoint or trained_checkpoint(args.run or config.run_dir)
     content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
     if not (args.config and args.checkpoint):

@@ -19,7 +19,7 @@ from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
 from graf.runtime.console import duration
-from graf.runtime.device import keep_freed_memory
+from graf.runtime.device import freeze_imports, keep_freed_memory
 from graf.runtime.files import optional_file
 from graf.runtime.interruption import Interruption
 from graf.runtime.limits import GB
@@ -54,6 +54,7 @@ def set_up(
     config: the one that the program has read already; None reads it by read_config(args), once the processes have started.
     """
     keep_freed_memory()
+    freeze_imports()
     with processes_of_run(args.device) as (processes, device):
         if config is None:
             config = read_config(args)

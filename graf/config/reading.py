@@ -4,7 +4,9 @@ A file says only what differs from `Config()`, the default run. Reading is stric
 names the file, and every key that is unknown, of a wrong type or out of range.
 """
 
+import copy
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -136,7 +138,7 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
             text = file.read(LARGEST_FILE + 1)
         if len(text) > LARGEST_FILE:
             raise ConfigError(f"{one_line(str(path))}: longer than any config")
-        raw = yaml.load(text, _PlainLoader)
+        raw = copy.deepcopy(_parsed(text))
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
         raise ConfigError(
@@ -160,6 +162,12 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected sections such as `data:`, found a {type(raw).__name__}")
     return raw
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> Any:
+    """What a YAML text says. Configs of a process often inherit from the same file, and parsing takes longer than the rest."""
+    return yaml.load(text, _PlainLoader)
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from graf.config import Config, override
+from graf.config import Config, TrainingConfig, override
 from graf.config.checks import FEWEST_RAYS
 from graf.config.reading import as_yaml
 from graf.errors import ConfigError
@@ -98,14 +98,25 @@ class Estimate:
 def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1) -> Estimate:
     """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's): of one without CCSR where
     the last ones are (ccsr.unrefined_steps), if that takes more."""
-    with torch.device("meta"):  # shapes alone
-        generator = Generator(config, n_classes)
-        discriminator = build_discriminator(config, n_classes, n_elevations)
+    generator, discriminator = _networks(_without_sizes(config), n_classes, n_elevations)
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
     kinds = (config, config.unrefined()) if config.unrefined_steps else (config,)
     steps = (_Step(kind, generator, discriminator, batch, amp.dtype, device_type, n_threads) for kind in kinds)
     return max(map(_estimate, steps), key=lambda estimate: estimate.total_bytes)
+
+
+def _without_sizes(config: Config) -> Config:
+    """The config without what networks are built alike for: its steps and their parts, as smaller ones are tried."""
+    nerf = dataclasses.replace(config.nerf, checkpoint_rays="auto")
+    return dataclasses.replace(config, expname="", nerf=nerf, training=TrainingConfig())
+
+
+@functools.lru_cache(maxsize=2)
+def _networks(config: Config, n_classes: int, n_elevations: int) -> tuple[Generator, nn.Module]:
+    """The generator and the discriminator as shapes alone. They are kept, as building them takes longer than the estimate."""
+    with torch.device("meta"):
+        return Generator(config, n_classes), build_discriminator(config, n_classes, n_elevations)
 
 
 def _estimate(step: "_Step") -> Estimate:

@@ -28,7 +28,7 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class Census:
-    """How many objects there are, and what the tensors among them hold.
+    """How many objects there are since the program started, and what the tensors among them hold.
 
     A storage that several tensors share counts once, for the first that is met. What only autograd's graph holds is invisible
     to Python, and so are the temporaries inside an operation.
@@ -57,6 +57,8 @@ def take_census() -> Census:
         kind = type(item)
         types[f"{kind.__module__}.{kind.__qualname__}"] += 1
         if kind not in (torch.Tensor, torch.nn.Parameter):  # the compiler's stand-ins are tensors without memory
+            continue
+        if item.is_meta:  # the planner's are none either
             continue
         try:
             group = TensorGroup(tuple(item.shape), str(item.dtype).removeprefix("torch."), str(item.device))

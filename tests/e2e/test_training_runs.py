@@ -14,6 +14,8 @@ from pathlib import Path
 from graf.checkpoints.checkpoint import NEWEST, backup_name
 from graf.checkpoints.conditions import source_digest
 from graf.reporting.run_status import read_status
+from graf.runtime import device
+from graf.training import samples
 
 import imageio.v2 as imageio
 import pytest
@@ -137,6 +139,17 @@ def test_dry_run_tells_and_writes_nothing_but_the_data(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
+@pytest.mark.parametrize(("script", "flags", "status"), [("train.py", ("--dry_run",), 0), ("eval.py", (), 2)])
+def test_what_was_imported_is_frozen_once(tmp_path, monkeypatch, script, flags, status):
+    """eval.py finds no run, after that."""
+    frozen = []
+    monkeypatch.setattr(device.gc, "get_freeze_count", lambda: len(frozen))
+    monkeypatch.setattr(device.gc, "freeze", lambda: frozen.append("all"))
+    for _ in range(2):
+        call(script, *SMOKE, *flags, cwd=tmp_path, status=status)
+    assert frozen == ["all"]
+
+
 def test_sweep_of_chosen_angles(folder):
     said = call("eval.py", *SMOKE, "--azimuths", "0,90,180", "--n_objects", "2", "--plain", cwd=folder)
     names = [Path(line).name for line in said.splitlines() if "/eval/" in line]
@@ -148,23 +161,15 @@ def test_sweep_of_chosen_angles(folder):
     assert imageio.get_reader(out / "rotation_rgb.mp4").get_meta_data()["size"] == (512, 256)
 
 
-def test_every_cadence_does_what_it_says(folder, tmp_path):
+def test_every_cadence_does_what_it_says(tmp_path, monkeypatch, two_threads):
+    monkeypatch.setattr(samples, "VIDEO_FRAMES", 8)
     every = ["training.save_best=kid"] + [
         f"training.{name}=2" for name in ("fid_every", "video_every", "backup_every", "save_every")
     ]
     extractor = ["--set", "metrics.extractor=efficientnet-lite0"]
-    said = run(
-        "train.py",
-        *SMOKE,
-        "--use_amp",
-        "--max_steps",
-        "4",
-        "--set",
-        *every,
-        "training.sample_every=0",
-        *extractor,
-        cwd=tmp_path,
-    )
+    plain = ["train.py", *SMOKE, "--use_amp", "--max_steps", "4", "--set", "training.sample_every=0"]
+    call(*plain, "expname=unmeasured", cwd=tmp_path)  # first, when no measurement has left anything behind
+    said = call(*plain, *every, *extractor, cwd=tmp_path)
     run_dir = tmp_path / "results" / "smoke"
     assert [path.name for path in sorted((run_dir / "backups").glob("*.pt"))] == ["model_00000002.pt", "model_00000004.pt"]
     assert [path.name for path in sorted((run_dir / "videos").iterdir())] == ["00000002_rotation.mp4", "00000004_rotation.mp4"]
@@ -188,7 +193,7 @@ def test_every_cadence_does_what_it_says(folder, tmp_path):
     assert best["best"]["value"] == min(kid.values())
     assert results[2]["ema"] and results[2]["step"] == 2
 
-    measured, unmeasured = weights(run_dir), weights(folder / "results" / "smoke")
+    measured, unmeasured = weights(run_dir), weights(run_dir.with_name("unmeasured"))
     assert all(torch.equal(measured[name], unmeasured[name]) for name in unmeasured)
 
     said = call(

@@ -277,7 +277,7 @@ def test_pooled_pictures_are_of_the_same_frame(smoke):
     assert difference < 0.15 * min(moved)
 
 
-def test_features_are_those_of_the_metrics_extractor_and_differentiable(monkeypatch):
+def test_features_are_those_of_the_metrics_extractor_and_differentiable(whole_extractors, monkeypatch):
     monkeypatch.setattr(perception, "SIZE", EfficientNetLite0.RESOLUTION)
     photographs = torch.randint(0, 256, (1, 3, 20, 20), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     extractor = EfficientNetLite0(EFFICIENTNET, [EfficientNetLite0.LAYER], perception.EFFICIENTNET_WEIGHTS).eval()

@@ -119,7 +119,7 @@ def test_numbers_are_those_of_torch_fidelity_on_folders_of_pngs(tmp_path):
     assert result["weights_sha256"].startswith("57934424")
 
 
-def test_a_set_is_at_no_distance_from_itself(tmp_path):
+def test_a_set_is_at_no_distance_from_itself(whole_extractors, tmp_path):
     images = checkers(24, seed=1)
     same = measure(images.split(8), Photographs(images), options(24), tmp_path)["values"]
     other = measure(images.split(8), Photographs(0.2 * images, "pale"), options(24), tmp_path)["values"]
@@ -127,7 +127,7 @@ def test_a_set_is_at_no_distance_from_itself(tmp_path):
     assert abs(same[f"kid_{LITE}"]) < 0.05 * other[f"kid_{LITE}"]
 
 
-def test_kid_rises_with_blur(tmp_path):
+def test_kid_rises_with_blur(whole_extractors, tmp_path):
     reals = Photographs(checkers(24, seed=1))
     fakes = checkers(24, seed=2)
     kid = [
@@ -241,7 +241,7 @@ def test_random_states_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "side"), [(LITE, 224), (LITE_2, 260)])
-def test_efficientnet_sees_127_as_zero_and_255_as_one(name, side):
+def test_efficientnet_sees_127_as_zero_and_255_as_one(whole_extractors, name, side):
     extractor = extractors.extractor_network(extractors.choose_extractor(options(8, name))).eval()
     images = torch.tensor([127, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 32, 32)
     with torch.no_grad():
@@ -260,7 +260,7 @@ def test_features_of_an_image_are_its_own_whatever_is_beside_it(two_threads):
         torch.testing.assert_close(extractor(image[None])[0][0], found, atol=1e-4, rtol=1e-4)
 
 
-def test_the_second_extractor_is_another_network(tmp_path):
+def test_the_second_extractor_is_another_network(whole_extractors, tmp_path):
     reals, fakes = Photographs(checkers(8, seed=1)), [checkers(8, seed=2)]
     first, second = (measure(fakes, reals, options(8, name), tmp_path, names=("kid",)) for name in (LITE, LITE_2))
     assert first["weights_sha256"] != second["weights_sha256"] and second["resize"].startswith("260 x 260")
@@ -293,7 +293,7 @@ def test_a_network_of_the_training_that_measures_is_told(smoke, tmp_path, caplog
     assert bool(told) is warned and ("took part in this training" in caplog.text) is warned
 
 
-def test_independent_cameras_are_those_of_the_configs_range(smoke, tmp_path, monkeypatch):
+def test_independent_cameras_are_those_of_the_configs_range(whole_extractors, smoke, tmp_path, monkeypatch):
     """The data's cameras are all at 90 degrees; its classes stay as frequent as they are."""
     config = smoke(*FEW, f"data.datadir={tmp_path}", "data.n_images=8", "data.umin=0.25", "data.umax=0.25")
     reals = build_dataset(config)

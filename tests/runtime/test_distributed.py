@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-N_STEPS = 20
+N_STEPS = 12
 FEW_STEPS = 8  # of the run that is short of memory
 UNREFINED = ("ccsr.mode=none", "ray_sampler.rays_per_patch=256", "nerf.samples_per_ray=4")
 FILM = "nerf.conditioning=film"  # of a triplane's first map Adam enlarges gradients near 0, and with them their rounding
@@ -51,11 +51,11 @@ TRIPLANE = "triplane, spectral norm, hflip"
 RUNS = {
     "refine, r1, accumulation": (
         *(FILM, "training.accumulation_steps=2", "nerf.perturb=true", "discriminator.dual=true"),
-        *("discriminator.low_res_steps=12", RESTORED),
+        *("discriminator.low_res_steps=7", RESTORED),
     ),
     "opacity, relativistic": (FILM, RESTORED, "data.alpha=rgba", "training.gan_type=relativistic", "training.reg_type=r1_r2"),
     "an encoder": (
-        *(*UNREFINED, FILM, "data.alpha=rgba", "encoder.first_steps=10", "encoder.weight=5"),
+        *(*UNREFINED, FILM, "data.alpha=rgba", "encoder.first_steps=6", "encoder.weight=5"),
         *("training.lr_g=0.0002", "training.lr_d=0.0002"),
     ),
     "spectral norms": (
@@ -151,7 +151,7 @@ def in_two_processes(rank, folder):
 
 
 def resumed(processes, folder):
-    """Ten steps from a checkpoint of one process, and a checkpoint of two for one to go on from."""
+    """The second half of the steps, from a checkpoint of one process, and a checkpoint of two for one to go on from."""
     state, dataset = build(REFINED, processes)
     load_checkpoint(folder / "of_one.pt", state)
     take_steps(state, dataset, N_STEPS)
