@@ -199,7 +199,7 @@ def _projected_faults(config: Config) -> Iterator[str]:
         yield f"discriminator.dual: {projected} judges three colours and opacity; set it to false"
     if discriminator.label_loss == "MCE":
         yield f"discriminator.label_loss: {projected} has no label heads; set it to none, or architecture to graf"
-    if discriminator.frozen_size not in (64, 128):
+    if discriminator.feature_size not in ("auto", 64, 128):
         yield f"discriminator.feature_size: must be 64, 128 or auto, found {discriminator.feature_size}"
     if discriminator.reconstruction > 0:
         yield f"discriminator.reconstruction: {projected} has features that are frozen; set it to 0, or architecture to graf"

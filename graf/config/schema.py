@@ -403,7 +403,8 @@ class DiscriminatorConfig:
     )
     feature_size: Literal["auto"] | int = key(
         "auto",
-        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128; `auto`: 64 for mixed, else 128",
+        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128; `auto`: 64 for mixed and patches "
+        "of less than 128 pixels, else 128",
         64,
         128,
     )
@@ -462,13 +463,6 @@ class DiscriminatorConfig:
         if self.feature_network != "auto":
             return self.feature_network
         return "efficientnet-lite1" if self.architecture == "mixed" else "efficientnet-lite0"
-
-    @property
-    def frozen_size(self) -> int:
-        """Side of the images that the frozen network sees, pixels."""
-        if self.feature_size != "auto":
-            return self.feature_size
-        return 64 if self.architecture == "mixed" else 128
 
 
 @dataclass(frozen=True)
@@ -864,6 +858,14 @@ class Config(RunConfig):
     def patch_size(self) -> int:
         """Side in pixels of what the discriminator sees: rays_per_patch rays, refined where ccsr.mode is refine."""
         return math.isqrt(self.ray_sampler.rays_per_patch) * self.rendered_scale
+
+    @property
+    def feature_size(self) -> int:
+        """Side of the images that the discriminator's frozen network sees, pixels: with fewer than a patch has, its details
+        stay blurred (docs/lab/2026-11-29-sets.md)."""
+        if self.discriminator.feature_size != "auto":
+            return self.discriminator.feature_size
+        return 64 if self.discriminator.architecture == "mixed" and self.patch_size < 128 else 128
 
 
 _POSE_STEPS = "training.max_steps: an epoch is the training images / training.batch_size steps, and the log tells both"

@@ -33,7 +33,7 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
         config = _replace(config, "ccsr", unrefined_steps=trained.ccsr.unrefined_steps)
     if dataset is None:
         return config
-    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
+    config = with_feature_size(without_encoder(with_condition(config, dataset.known_labels), dataset.posed), trained)
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
@@ -55,6 +55,18 @@ def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") 
     elif trained is not None:
         otherwise = "ignore" if trained.data.alpha == "auto" else trained.data.alpha
     return _replace(config, "data", alpha=otherwise)
+
+
+def with_feature_size(config: Config, trained: Config | None) -> Config:
+    """The config with a number in place of discriminator.feature_size: auto where it is more than 64 for mixed critics. Runs
+    that have auto in their checkpoints began when it was 64 for patches of any size, and go on with that."""
+    discriminator = config.discriminator
+    if (discriminator.architecture, discriminator.feature_size) != ("mixed", "auto") or config.feature_size == 64:
+        return config
+    size = config.feature_size
+    if trained is not None and trained.discriminator.architecture == "mixed":
+        size = 64 if trained.discriminator.feature_size == "auto" else trained.discriminator.feature_size
+    return _replace(config, "discriminator", feature_size=size)
 
 
 def with_condition(config: Config, known: KnownLabels) -> Config:

@@ -314,7 +314,7 @@ class _Step:
         keeps its input; of a projected discriminator also what its heads judge."""
         total = 0
         if self.is_projected:
-            for stage, head in zip(stages_of(self.config.discriminator), self.discriminator.heads, strict=True):
+            for stage, head in zip(stages_of(self.config), self.discriminator.heads, strict=True):
                 total += head.main[0].in_channels * stage.side**2 + 2 * _outputs(head.main, stage.side)
             return self.batch * total
         twice, is_graf = self.config.discriminator.norm == "instance", isinstance(self.discriminator, Discriminator)
@@ -342,8 +342,7 @@ class _Step:
 
     def _frozen_bytes(self) -> int:
         """Features of an image in the frozen network, in float32."""
-        heads = self.config.discriminator
-        return PROJECTED_BYTES[heads.frozen_network] * heads.frozen_size**2 // SIZE**2
+        return PROJECTED_BYTES[self.config.discriminator.frozen_network] * self.config.feature_size**2 // SIZE**2
 
     def discriminator_step(self) -> int:
         """Bytes held beside the gradients: real and fake scored, and the penalty's forward, gradient and second gradient.

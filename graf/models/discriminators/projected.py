@@ -7,7 +7,7 @@ import functools
 from typing import NamedTuple
 
 from graf.camera import Labels
-from graf.config import Config, DiscriminatorConfig
+from graf.config import Config
 from graf.models.discriminators.convolutional import (
     EMBEDDING_WIDTH,
     POWER_ITERATIONS,
@@ -65,9 +65,10 @@ MIXING_SEED = 5
 PENALTY_WEIGHT = 30
 
 
-def stages_of(config: DiscriminatorConfig) -> list[Stage]:
-    """The stages of the config's frozen network, with the sides that they have for its discriminator.feature_size."""
-    return [stage._replace(side=stage.side * config.frozen_size // SIZE) for stage in STAGES[config.frozen_network]]
+def stages_of(config: Config) -> list[Stage]:
+    """The stages of the config's frozen network, with the sides that they have for its feature_size."""
+    stages = STAGES[config.discriminator.frozen_network]
+    return [stage._replace(side=stage.side * config.feature_size // SIZE) for stage in stages]
 
 
 @functools.cache
@@ -94,7 +95,8 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         super().__init__(config)
         channels, conditioned = config.data.channels, self.config.condition != "none"
         rng = torch.Generator().manual_seed(MIXING_SEED)
-        self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in stages_of(self.config))
+        self.heads = nn.ModuleList(Head(stage, channels, conditioned, rng) for stage in stages_of(config))
+        self.feature_size = config.feature_size
         self._build_embedding(n_classes)
         self.update_spectral_norms(POWER_ITERATIONS)
 
@@ -126,7 +128,7 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
         colours = colours.contiguous(memory_format=torch.channels_last)  # which is faster
         network, blocks = self.config.frozen_network, [stage.block for stage in STAGES[self.config.frozen_network]]
         frozen = frozen_network(images.device, network, product_dtype(colours))
-        outputs = outputs_of(frozen, colours, blocks, self.config.frozen_size)
+        outputs = outputs_of(frozen, colours, blocks, self.feature_size)
         return [head.mix(output, opacity) for head, output in zip(self.heads, outputs, strict=True)]
 
     def logits(self, features: list[Tensor], labels: Labels | None = None) -> list[Tensor]:

@@ -4,6 +4,7 @@ import logging
 
 from graf.checkpoints.architecture import config_keys_of
 from graf.checkpoints.checkpoint import save_checkpoint
+from graf.data.resolve import with_feature_size
 from graf.models.registry import build_discriminator
 from graf.training.state import TrainState, initialise_from
 
@@ -33,11 +34,40 @@ def test_coarse_steps_have_no_heads(smoke, photographs, labels):
 
 
 def test_its_frozen_network_measures_nothing_and_sees_64_pixels(smoke):
-    mixed, projected = smoke(MIXED).discriminator, smoke("discriminator.architecture=projected").discriminator
-    assert (mixed.frozen_network, mixed.frozen_size) == ("efficientnet-lite1", 64)
-    assert (projected.frozen_network, projected.frozen_size) == ("efficientnet-lite0", 128)
-    named = smoke(MIXED, "discriminator.feature_network=efficientnet-lite0", "discriminator.feature_size=128").discriminator
-    assert (named.frozen_network, named.frozen_size) == ("efficientnet-lite0", 128)
+    mixed, projected = smoke(MIXED), smoke("discriminator.architecture=projected")
+    assert (mixed.discriminator.frozen_network, mixed.feature_size) == ("efficientnet-lite1", 64)
+    assert (projected.discriminator.frozen_network, projected.feature_size) == ("efficientnet-lite0", 128)
+    named = smoke(MIXED, "discriminator.feature_network=efficientnet-lite0", "discriminator.feature_size=128")
+    assert (named.discriminator.frozen_network, named.feature_size) == ("efficientnet-lite0", 128)
+
+
+LARGE = ("data.imsize=128", "ray_sampler.rays_per_patch=16384")  # a ray for each pixel
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [((), 64), (("data.imsize=128",), 64), (LARGE, 128), ((*LARGE, "discriminator.feature_size=64"), 64)],
+    ids=["64 pixels", "patches of 64", "128 pixels", "said"],
+)
+def test_its_frozen_network_sees_the_pixels_that_patches_have(smoke, photographs, labels, settings, seen):
+    config = smoke(MIXED, "ray_sampler.rays_per_patch=4096", "data.imsize=64", *settings)
+    features = build_discriminator(config, n_classes=2).projected.features(photographs)
+    assert config.feature_size == seen and [x.shape[-1] for x in features] == [seen // 4, seen // 8, seen // 16, seen // 32]
+
+
+@pytest.mark.parametrize(
+    ("size", "trained", "found"),
+    [("auto", None, 128), (64, None, 64), ("auto", "auto", 64), ("auto", 128, 128), (128, "auto", 128)],
+)
+def test_a_run_goes_on_with_the_pixels_that_its_frozen_network_saw(smoke, size, trained, found):
+    """In a checkpoint auto is of a time when it was 64 for patches of any size."""
+    asked = smoke(MIXED, *LARGE, f"discriminator.feature_size={size}")
+    before = trained and smoke(MIXED, *LARGE, f"discriminator.feature_size={trained}")
+    assert with_feature_size(asked, before).discriminator.feature_size == found
+
+
+def test_small_patches_have_no_number_in_place_of_auto(smoke):
+    assert with_feature_size(config := smoke(MIXED), None) is config
 
 
 @pytest.mark.parametrize("critic", ["graf", "projected"])
