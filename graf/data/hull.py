@@ -175,9 +175,13 @@ def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) ->
 def pixels_of(points: Tensor, pose_c2w: Tensor, side: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """The pixel, row * side + column, that shows each of (N, 3) points in frames of cameras (P, 3, 4), at the edge for a point
     beyond it; and the point's planar depth, below 0 behind the camera: (P, N) each. Like `graf.camera.project`, but as one
-    product for many points, and rounded to pixels."""
-    in_camera = (points - pose_c2w[:, None, :, 3]) @ pose_c2w[:, :, :3]  # (P, N, 3); it looks along -z
-    x, y, z = in_camera.unbind(-1)
-    scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / -z.clamp_max(-1e-6)
-    column, row = ((side / 2 + offset * scale).round().long().clamp(0, side - 1) for offset in (x, -y))
-    return row * side + column, -z
+    product for many points, rounded to pixels, and in the memory of that product."""
+    axes = pose_c2w[:, :, :3].permute(2, 0, 1)  # (3, P, 3): the cameras' x, y and z; they look along -z
+    position = (axes * pose_c2w[:, :, 3]).sum(-1)  # (3, P), along these axes
+    in_camera = torch.addmm(-position.reshape(-1, 1), axes.reshape(-1, 3), points.T)
+    x, y, z = in_camera.view(3, len(pose_c2w), len(points))
+    depth = z.neg_()
+    scale = side / (data.far - data.near) if data.orthographic else focal_length(data.fov, side) / depth.clamp_min(1e-6)
+    column = x.mul_(scale).add_(side / 2).round_().clamp_(0, side - 1)
+    row = y.mul_(scale).neg_().add_(side / 2).round_().clamp_(0, side - 1)
+    return row.mul_(side).add_(column).long(), depth
