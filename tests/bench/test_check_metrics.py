@@ -11,7 +11,8 @@ from graf.metrics import extractors
 import pytest
 
 
-def test_fid_and_kid_rank_known_damage_of_toy_cars(whole_extractors, smoke, tmp_path):
+def test_fid_and_kid_rank_known_damage_of_toy_cars(smoke, tmp_path, monkeypatch):
+    monkeypatch.setattr(extractors.EfficientNetLite0, "RESOLUTION", 112)
     config = smoke("data.imsize=64", "data.n_images=64", f"data.datadir={tmp_path}", "metrics.extractor=efficientnet-lite0")
     reference, held_out = halves(build_dataset(config), 32)
     values = distances(damages(held_out.images), reference, config.metrics)
