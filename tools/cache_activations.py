@@ -19,11 +19,18 @@ from typing import Any
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
+from graf.checkpoints.generator_loading import (
+    as_trained,
+    checkpoint_config,
+    generator_from_content,
+    stored_config,
+    trained_checkpoint,
+)
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
+from graf.data.resolve import with_feature_size
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminators.convolutional import ConditionedDiscriminator
@@ -236,6 +243,7 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
     if config.discriminator.condition == "class_and_pose" and not dataset.posed:
         raise CheckpointError(f"{path}: its discriminator judges by cameras too, and the data has none (data.labels)")
+    config = with_feature_size(config, stored_config(found, path))
     network = build_discriminator(config, n_classes, content.get("n_elevations", 1))
     require_fit({"discriminator": network}, found.parts, config, path)
     network.load_state_dict(weights)

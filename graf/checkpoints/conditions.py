@@ -18,6 +18,7 @@ import torch
 log = logging.getLogger("graf")
 
 PACKAGE_DIR = Path(__file__).parents[1]
+UNCHANGED = [("discriminator.feature_size", "auto", 64)]  # what auto was, and a run goes on with
 LABELS = {
     "torch": "PyTorch",
     "source": "source of graf/ and configs/",
@@ -71,7 +72,7 @@ def report_config_changes(saved: dict, config: RunConfig) -> None:
     before = flat(OLDER_VALUES) | flat(with_todays_names(saved, "the checkpoint's config")[0])
     unread = unread_keys(config)
     for name, value in flat(config_to_dict(config)).items():
-        if name not in unread and before.get(name, value) != value:
+        if name not in unread and before.get(name, value) != value and (name, before[name], value) not in UNCHANGED:
             log.info("%s changed since the checkpoint: %s -> %s", name, before[name], value)
 
 

@@ -403,8 +403,8 @@ class DiscriminatorConfig:
     )
     feature_size: Literal["auto"] | int = key(
         "auto",
-        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128; `auto`: 64 for mixed and patches "
-        "of less than 128 pixels, else 128",
+        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128; `auto`: 128, but 64 for mixed "
+        "with patches of less than 128 pixels",
         64,
         128,
     )

@@ -175,7 +175,7 @@ def covers(masks: Tensor, pose_c2w: Tensor, points: Tensor, data: DataConfig) ->
 def pixels_of(points: Tensor, pose_c2w: Tensor, side: int, data: DataConfig) -> tuple[Tensor, Tensor]:
     """The pixel, row * side + column, that shows each of (N, 3) points in frames of cameras (P, 3, 4), at the edge for a point
     beyond it; and the point's planar depth, below 0 behind the camera: (P, N) each. Like `graf.camera.project`, but as one
-    product for many points, rounded to pixels, and in the memory of that product."""
+    product for many points, rounded to pixels, without gradients, in the memory of that product."""
     axes = pose_c2w[:, :, :3].permute(2, 0, 1)  # (3, P, 3): the cameras' x, y and z; they look along -z
     position = (axes * pose_c2w[:, :, 3]).sum(-1)  # (3, P), along these axes
     in_camera = torch.addmm(-position.reshape(-1, 1), axes.reshape(-1, 3), points.T)

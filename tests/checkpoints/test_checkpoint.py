@@ -16,6 +16,7 @@ import graf
 from graf.camera import Labels, poses_at, sample_poses
 from graf.checkpoints import generator_loading
 from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, save_checkpoint
+from graf.checkpoints.conditions import report_config_changes
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
 from graf.config import load_config
@@ -369,6 +370,15 @@ def test_a_pickle_that_wants_to_run_code_is_refused_unrun(smoke, tmp_path, zippe
     assert "contains pickled Python objects" in message
     torch.load(path, weights_only=False)["generator"].close()
     assert marker.exists()  # it would have run
+
+
+def test_a_size_that_auto_was_when_the_run_began_is_no_change(smoke, caplog):
+    config, saved = smoke("discriminator.architecture=mixed", "discriminator.feature_size=64"), {"discriminator": {}}
+    caplog.set_level("INFO", logger="graf")
+    for before, told in (("auto", False), (128, True)):
+        saved["discriminator"]["feature_size"] = before
+        report_config_changes(saved, config)
+        assert ("feature_size changed" in caplog.text) == told
 
 
 def test_a_bare_pickle_is_refused_unrun(tmp_path):

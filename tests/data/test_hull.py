@@ -4,11 +4,11 @@ import dataclasses
 import logging
 import math
 
-from graf.camera import Labels, poses_at, sample_poses
+from graf.camera import Labels, poses_at, project, sample_poses
 from graf.data import build_dataset, resolve
 from graf.data import hull as module
 from graf.data.car_shapes import make_car
-from graf.data.hull import covers, hull_box, outline, scale_to_meet, visual_hull
+from graf.data.hull import covers, hull_box, outline, pixels_of, scale_to_meet, visual_hull
 from graf.data.toy_cars import render_cars
 from graf.data.views import Views
 from graf.rays import box_depths, camera_rays, full_grid
@@ -44,6 +44,20 @@ def test_a_mask_covers_the_points_that_are_seen_in_it(smoke):
     at_column = 3.6 / (24 / math.tan(math.radians(16)))  # y of a pixel, at the depth of the origin
     points = torch.tensor([[0.0, 8 * at_column, 0.0], [0.0, 0.0, 0.0], [0.0, 8 * at_column, 0.2], [9.0, 0.0, 0.0]])
     assert covers(masks, pose, points, smoke().data).tolist() == [[True, False, False, True]]
+
+
+@pytest.mark.parametrize("orthographic", [True, False])
+@pytest.mark.parametrize("n", [0, 500])
+def test_points_lie_in_the_pixels_to_which_they_are_projected(smoke, orthographic, n):
+    """Those between two pixels aside, some beyond the frame, and some behind the camera."""
+    data, side = smoke(f"data.orthographic={orthographic}").data, 48
+    points, poses = 4 * torch.randn(n, 3, generator=seeded_rng(0)), sample_poses(5, data, seeded_rng(1))
+    pixel, depth = pixels_of(points, poses, side, data)
+    positions, depths = project(points, poses, side, data)
+    torch.testing.assert_close(depth, depths, atol=1e-4, rtol=0)
+    column, row = positions.round().clamp(0, side - 1).long().unbind(-1)
+    clear = ((positions - positions.floor() - 0.5).abs() > 1e-3).all(-1) & (depths > 1e-3)
+    assert torch.equal(pixel[clear], (row * side + column)[clear]) and clear.sum() >= clear.numel() / 4
 
 
 @pytest.mark.parametrize("orthographic, size", [(True, 1.0), (False, 1.0)])
