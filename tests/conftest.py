@@ -77,6 +77,13 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_objects_to_collect():
+    """What modules before this one imported and kept is out of garbage collection's sight too."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def small_extractors(monkeypatch):
     """The networks of FID and KID see images at a quarter of their side: tests are of what is computed from features, seldom of
