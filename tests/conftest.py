@@ -60,11 +60,6 @@ def pytest_generate_tests(metafunc):
             raise pytest.UsageError(f"{metafunc.definition.nodeid}: parametrize takes a list, a set has no order")
 
 
-def pytest_collection_finish():
-    """Garbage collection looks at what tests make only: beside all imported modules each one would take half a second."""
-    gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     """What a test printed and logged, with escapes for names of files that are not UTF-8: xdist sends it to another process."""
@@ -79,7 +74,8 @@ def pytest_unconfigure():
 
 @pytest.fixture(autouse=True, scope="module")
 def few_objects_to_collect():
-    """What modules before this one imported and kept is out of garbage collection's sight too."""
+    """Garbage collection looks at what a module's tests make only: beside all that was imported, and all that tests before have
+    kept, each one would take half a second."""
     gc.collect()
     gc.freeze()
 

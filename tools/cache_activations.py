@@ -132,7 +132,7 @@ def main() -> int:
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
-    config = as_trained(config, content, path)
+    config = with_feature_size(as_trained(config, content, path), stored_config(recognise(content, path), path))
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)
@@ -243,7 +243,6 @@ def discriminator_of(path: Path, content: dict, config: Config, dataset: Views) 
         raise CheckpointError(f"{path}: knows {n_classes} class(es), and the data has {len(dataset.class_names)}")
     if config.discriminator.condition == "class_and_pose" and not dataset.posed:
         raise CheckpointError(f"{path}: its discriminator judges by cameras too, and the data has none (data.labels)")
-    config = with_feature_size(config, stored_config(found, path))
     network = build_discriminator(config, n_classes, content.get("n_elevations", 1))
     require_fit({"discriminator": network}, found.parts, config, path)
     network.load_state_dict(weights)

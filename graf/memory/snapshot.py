@@ -56,9 +56,8 @@ def take_census() -> Census:
     for item in gc.get_objects():
         kind = type(item)
         types[f"{kind.__module__}.{kind.__qualname__}"] += 1
-        if kind not in (torch.Tensor, torch.nn.Parameter):  # the compiler's stand-ins are tensors without memory
-            continue
-        if item.is_meta:  # the planner's are none either
+        # Stand-ins, of the compiler's own kinds and the planner's on the meta device, have no memory
+        if kind not in (torch.Tensor, torch.nn.Parameter) or item.is_meta:
             continue
         try:
             group = TensorGroup(tuple(item.shape), str(item.dtype).removeprefix("torch."), str(item.device))

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from graf.camera import Labels, sample_poses
-from graf.config import CONFIG_DIR, PoseConfig, load_config
+from graf.config import CONFIG_DIR, PoseConfig, load_config, override
 from graf.data import Views, as_floats, build_loader, images_on_device
 from graf.errors import DataError
 from graf.memory.planner import estimate_step
@@ -90,8 +90,8 @@ def test_one_copy_takes_no_rows_of_other_processes_along():
 @functools.cache
 def light_step(name):
     """What a step of a shipped config's light variant does on a GPU."""
-    parts = load_config(CONFIG_DIR / f"{name}.yaml").training.accumulation_steps
-    return counted_step(load_config(CONFIG_DIR / f"{name}.yaml", (*LIGHT, f"training.batch_size={max(2, parts)}")))
+    config = load_config(CONFIG_DIR / f"{name}.yaml", LIGHT)
+    return counted_step(override(config, [f"training.batch_size={max(2, config.training.accumulation_steps)}"]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

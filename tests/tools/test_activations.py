@@ -15,7 +15,7 @@ from activations.files import ActivationWriter, CachedActivations, Source
 from cache_activations import cache_activations, first_tensor, recording
 from graf.camera import Labels, poses_at
 from graf.checkpoints.checkpoint import save_checkpoint
-from graf.config import CONFIG_DIR, config_to_dict
+from graf.config import CONFIG_DIR, config_to_dict, override
 from graf.data import build_dataset
 from graf.data.resolve import with_condition
 from graf.data.views import KnownLabels
@@ -25,6 +25,7 @@ from graf.training.state import TrainState
 
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
@@ -523,6 +524,18 @@ def test_failures_beyond_the_flag_end_it_with_what_there_is(run, tool, checkpoin
     assert status == 0
     assert len(CachedActivations(tmp_path / "a")) == 6
     assert run(*flags, "--max_failures", "-1")[0] == 2
+
+
+def test_heads_that_began_with_64_pixels_are_read_so_whatever_names_the_config(run, checkpoint, tmp_path):
+    """In the checkpoint their size is auto, which has become 128 for patches of as many pixels."""
+    size = ("discriminator.architecture=mixed", "data.imsize=128", "ray_sampler.rays_per_patch=4096")
+    _, state = checkpoint(*size, "discriminator.feature_size=64")
+    state.config = override(state.config, ["discriminator.feature_size=auto"])
+    save_checkpoint(tmp_path / "model.pt", state.checkpoint())
+    (tmp_path / "named.yaml").write_text(yaml.safe_dump(config_to_dict(state.config)))
+    for named in ((), ("--config", tmp_path / "named.yaml")):
+        status, said = run("--checkpoint", tmp_path, *named, "--list")
+        assert status == 0 and "projected.heads.0" in said, said
 
 
 @pytest.mark.parametrize("network", ["discriminator", "generator"])
