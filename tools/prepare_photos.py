@@ -81,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
         "--name_pattern",
         default=NAMED_BY_RANK,
         metavar="PATTERN",
-        help='cameras in the file names, as data.name_pattern: "<object>_<elevation_deg>_<azimuth_deg>" (default: ranks)',
+        help='cameras in the file names, as data.name_pattern: "<object>_<elevation_deg>_<azimuth_deg>" (default '
+        f'"{NAMED_BY_RANK}")',
     )
     return p
 
@@ -96,14 +97,12 @@ def main() -> int:
         prepared = prepare(root, out, Path(frames), options)
         write_left_out(out / LEFT_OUT, prepared.left_out)
         if not prepared.made:
-            raise DataError(
-                f"{root}: no photograph can be used: {nothing_usable(prepared.left_out)} ({out / LEFT_OUT} has all)"
-            )
+            others = f" ({out / LEFT_OUT} has all)" if prepared.left_out else ""
+            raise DataError(f"{root}: no photograph can be used: {nothing_usable(prepared.left_out)}{others}")
         write_cameras(out, root, prepared)
         write_sheet(out / SHEET, prepared.made)
     write_config(out, prepared)
-    imsize = load_config(out / CONFIG).data.imsize
-    for line in summary(prepared, out, imsize):
+    for line in summary(prepared, out, load_config(out / CONFIG)):
         log.info("%s", line)
     return 0
 
@@ -129,7 +128,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
     if arguments.cut == "grabcut" and not opencv():
         raise GrafError(f"--cut grabcut needs the package opencv-python-headless: {EXTRA}")
     if arguments.masks and not arguments.masks.is_dir():
-        raise GrafError(f"--masks {arguments.masks}: no such folder")
+        flag = "--cut masks" if arguments.cut == "masks" else "--masks"
+        raise GrafError(f"{flag} {arguments.masks}: no such folder")
     try:
         pattern = name_pattern(arguments.name_pattern)
     except ValueError as error:

@@ -5,13 +5,14 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+from graf.config import Config
 from graf.config.strict import one_line
 from graf.data.advice.warnings import FEW_OBJECTS
 from graf.data.folders import CONFIG, SHEET
 from graf.photographs.cutout.grabcut import opencv
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import EXTRA
-from graf.photographs.writing import LEFT_OUT
+from graf.photographs.writing import LEFT_OUT, SIDES
 
 EXAMPLES = 3
 DETAIL = re.compile(r"[:;,]| as | \(")  # ends what is the same for all photographs with a reason
@@ -26,8 +27,8 @@ HOW = {
 }
 
 
-def summary(prepared: Prepared, out: Path, imsize: int) -> list[str]:
-    """Lines on what was read, kept and left out, and what to do next."""
+def summary(prepared: Prepared, out: Path, config: Config) -> list[str]:
+    """Lines on what was read, kept and left out, and what to do next; config: the one in `out`."""
     videos = f", frames of {prepared.n_videos} videos among them" if prepared.n_videos else ""
     n_kept, n_left_out = len(prepared.made), len(prepared.left_out)
     lines = [f"{n_kept + n_left_out} photographs found{videos}; {n_kept} kept, {n_left_out} left out"]
@@ -38,7 +39,7 @@ def summary(prepared: Prepared, out: Path, imsize: int) -> list[str]:
         others = ", ".join(f"{n} {one_line(suffix)}" for suffix, n in prepared.others.most_common(EXAMPLES))
         lines.append(f"passed over {prepared.others.total()} files that are neither photographs nor videos: {others}")
     lines += [f"{n} {HOW[how]}" for how, n in Counter(made.how for made in prepared.made).most_common()]
-    return [*lines, *_notes(prepared, out, imsize), _on_objects(prepared), *_next(out)]
+    return [*lines, *_notes(prepared, out, config.data.imsize), _on_objects(prepared), *_next(out, config)]
 
 
 def nothing_usable(left_out: dict[str, str]) -> str:
@@ -101,10 +102,14 @@ def _on_objects(prepared: Prepared) -> str:
     return text
 
 
-def _next(out: Path) -> list[str]:
-    config = shlex.quote(str(out / CONFIG))
-    return [
+def _next(out: Path, config: Config) -> list[str]:
+    file, rays = shlex.quote(str(out / CONFIG)), (SIDES[-1] // config.rendered_scale) ** 2
+    smaller = f"--set data.imsize={SIDES[-1]} ray_sampler.rays_per_patch={rays}"
+    lines = [
         f"look at {out / SHEET}, then:",
-        f"  python tools/validate_data.py --config {config}",
-        f"  python train.py --config {config} --use_amp",
+        f"  python tools/validate_data.py --config {file}",
+        f"  python tools/check_system.py --config {file} --use_amp",
+        f"  python train.py --config {file} --use_amp",
     ]
+    too_slow = f"if the second command tells more hours than you have, add {smaller} to the last two"
+    return [*lines, too_slow] if config.data.imsize > SIDES[-1] else lines

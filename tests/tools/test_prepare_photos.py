@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 from graf.config import load_config
@@ -48,6 +49,8 @@ def test_a_folder_of_photographs_becomes_a_set_with_its_next_commands(photograph
     assert "3 photographs found; 3 kept, 0 left out" in printed
     assert "3 by the colour of a plain background" in printed
     assert "python train.py --config set/config.yaml --use_amp" in printed
+    assert "python tools/check_system.py --config set/config.yaml --use_amp" in printed
+    assert "if the second command tells" not in printed
     assert "different objects in all: about 3" in printed
     config = load_config(tmp_path / "set" / "config.yaml")
     few = load_config("few_images")
@@ -182,7 +185,7 @@ def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
         (("photos", "set", "--every", "0"), "--every 0: expected seconds above 0"),
         (("photos", "set", "--every", "nan"), "--every nan: expected seconds above 0"),
         (("photos", "set", "--margin", "-1"), "--margin -1: expected a number from 0 to 2"),
-        (("photos", "set", "--cut", "masks", "nowhere"), "--masks nowhere: no such folder"),
+        (("photos", "set", "--cut", "masks", "nowhere"), "--cut masks nowhere: no such folder"),
         (("photos", "set", "--cut", "plain", "--masks", "photos"), "only --cut masks and auto use masks"),
         (("photos", "set", "--smallest", "600"), "--smallest 600 is above --size 512"),
         (("photos", "set", "--cut", "masks"), "no photograph can be used: 3 such as IMG_2.png: there is no mask for it"),
@@ -263,9 +266,12 @@ def test_large_photographs_give_larger_images(tmp_path):
     (tmp_path / "photos").mkdir()
     for seed in range(2):
         scene(seed, size=(640, 480)).save(tmp_path / "photos" / f"IMG_{seed}.jpg", quality=95)
-    call(TOOL, "photos", "set", "--size", "200", cwd=tmp_path)
+    printed = call(TOOL, "photos", "set", "--size", "200", cwd=tmp_path)
     config = load_config(tmp_path / "set" / "config.yaml")
     assert (config.data.imsize, config.patch_size) == (128, 128)
+    (smaller,) = re.findall("add --set (.*) to the last two", printed)
+    config = load_config(tmp_path / "set" / "config.yaml", smaller.split())
+    assert (config.data.imsize, config.patch_size) == (64, 64)
     assert {Image.open(file).size for file in (tmp_path / "set" / "images").iterdir()} == {(200, 200)}
 
 

@@ -104,12 +104,12 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
         return
     several = dataset.posed and n_objects > 1  # without cameras, names that count views look like those of objects
     single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
-    mirror = "" if dataset.posed or data.hflip else ", or mirror these at random by data.hflip: true"
+    mirror = "" if dataset.posed or data.hflip else ", or let training mirror these at random by data.hflip: true"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
         "3,200 of 200; of ten toys with cameras, 400 sufficed for --config few_images without --max_steps, which "
         f"a config of your own takes over by inherit_from: {FOR_FEW}. Or add photographs of other objects, until there are at "
-        f"least {FEW_IMAGES} of {FEW_OBJECTS}{mirror}{single}"
+        f"least {FEW_IMAGES} photographs of {FEW_OBJECTS} objects{mirror}{single}"
     )
 
 
