@@ -23,14 +23,12 @@ from graf.checkpoints.generator_loading import (
     as_trained,
     checkpoint_config,
     generator_from_content,
-    stored_config,
     trained_checkpoint,
 )
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
 from graf.data.folders import require_folders
-from graf.data.resolve import with_feature_size
 from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminators.convolutional import ConditionedDiscriminator
@@ -132,7 +130,7 @@ def main() -> int:
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
     content = read_checkpoint(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
-    config = with_feature_size(as_trained(config, content, path), stored_config(recognise(content, path), path))
+    config = as_trained(config, content, path)
     if not (args.config or is_set("data.datadir", args.set)):
         require_folders(config.data, path)
     dataset = build_dataset(colours_only(config) if args.network == "generator" else config)

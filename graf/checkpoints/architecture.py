@@ -30,7 +30,8 @@ Findings = dict[str, Finding]
 
 def differences(parts: dict[str, Weights], config: Config) -> Iterator[tuple[str, Any, Finding]]:
     """(key, the config's value, the finding) of every key in which the weights' shapes differ from the config."""
-    values = flat(config_to_dict(config)) | {"discriminator.low_res_steps": config.low_res_steps}
+    in_place_of_auto = {"discriminator.low_res_steps": config.low_res_steps, "discriminator.feature_size": config.feature_size}
+    values = flat(config_to_dict(config)) | in_place_of_auto
     yield from ((key, values[key], found) for key, found in config_keys_of(parts).items() if values[key] not in found.values)
 
 
@@ -177,7 +178,7 @@ def _discriminator(weights: Weights) -> Findings:
             key: replace(finding, source=f"graf.{finding.source}" if finding.source in mixed else finding.source)
             for key, finding in _discriminator(mixed).items()
         }
-        return findings | {"discriminator.architecture": Finding(("mixed",), "graf.")}
+        return findings | {"discriminator.architecture": Finding(("mixed",), "graf.")} | _heads(weights, "projected.")
     embedding, pose, projected = "class_embedding.weight", "pose_embedding.0.weight", "heads.0.mixing"
     condition = "class_and_pose" if pose in weights else "class" if embedding in weights else "none"
     conditioned = {"discriminator.condition": Finding((condition,), pose if pose in weights else embedding)}
@@ -185,7 +186,7 @@ def _discriminator(weights: Weights) -> Findings:
         first = "heads.0.main.0.weight_orig"
         alpha = "rgba" if _size(weights, first, 1) > len(weights[projected]) else "ignore"
         keys = {"discriminator.architecture": Finding(("projected",), projected), "data.alpha": Finding((alpha,), first)}
-        return keys | conditioned
+        return keys | conditioned | _heads(weights)
     convs = _numbered(weights, "main.", 4, ".weight") or _numbered(weights, "main.", 4, ".weight_orig")
     if len(convs) - 3 not in range(len(PATCH_SIZES)) or len(weights[convs[-1]]) != 1:
         return {}
@@ -206,3 +207,10 @@ def _discriminator(weights: Weights) -> Findings:
         "discriminator.label_loss": Finding(("MCE" if label_head in weights else "none",), label_head),
         "ray_sampler.rays_per_patch": Finding(rays, last),
     }
+
+
+def _heads(weights: Weights, part: str = "") -> Findings:
+    """What the projected heads see: the first one halves maps of 128 pixels three times, and maps of 64 twice."""
+    halvings = _numbered(weights, f"{part}heads.0.main.", 4, ".weight_orig")
+    sizes = {2: (64,), 3: (128,)}.get(len(halvings))
+    return {"discriminator.feature_size": Finding(sizes, halvings[-1])} if sizes else {}

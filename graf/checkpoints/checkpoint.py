@@ -124,6 +124,7 @@ def read_checkpoint(path: Path | str) -> dict:
         reason = str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
         raise DamagedCheckpointError(
             f"{path}: not a checkpoint, damaged, or refused because it contains pickled Python objects ({reason})"
+            f"{_name_of_checkpoints(path)}"
         ) from None
     except Exception as error:  # a damaged file can make torch.load raise nearly anything
         if is_machine_fault(error):
@@ -135,7 +136,9 @@ def read_checkpoint(path: Path | str) -> dict:
         with open(path, "rb") as file:
             if ARCHIVE.startswith(file.read(len(ARCHIVE))):  # or is empty, or cut off within these bytes
                 raise broken(path) from None
-        raise DamagedCheckpointError(f"{path}: not a checkpoint, or damaged ({type(error).__name__}: {error})") from None
+        raise DamagedCheckpointError(
+            f"{path}: not a checkpoint, or damaged ({type(error).__name__}: {error}){_name_of_checkpoints(path)}"
+        ) from None
     if not isinstance(content, dict):
         raise DamagedCheckpointError(f"{path}: expected a checkpoint, found a {type(content).__name__}")
     state = content.get("state")
@@ -145,6 +148,10 @@ def read_checkpoint(path: Path | str) -> dict:
     _check_bytes(path, content, record, sha256)
     add_whitening(state if ours else content)
     return content
+
+
+def _name_of_checkpoints(path: Path) -> str:
+    return "" if path.name == NEWEST else f"; a run's checkpoint is its {NEWEST}"
 
 
 def _check_bytes(path: Path, content: dict, record: Record | None, sha256: str | None) -> None:

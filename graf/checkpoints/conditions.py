@@ -11,14 +11,14 @@ from pathlib import Path
 
 from graf.config import CONFIG_DIR, RunConfig, config_to_dict, flat
 from graf.config.advice import unread_keys
-from graf.config.older import OLDER_VALUES, with_todays_names
+from graf.config.older import FEATURE_SIZE_BEFORE, OLDER_VALUES, with_todays_names
 
 import torch
 
 log = logging.getLogger("graf")
 
 PACKAGE_DIR = Path(__file__).parents[1]
-UNCHANGED = [("discriminator.feature_size", "auto", 64)]  # what auto was, and a run goes on with
+UNCHANGED = [("discriminator.feature_size", "auto", FEATURE_SIZE_BEFORE)]  # a run goes on with it
 LABELS = {
     "torch": "PyTorch",
     "source": "source of graf/ and configs/",

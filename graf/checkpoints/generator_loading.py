@@ -119,7 +119,10 @@ def stored_config(found: ForeignCheckpoint, path: Path | str) -> Config | None:
 def as_trained(config: Config, content: dict, path: Path) -> Config:
     """The config with what a checkpoint's content was trained with in place of `auto`; without a config inside, GRAF's: no
     opacity, no box."""
-    if "auto" not in (config.data.alpha, config.data.box):
+    undecided = [config.data.alpha, config.data.box]
+    if config.discriminator.architecture == "mixed":
+        undecided.append(config.discriminator.feature_size)
+    if "auto" not in undecided:
         return config
     return resolve(config, trained=stored_config(recognise(content, path), path) or graf_config())
 
@@ -128,11 +131,11 @@ def trained_checkpoint(run_dir: Path) -> Path:
     """The newest undamaged checkpoint of a run's folder. Raises CheckpointError where there is none."""
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
-        others = _runs_in(run_dir) or _runs_in(run_dir.parent) or "another folder"
+        others = _runs_in(run_dir) or _runs_in(run_dir.parent)
+        named = f"another run: {others}" if others else "the folder of a trained run"
         exports = "".join(f"; --checkpoint takes {file}" for file in sorted(run_dir.glob(f"*{SUFFIX}")))
         raise CheckpointError(
-            f"{run_dir}: no trained run here ({NEWEST} is missing){exports}; train one with train.py, or name another run: "
-            f"{others}"
+            f"{run_dir}: no trained run here ({NEWEST} is missing){exports}; train one with train.py, or name {named}"
         )
     return checkpoint
 

@@ -28,6 +28,7 @@ OLDER_VALUES = {  # of keys that checkpoints of older versions lack
     "encoder": {"first_steps": 0, "weight": 0.0},
     "discriminator": {"architecture": "graf", "low_res_steps": 0},
 }
+FEATURE_SIZE_BEFORE = 64  # of mixed critics whose checkpoint has discriminator.feature_size: auto
 FIRST_VALUES = {  # by their first names, of keys that images of given weights depend on and whose defaults have changed since
     "nerf.conditioning": "film",
     "nerf.multires": 4,

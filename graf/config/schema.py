@@ -403,8 +403,8 @@ class DiscriminatorConfig:
     )
     feature_size: Literal["auto"] | int = key(
         "auto",
-        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128; `auto`: 128, but 64 for mixed "
-        "with patches of less than 128 pixels",
+        "projected, mixed: side of the frozen network's input images, pixels, 64 or 128, to which patches are resized; "
+        "`auto`: 128",
         64,
         128,
     )
@@ -861,11 +861,9 @@ class Config(RunConfig):
 
     @property
     def feature_size(self) -> int:
-        """Side of the images that the discriminator's frozen network sees, pixels: with fewer than a patch has, its details
-        stay blurred (docs/lab/2026-11-29-sets.md)."""
-        if self.discriminator.feature_size != "auto":
-            return self.discriminator.feature_size
-        return 64 if self.discriminator.architecture == "mixed" and self.patch_size < 128 else 128
+        """Side of the images that the discriminator's frozen network sees, pixels, to which patches are resized. KID with 128
+        is half of that with 64, also where patches have 64 (docs/lab/2026-11-29-features.md)."""
+        return 128 if self.discriminator.feature_size == "auto" else self.discriminator.feature_size
 
 
 _POSE_STEPS = "training.max_steps: an epoch is the training images / training.batch_size steps, and the log tells both"

@@ -1,5 +1,5 @@
-"""Decides data.alpha, data.box, discriminator.condition, the encoder and how long low resolution lasts by the data, and writes
-them into a run's config.
+"""Decides data.alpha, data.box, discriminator.condition, the encoder and how long low resolution lasts by the data, and what
+the discriminator's heads see by the checkpoint that goes on, and writes them into a run's config.
 
 Where the data's labels come from is decided as they are read, and what depends on the machine (training.amp_dtype, sizes, the
 extractor) as it is used, so that a run can move.
@@ -9,6 +9,7 @@ import dataclasses
 import logging
 
 from graf.config import Config
+from graf.config.older import FEATURE_SIZE_BEFORE
 from graf.data.hull import data_box
 from graf.data.views import KnownLabels, Views
 from graf.errors import ConfigError
@@ -31,9 +32,11 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
         config = _replace(config, "data", box=_box(config, dataset, trained))
     if trained is not None and config.ccsr.unrefined_steps == "auto" != trained.ccsr.unrefined_steps:
         config = _replace(config, "ccsr", unrefined_steps=trained.ccsr.unrefined_steps)
+    if dataset is not None or trained is not None:
+        config = with_feature_size(config, trained)
     if dataset is None:
         return config
-    config = with_feature_size(without_encoder(with_condition(config, dataset.known_labels), dataset.posed), trained)
+    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
@@ -58,14 +61,15 @@ def with_alpha(config: Config, trained: Config | None, otherwise: str = "auto") 
 
 
 def with_feature_size(config: Config, trained: Config | None) -> Config:
-    """The config with a number in place of discriminator.feature_size: auto where it is more than 64 for mixed critics. Runs
-    that have auto in their checkpoints began when it was 64 for patches of any size, and go on with that."""
+    """The config with a number in place of discriminator.feature_size: auto for mixed critics. Runs that have auto in their
+    checkpoints began when it was FEATURE_SIZE_BEFORE, and go on with that."""
     discriminator = config.discriminator
-    if (discriminator.architecture, discriminator.feature_size) != ("mixed", "auto") or config.feature_size == 64:
+    if (discriminator.architecture, discriminator.feature_size) != ("mixed", "auto"):
         return config
     size = config.feature_size
     if trained is not None and trained.discriminator.architecture == "mixed":
-        size = 64 if trained.discriminator.feature_size == "auto" else trained.discriminator.feature_size
+        before = trained.discriminator.feature_size
+        size = FEATURE_SIZE_BEFORE if before == "auto" else before
     return _replace(config, "discriminator", feature_size=size)
 
 

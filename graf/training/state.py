@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from graf.checkpoints.architecture import differences
 from graf.checkpoints.checkpoint import FORMAT, NETWORKS, Checkpoint, read_checkpoint
 from graf.checkpoints.conditions import Conditions, report_changed_conditions, report_config_changes
 from graf.checkpoints.partial_loading import load_partially, require_fit
@@ -441,6 +442,8 @@ def initialise_from(path: Path, state: TrainState) -> None:
     """
     found = recognise(read_checkpoint(path), path)
     found.report_left_out(path)
+    for key, value, finding in differences(found.parts, state.config):
+        log.info("%s: %s is %s in the config and %s in the file", path, key, value, finding)
     networks = {name: getattr(state, name) for name in NETWORKS}
     if "discriminator" in found.parts:
         networks["discriminator"] = state.discriminator.critic_of(found.parts["discriminator"])

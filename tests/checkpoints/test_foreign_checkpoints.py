@@ -13,6 +13,8 @@ from graf.config import config_to_dict, flat, load_config
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminators.convolutional import Discriminator
+from graf.models.discriminators.mixed import MixedDiscriminator
+from graf.models.discriminators.projected import ProjectedDiscriminator
 from graf.models.generator import Generator
 from graf.training.state import TrainState, initialise_from, load_checkpoint
 
@@ -224,6 +226,19 @@ def test_shapes_tell_the_config_that_made_them(smoke, architecture):
     assert list(differences(weights, config)) == []
     values = flat(config_to_dict(config))
     assert all(values[name] in finding.values for name, finding in config_keys_of(weights).items())
+
+
+@pytest.mark.parametrize("judge", [MixedDiscriminator, ProjectedDiscriminator])
+@pytest.mark.parametrize("alpha", ["rgba", "ignore"])
+def test_heads_tell_how_many_pixels_they_see(judge, alpha):
+    name = {MixedDiscriminator: "mixed", ProjectedDiscriminator: "projected"}[judge]
+    sizes = [f"discriminator.feature_size={size}" for size in (64, 128)]
+    small, large = (load_config(None, [f"discriminator.architecture={name}", f"data.alpha={alpha}", size]) for size in sizes)
+    weights = {"discriminator": judge(large).state_dict()}
+    assert list(differences(weights, large)) == []
+    ((key, value, found),) = differences(weights, small)
+    assert (key, value, found.values) == ("discriminator.feature_size", 64, (128,))
+    assert found.source in weights["discriminator"]
 
 
 def test_convolutions_without_a_logit_at_their_end_are_another_discriminator(smoke):

@@ -82,7 +82,7 @@ OTHERS = {  # what no shipped config does, or seldom
         "training.use_amp=true",
     ),
     "mixed": ("discriminator.architecture=mixed", "data.alpha=rgba"),
-    "mixed, whole features": ("discriminator.architecture=mixed", "discriminator.feature_size=128", "nerf.samples_per_ray=2"),
+    "mixed, half the side": ("discriminator.architecture=mixed", "discriminator.feature_size=64", "nerf.samples_per_ray=2"),
     "mixed, mixed precision": ("discriminator.architecture=mixed", "training.use_amp=true", "nerf.samples_per_ray=2"),
     "no penalty": ("training.reg_type=none",),
     "few samples": ("nerf.samples_per_ray=2", "ccsr.light.width=32"),

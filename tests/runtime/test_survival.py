@@ -61,6 +61,7 @@ TOLERANCES = {  # where rounding is enlarged: by instance normalisation of 2 x 2
     ("spectral norm", "discriminator"): 2e-5,
     ("spectral norm", "generator"): 2e-5,
     ("projected", "generator"): 1e-2,
+    ("mixed", "discriminator"): 2e-5,
     ("mixed", "generator"): 1e-2,
 }
 

@@ -527,9 +527,8 @@ def test_failures_beyond_the_flag_end_it_with_what_there_is(run, tool, checkpoin
 
 
 def test_heads_that_began_with_64_pixels_are_read_so_whatever_names_the_config(run, checkpoint, tmp_path):
-    """In the checkpoint their size is auto, which has become 128 for patches of as many pixels."""
-    size = ("discriminator.architecture=mixed", "data.imsize=128", "ray_sampler.rays_per_patch=4096")
-    _, state = checkpoint(*size, "discriminator.feature_size=64")
+    """In the checkpoint their size is auto, which has become 128."""
+    _, state = checkpoint("discriminator.architecture=mixed", "discriminator.feature_size=64")
     state.config = override(state.config, ["discriminator.feature_size=auto"])
     save_checkpoint(tmp_path / "model.pt", state.checkpoint())
     (tmp_path / "named.yaml").write_text(yaml.safe_dump(config_to_dict(state.config)))

@@ -2,8 +2,9 @@
 
 import logging
 
-from graf.checkpoints.architecture import config_keys_of
+from graf.checkpoints.architecture import config_keys_of, differences
 from graf.checkpoints.checkpoint import save_checkpoint
+from graf.data import build_dataset, resolve
 from graf.data.resolve import with_feature_size
 from graf.models.registry import build_discriminator
 from graf.training.state import TrainState, initialise_from
@@ -25,7 +26,7 @@ def test_each_critic_has_its_own_logits(smoke, photographs, labels):
     scores = discriminator(photographs, labels)
     assert torch.equal(scores.logits, discriminator.graf(photographs, labels).logits)
     assert torch.equal(scores.projected_logits, discriminator.projected(photographs, labels).logits)
-    assert scores.logits.shape == (4,) and scores.projected_logits.shape == (4, 3 * 16 + 4)
+    assert scores.logits.shape == (4,) and scores.projected_logits.shape == (4, 4 * 16)
 
 
 def test_coarse_steps_have_no_heads(smoke, photographs, labels):
@@ -33,24 +34,19 @@ def test_coarse_steps_have_no_heads(smoke, photographs, labels):
     assert discriminator(photographs[..., ::2, ::2], labels).projected_logits is None
 
 
-def test_its_frozen_network_measures_nothing_and_sees_64_pixels(smoke):
+def test_its_frozen_network_measures_nothing_and_sees_128_pixels(smoke):
     mixed, projected = smoke(MIXED), smoke("discriminator.architecture=projected")
-    assert (mixed.discriminator.frozen_network, mixed.feature_size) == ("efficientnet-lite1", 64)
+    assert (mixed.discriminator.frozen_network, mixed.feature_size) == ("efficientnet-lite1", 128)
     assert (projected.discriminator.frozen_network, projected.feature_size) == ("efficientnet-lite0", 128)
-    named = smoke(MIXED, "discriminator.feature_network=efficientnet-lite0", "discriminator.feature_size=128")
-    assert (named.discriminator.frozen_network, named.feature_size) == ("efficientnet-lite0", 128)
+    named = smoke(MIXED, "discriminator.feature_network=efficientnet-lite0", "discriminator.feature_size=64")
+    assert (named.discriminator.frozen_network, named.feature_size) == ("efficientnet-lite0", 64)
 
 
-LARGE = ("data.imsize=128", "ray_sampler.rays_per_patch=16384")  # a ray for each pixel
-
-
-@pytest.mark.parametrize(
-    ("settings", "seen"),
-    [((), 64), (("data.imsize=128",), 64), (LARGE, 128), ((*LARGE, "discriminator.feature_size=64"), 64)],
-    ids=["64 pixels", "patches of 64", "128 pixels", "said"],
-)
-def test_its_frozen_network_sees_the_pixels_that_patches_have(smoke, photographs, labels, settings, seen):
-    config = smoke(MIXED, "ray_sampler.rays_per_patch=4096", "data.imsize=64", *settings)
+@pytest.mark.parametrize("pixels", [64, 128])
+@pytest.mark.parametrize(("size", "seen"), [("auto", 128), (64, 64)])
+def test_patches_of_any_size_are_resized_for_its_frozen_network(smoke, photographs, labels, pixels, size, seen):
+    patches = f"ray_sampler.rays_per_patch={pixels**2}", f"data.imsize={pixels}"
+    config = smoke(MIXED, *patches, f"discriminator.feature_size={size}")
     features = build_discriminator(config, n_classes=2).projected.features(photographs)
     assert config.feature_size == seen and [x.shape[-1] for x in features] == [seen // 4, seen // 8, seen // 16, seen // 32]
 
@@ -60,14 +56,20 @@ def test_its_frozen_network_sees_the_pixels_that_patches_have(smoke, photographs
     [("auto", None, 128), (64, None, 64), ("auto", "auto", 64), ("auto", 128, 128), (128, "auto", 128)],
 )
 def test_a_run_goes_on_with_the_pixels_that_its_frozen_network_saw(smoke, size, trained, found):
-    """In a checkpoint auto is of a time when it was 64 for patches of any size."""
-    asked = smoke(MIXED, *LARGE, f"discriminator.feature_size={size}")
-    before = trained and smoke(MIXED, *LARGE, f"discriminator.feature_size={trained}")
+    """In a checkpoint auto is of a time when it was 64."""
+    asked = smoke(MIXED, f"discriminator.feature_size={size}")
+    before = trained and smoke(MIXED, f"discriminator.feature_size={trained}")
     assert with_feature_size(asked, before).discriminator.feature_size == found
 
 
-def test_small_patches_have_no_number_in_place_of_auto(smoke):
-    assert with_feature_size(config := smoke(MIXED), None) is config
+def test_the_pixels_that_its_frozen_network_sees_are_written_into_the_config(smoke):
+    """So that auto in a checkpoint can only be of the time when it was 64."""
+    config = smoke(MIXED)
+    dataset = build_dataset(config)
+    assert resolve(config, dataset).discriminator.feature_size == 128
+    older = build_discriminator(resolve(config, dataset, trained=config), n_classes=2)
+    assert older.projected.feature_size == 64
+    assert list(differences({"discriminator": older.state_dict()}, resolve(config, trained=config))) == []
 
 
 @pytest.mark.parametrize("critic", ["graf", "projected"])
@@ -99,3 +101,11 @@ def test_checkpoints_tell_it_from_each_of_its_critics(smoke):
     assert {name: found[name].values for name in told} == told
     sources = {name: found[f"discriminator.{name}"].source for name in ("condition", "low_res_steps")}
     assert sources == {"condition": "graf.class_embedding.weight", "low_res_steps": "no coarse_entry"}
+
+
+def test_a_new_run_from_heads_of_another_size_is_told_so(smoke, tmp_path, caplog):
+    before = TrainState(smoke(MIXED, "discriminator.feature_size=64"), CPU, 2)
+    save_checkpoint(tmp_path / "model.pt", before.checkpoint())
+    with caplog.at_level(logging.INFO, "graf"):
+        initialise_from(tmp_path / "model.pt", TrainState(smoke(MIXED), CPU, 2))
+    assert "discriminator.feature_size is 128 in the config and 64 in the file" in caplog.text

@@ -180,6 +180,7 @@ def test_checkpoints_tell_it_from_the_other(build, smoke):
         weights = build("discriminator.condition=class", f"data.alpha={alpha}").state_dict()
         found = config_keys_of({"discriminator": weights})
         told = {"discriminator.architecture": "projected", "discriminator.condition": "class", "data.alpha": alpha}
+        told["discriminator.feature_size"] = 128
         assert {name: finding.values for name, finding in found.items()} == {name: (value,) for name, value in told.items()}
     weights = build_discriminator(smoke()).state_dict()
     assert config_keys_of({"discriminator": weights})["discriminator.architecture"].values == ("graf",)
