@@ -16,7 +16,7 @@ from graf.rotations import GUESSED_RIGHT
 
 FEW_IMAGES, FEW_OBJECTS = 500, 50
 FOR_FEW = "few_images.yaml"  # in configs/
-STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # of photographs, as far as was measured
+STEPS_WITH_CAMERAS, STEPS_WITHOUT_CAMERAS, STEPS_OF_FRONTS = 6000, 20000, 10000  # the second was not measured
 FEWEST_OF_A_CLASS = 100  # images, on the mean: folders of fewer may show one object each, as of a turntable
 UNSURE = 0.5  # mean confidence of cameras that were found: half of them are expected to be wrong
 REPEATED = 0.02  # share of the images that makes a warning
