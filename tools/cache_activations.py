@@ -19,12 +19,7 @@ from typing import Any
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
 from graf.checkpoints.checkpoint import read_checkpoint
-from graf.checkpoints.generator_loading import (
-    as_trained,
-    checkpoint_config,
-    generator_from_content,
-    trained_checkpoint,
-)
+from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
 from graf.data import Views, build_dataset, colours_only, resolve, sample_labels
