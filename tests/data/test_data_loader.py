@@ -255,7 +255,8 @@ def test_a_worker_that_dies_with_a_lock_while_it_is_waited_for_is_replaced(tmp_p
 
 
 @needs_signals
-def test_a_loader_that_is_deleted_ends_its_workers_without_a_word(capfd):
+def test_a_loader_that_is_deleted_ends_its_workers_without_a_word(monkeypatch, capfd):
+    monkeypatch.setattr(loader_module, "available_cores", lambda: 2)
     loader = build_loader(Numbered(False), config("training.nworkers=2"), "cpu")
     next(loader)
     workers = list(loader._workers)
