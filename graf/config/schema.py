@@ -732,6 +732,15 @@ class RunConfig:
         return Path(self.training.outdir) / self.expname
 
     @property
+    def pace_changes(self) -> tuple[int, ...]:
+        """The steps after which a step takes another time."""
+        return ()
+
+    def pace_ends(self, step: int) -> int:
+        """Until which step a step takes as long as the one after `step`."""
+        return next((change for change in self.pace_changes if change > step), self.training.max_steps)
+
+    @property
     def images_at_once(self) -> int:
         """Images per step whose graph is held at a time, if memory suffices."""
         training = self.training
@@ -822,6 +831,11 @@ class Config(RunConfig):
     def first_unrefined(self) -> int:
         """The number of steps before those in which renderings are not refined; 0 where there are none."""
         return max(0, self.training.max_steps - self.unrefined_steps) if self.unrefined_steps else 0
+
+    @property
+    def pace_changes(self) -> tuple[int, ...]:
+        changes = {self.encoder.first_steps, self.short_steps, self.first_unrefined}
+        return tuple(sorted(step for step in changes if 0 < step < self.training.max_steps))
 
     def at(self, step: int) -> "Config":
         """The config by which a run renders after so many steps: `unrefined` from the first of its last ones on."""

@@ -71,6 +71,7 @@ class RunStatus:
     step: int
     max_steps: int | None  # None where neither status.json nor config.yaml has it
     steps_per_s: float | None = None
+    pace_ends: int | None = None  # until which step a step takes as long as the last ones; None: until max_steps
     stopped: bool = False  # ended before max_steps, by Ctrl-C or an error
     phase: str | None = None
     written: float | None = None  # when the run last wrote something
@@ -96,10 +97,20 @@ class RunStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until max_steps at the recent speed; None where the run is not running or its speed is not known yet."""
-        if self.state != "running" or self.max_steps is None or not self.steps_per_s:
+        """Seconds until last_known at the recent speed; None where the run is not running or its speed is not known yet."""
+        if self.state != "running" or self.last_known is None or not self.steps_per_s or self.step > self.last_known:
             return None
-        return (self.max_steps - self.step) / self.steps_per_s
+        return (self.last_known - self.step) / self.steps_per_s
+
+    @property
+    def last_known(self) -> int | None:
+        """The last step whose time is known: max_steps, or the last before steps that take another time."""
+        return self.max_steps if self.pace_ends is None else self.pace_ends
+
+    @property
+    def goal(self) -> str:
+        """What `seconds_left` counts to: "" for the end, "step 4,000" for the last step before others."""
+        return "" if self.last_known == self.max_steps else f"step {self.last_known:,}"
 
 
 def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
@@ -124,6 +135,7 @@ def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
         step=int(step),
         max_steps=None if max_steps is None else int(max_steps),
         steps_per_s=numbers.get("steps_per_s"),
+        pace_ends=None if (ends := numbers.get("pace_ends")) is None else int(ends),
         stopped=status.get("state") == "stopped",
         phase=newest.get("phase"),
         written=max(saved or 0.0, newest.get("time", 0.0)) or changed(run_dir / "metrics.jsonl") or None,

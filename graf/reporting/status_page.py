@@ -33,7 +33,7 @@ def facts(status: RunStatus) -> dict[str, str]:
         found["speed"] = f"{status.steps_per_s:.3g} steps per second"
     if (left := status.seconds_left) is not None:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
-        found["end"] = f"in {duration(left)}{date}"
+        found[status.goal or "end"] = f"in {duration(left)}{date}"
     if (measured := status.measured) is not None:
         newest = ", ".join(f"{name} {loss(values[-1])}" for name, values in measured.values.items())
         found["quality"] = f"{newest} at step {measured.step:,} ({measured.terms})"
@@ -69,7 +69,8 @@ def memory_title(status: RunStatus) -> str:
 def html(status: RunStatus) -> str:
     """The page: how far the run is, all of the status, the newest samples, and curves."""
     name, embedder = status.run_dir.resolve().name, Embedder(status.run_dir, status.run_dir)
-    left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+    goal = f"to {status.goal}" if status.goal else "left"
+    left = f", {duration(status.seconds_left)} {goal}" if status.seconds_left is not None else ""
     percent = f"{status.step / status.max_steps:.0%}" if status.max_steps else ""
     return TEMPLATES.get_template("status.html").render(
         title=f"{percent} {name}".strip(),

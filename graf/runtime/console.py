@@ -70,12 +70,12 @@ def _lossy_terminal() -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def progress(items: Iterable | None = None, **options: Any) -> tqdm:
+def progress(items: Iterable | None = None, bar: type[tqdm] = tqdm, **options: Any) -> tqdm:
     """A tqdm bar on a terminal; one line a minute where stderr is a file or a pipe."""
     if sys.stderr.isatty():
         known = all(os.get_terminal_size(sys.stderr.fileno()))  # not so on a serial line, on which tqdm would be silent
-        return tqdm(items, **({"dynamic_ncols": True} if known else UNKNOWN_SIZE), **options)
-    return tqdm(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=160, **options)
+        return bar(items, **({"dynamic_ncols": True} if known else UNKNOWN_SIZE), **options)
+    return bar(items, file=_Lines(), mininterval=60, maxinterval=60, ncols=160, **options)
 
 
 @contextlib.contextmanager

@@ -135,7 +135,9 @@ class StatusFile:
     def update(self, seconds: float, steps: int, scalars: dict[str, float]) -> None:
         """Note the newest scalars. seconds: spent in the last `steps` steps, samples and evaluations left out."""
         now, step = time.monotonic(), self.state.step
-        if step <= self._moments[-1][1]:  # the run was rolled back
+        before, pace_ends = self._moments[-1][1], self.state.config.pace_ends
+        changed = pace_ends(before) != pace_ends(step)  # what was measured before is of steps that took another time
+        if changed or step <= before:  # or the run was rolled back
             self._moments.clear()
         self._scalars, self._seconds, self._steps = scalars, self._seconds + seconds, self._steps + steps
         if self._moments and now - self._moments[-1][0] < STATUS_EVERY_S:
@@ -144,6 +146,8 @@ class StatusFile:
         while len(self._moments) > 2 and now - self._moments[1][0] > WINDOW_S:
             self._moments.popleft()
         self._paces.append(self._seconds / self._steps)
+        if changed:
+            self._paces.clear()
         self._seconds, self._steps = 0.0, 0
         self._write("running")
 
@@ -164,6 +168,7 @@ class StatusFile:
             "time": time.time(),
             "step": self.state.step,
             "max_steps": self.state.config.training.max_steps,
+            "pace_ends": self.state.config.pace_ends(self.state.step),
             "steps_per_s": (last - first) / (ended - began) if last > first else None,
             "interval_s": ended - self._moments[-2][0] if len(self._moments) > 1 else None,  # between two writes
             "seconds_per_step": statistics.median(paces) if paces else None,

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from graf.camera import Labels
 from graf.checkpoints.checkpoint import backup_name
@@ -37,7 +37,7 @@ from tqdm import tqdm
 log = logging.getLogger("graf")
 
 MEMORY_LINE_EVERY = 100  # steps
-BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left{postfix}"
+BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {left}{postfix}"
 MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
 
@@ -233,15 +233,33 @@ def progress_text(
     return ", ".join(filter(None, (images, *values, quality, *memory)))
 
 
+class StepsBar(tqdm):
+    """A run's progress: the speed of the steps that take as long as the next one, and the time until the last of these."""
+
+    def __init__(self, *args: Any, config: RunConfig, **options: Any):
+        self.config = config
+        self._first, self._began = options["initial"], time.monotonic()
+        super().__init__(*args, total=config.training.max_steps, desc=config.expname, unit="step", **options)
+
+    def update(self, n: float = 1) -> bool | None:
+        shown = super().update(n)
+        if not self._first <= self.n < self.config.pace_ends(self._first):  # or the run was rolled back
+            self._first, self._began = self.n, time.monotonic()
+        return shown
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        seconds, taken, end = time.monotonic() - self._began, self.n - self._first, self.config.pace_ends(self._first)
+        known = seconds > 0 and taken > 0
+        left = self.format_interval(seconds / taken * (end - self.n)) if known else "?"
+        return super().format_dict | {
+            "rate": taken / seconds if known else None,
+            "left": f"{left} left" if end == self.total else f"{left} to step {end}",
+        }
+
+
 def _progress_bar(config: RunConfig, step: int, shown: bool) -> tqdm:
-    return progress(
-        total=config.training.max_steps,
-        initial=step,
-        desc=config.expname,
-        unit="step",
-        disable=not shown,
-        bar_format=BAR_FORMAT,
-    )
+    return progress(bar=StepsBar, config=config, initial=step, disable=not shown, bar_format=BAR_FORMAT)
 
 
 def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:

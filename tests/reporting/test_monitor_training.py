@@ -502,6 +502,18 @@ def test_samples_that_vanish_or_are_large_leave_the_page_whole(run, monkeypatch)
     assert "00000400_depth.png: over 0 MB, not shown" in page.text
 
 
+def test_the_time_left_is_that_of_steps_that_take_as_long_as_the_last_ones(run, clock):
+    put_status(run, pace_ends=500)
+    assert read_status(run).seconds_left == pytest.approx(50)
+    facts = status_page.facts(read_status(run))
+    assert facts["step 500"].startswith("in 50 s") and "end" not in facts
+    assert "40%, 50 s to step 500" in Page(status_page.html(read_status(run))).text
+    put_rows(run / "memory.jsonl", memory_row(clock.now + 1, 501))  # newer, and of a step whose speed is not known
+    assert read_status(run).seconds_left is None
+    put_status(run, clock.now + 2, step=501, pace_ends=1000)
+    assert "about" in status_page.facts(read_status(run))["end"]
+
+
 def test_an_end_too_far_for_a_date_has_none():
     status = RunStatus(Path("run"), NOW, 1, 10**9, 1e-6, written=NOW)
     assert status_page.facts(status)["end"] == "in 11574074062.5 days"

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
+from graf.config import load_config
 from graf.data import Views
 from graf.errors import CheckpointWriteError, DataError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
@@ -362,6 +363,28 @@ def test_the_line_tells_what_was_measured_after_the_last_step(build, monkeypatch
     monkeypatch.setattr(session, "progress_text", lambda state, numbers, shown, quality, monitor: said.append(quality) or "")
     train(state, Grey(), Interruption())
     assert said == ["", "KID 0.07", "KID 0.07"]
+
+
+def test_the_bar_tells_speed_and_time_of_the_steps_that_take_as_long(monkeypatch, capsys):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    settings = ("training.max_steps=60", "encoder.first_steps=20", "discriminator.low_res_steps=10", "ccsr.unrefined_steps=0")
+    bar = session._progress_bar(load_config(None, settings), 10, shown=True)
+
+    def after(steps: int, seconds: float) -> str:
+        clock.now += seconds
+        bar.update(steps)
+        return str(bar)
+
+    assert "step 10 of 60, ?step/s, ? to step 20" in str(bar)
+    assert "step 15 of 60,  5.00step/s, 00:01 to step 20" in after(5, 1.0)
+    assert "step 20 of 60" in after(5, 1.0) and str(bar).count("? to step 30")
+    assert "2.00s/step, 00:10 to step 30" in after(5, 10.0)
+    after(5, 10.0)
+    assert "step 31 of 60,  4.00s/step, 01:56 left" in after(1, 4.0)
+    assert "step 25 of 60" in after(-6, 1.0) and str(bar).count("? to step 30")  # rolled back
+    assert "step 26 of 60,  3.00s/step, 00:12 to step 30" in after(1, 3.0)
+    bar.close()
 
 
 def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_was(monkeypatch):
