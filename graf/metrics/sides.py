@@ -20,7 +20,7 @@ from torch import Tensor
 log = logging.getLogger("graf")
 
 OBJECTS, VIEWS, SIDE = 4, 24, 16  # azimuths 15 degrees apart, of so many rays per side
-FIRST_STEP, LAST_STEP = 100, 500  # of training, in which objects are looked at from all sides; before, a field is fog
+LOOKED_AT = 125, 250, 375, 500  # the steps of training after which objects are looked at from all sides; before, a field is fog
 WALL = 0.5  # opacity at the edge of the frame; cats before rooms have 0.9 from step 125 on, toy cars nothing
 THIN = 0.15  # opacity of the narrowest view, as a share of the widest one's; a toy car has 0.7
 SAME_SIDES = 0.1  # difference of opposite views, as a share of that of views a quarter turn apart; toy cars have 0.3
@@ -64,7 +64,7 @@ def all_around(images: Tensor, opacity: Tensor) -> dict[str, float]:
 
 
 class SideWatch:
-    """Looks at a run's objects from all sides with its first image grids, and warns once where they are all front.
+    """Looks at a run's objects from all sides in its first steps, and warns once where they are all front.
 
     Only where cameras are sampled over the whole circle. What it has seen is not part of a run's state.
     """
@@ -72,12 +72,14 @@ class SideWatch:
     def __init__(self, dataset: Views, data: DataConfig):
         self._dataset, self._data, self._warned = dataset, data, False
 
+    def due(self, step: int) -> bool:
+        """Whether objects are to be looked at after this step."""
+        if self._warned or step not in LOOKED_AT or self._dataset.posed:
+            return False
+        return azimuth_span_deg(self._dataset, self._data) >= 360
+
     def check(self, generator: Generator, step: int, seed: int) -> None:
-        """Check the objects of a seed, in the first steps of a run that has not been warned yet."""
-        if self._warned or not FIRST_STEP <= step <= LAST_STEP or self._dataset.posed:
-            return
-        if azimuth_span_deg(self._dataset, self._data) < 360:
-            return
+        """Look at the objects of a seed, and warn if they are all front."""
         numbers = all_around(*views_all_around(generator, seed))
         if message := one_sided_warning(numbers, generator.config.data.background_model == "plane"):
             log.warning("step %d: %s", step, message)

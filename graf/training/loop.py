@@ -57,19 +57,20 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             # Checkpoints, and pictures of the EMA
             session.save_what_is_due()
             if session.due("sample_every") or often_seen(state.step, training) or (training.sample_every and last):
-                session.optional("sample", partial(write_sheet, session, sides, kid_text(measured)))
+                session.optional("sample", partial(write_sheet, session, kid_text(measured)))
+            if sides.due(state.step):
+                session.optional("sample", partial(sides.check, state.generator_ema, state.step, training.seed))
             if session.due("video_every"):
                 session.optional("video", partial(write_rotation, state))
             session.tidy_up()
     return measured
 
 
-def write_sheet(session: Session, sides: SideWatch, quality: str) -> None:
-    """Write image grids of fixed objects, log their statistics and the grid of colours; check objects from all sides."""
+def write_sheet(session: Session, quality: str) -> None:
+    """Write image grids of fixed objects, log their statistics and the grid of colours."""
     state = session.state
     session.log.scalars(write_samples(state, quality), state.step)
     session.log.picture("samples", sheet_path(state, "rgb"), state.step)
-    sides.check(state.generator_ema, state.step, state.config.training.seed)
 
 
 def kid_text(measured: dict) -> str:

@@ -138,6 +138,15 @@ def test_image_grids_are_written_more_often_at_first_and_at_last(build, monkeypa
     assert written == steps
 
 
+def test_walls_are_told_of_without_image_grids_too(build, monkeypatch, caplog):
+    walls = {"edge_opacity": 0.9, "thinness": 1.0, "likeness": 1.0}
+    monkeypatch.setattr("graf.metrics.sides.LOOKED_AT", (2, 3))
+    monkeypatch.setattr("graf.metrics.sides.all_around", lambda *_: walls)
+    train(build("training.sample_every=0"), Grey(), Interruption())
+    told = [message for message in caplog.messages if "walls fill it from all sides" in message]
+    assert len(told) == 1 and told[0].startswith("step 2: ") and "data.camera_prior=front" in told[0]
+
+
 def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
     state = build("training.fid_every=2")
     monkeypatch.setattr(loop, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})
@@ -407,7 +416,7 @@ def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_
 def test_a_run_saves_and_draws_by_minutes(build, monkeypatch):
     state = build("training.max_steps=3", "training.save_every=100min", "training.sample_every=0.000001min")
     drawn = []
-    monkeypatch.setattr(loop, "write_sheet", lambda session, sides, quality: drawn.append(session.state.step))
+    monkeypatch.setattr(loop, "write_sheet", lambda session, quality: drawn.append(session.state.step))
     train(state, Grey(), Interruption())
     assert drawn == [1, 2, 3]
     assert saved_step(state) == 3  # at the end alone
