@@ -28,7 +28,7 @@ weights: train  ## the same, and write its generator and its measurements to wei
 	$(BIN)/python eval.py --export weights/toy_cars.safetensors
 	rm -f weights/toy_cars.md weights/toy_cars.png
 	$(BIN)/python eval.py --checkpoint weights/toy_cars.safetensors --out weights --consistency \
-	    --metrics fid,kid,kid_independent,variety,coverage,haze --export weights/toy_cars.safetensors
+	    --metrics fid,kid,kid_independent,variety,coverage,haze,memorised --export weights/toy_cars.safetensors
 
 docs: .venv/docs  ## the documentation as a site: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
