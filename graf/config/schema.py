@@ -733,11 +733,11 @@ class RunConfig:
 
     @property
     def pace_changes(self) -> tuple[int, ...]:
-        """The steps after which a step takes another time."""
+        """The steps after which the time per step changes, in order."""
         return ()
 
-    def pace_ends(self, step: int) -> int:
-        """Until which step a step takes as long as the one after `step`."""
+    def same_pace_until(self, step: int) -> int:
+        """The last step that takes as long as the one after `step`."""
         return next((change for change in self.pace_changes if change > step), self.training.max_steps)
 
     @property

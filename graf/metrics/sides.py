@@ -73,7 +73,7 @@ class SideWatch:
         self._dataset, self._data, self._warned = dataset, data, False
 
     def due(self, step: int) -> bool:
-        """Whether objects are to be looked at after this step."""
+        """Whether objects are to be looked at after this step; in a run of several processes, by the first alone."""
         if self._warned or step not in LOOKED_AT or self._dataset.posed:
             return False
         return azimuth_span_deg(self._dataset, self._data) >= 360

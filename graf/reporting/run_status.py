@@ -48,7 +48,7 @@ class Limits:
     """Thresholds above which a running run gets a warning."""
 
     card_percent: float = 95.0  # of the GPU's memory in use, by all processes
-    slowdown: float = 2.0  # recent seconds per step / their median in the run
+    slowdown: float = 2.0  # recent seconds per step / the median of such steps
     hot_c: float = 87.0  # degrees Celsius of the GPU
     hot_cpu_c: float = 95.0  # and of the CPU's hottest sensor
 
@@ -71,7 +71,7 @@ class RunStatus:
     step: int
     max_steps: int | None  # None where neither status.json nor config.yaml has it
     steps_per_s: float | None = None
-    pace_ends: int | None = None  # until which step a step takes as long as the last ones; None: until max_steps
+    same_pace_until: int | None = None  # the last step that takes as long as those before; None: max_steps
     stopped: bool = False  # ended before max_steps, by Ctrl-C or an error
     phase: str | None = None
     written: float | None = None  # when the run last wrote something
@@ -97,20 +97,16 @@ class RunStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until last_known at the recent speed; None where the run is not running or its speed is not known yet."""
-        if self.state != "running" or self.last_known is None or not self.steps_per_s or self.step > self.last_known:
+        """Seconds until known_until at the recent speed; None where the run is not running or its speed is not known yet."""
+        until = self.known_until
+        if self.state != "running" or until is None or not self.steps_per_s or self.step >= until:
             return None
-        return (self.last_known - self.step) / self.steps_per_s
+        return (until - self.step) / self.steps_per_s
 
     @property
-    def last_known(self) -> int | None:
-        """The last step whose time is known: max_steps, or the last before steps that take another time."""
-        return self.max_steps if self.pace_ends is None else self.pace_ends
-
-    @property
-    def goal(self) -> str:
-        """What `seconds_left` counts to: "" for the end, "step 4,000" for the last step before others."""
-        return "" if self.last_known == self.max_steps else f"step {self.last_known:,}"
+    def known_until(self) -> int | None:
+        """The last step until which the speed is known: max_steps, or the last one before steps that take another time."""
+        return self.max_steps if self.same_pace_until is None else self.same_pace_until
 
 
 def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
@@ -135,7 +131,7 @@ def read_status(run_dir: Path, limits: Limits = Limits()) -> RunStatus:
         step=int(step),
         max_steps=None if max_steps is None else int(max_steps),
         steps_per_s=numbers.get("steps_per_s"),
-        pace_ends=None if (ends := numbers.get("pace_ends")) is None else int(ends),
+        same_pace_until=None if (until := numbers.get("same_pace_until")) is None else int(until),
         stopped=status.get("state") == "stopped",
         phase=newest.get("phase"),
         written=max(saved or 0.0, newest.get("time", 0.0)) or changed(run_dir / "metrics.jsonl") or None,
@@ -288,7 +284,7 @@ def _slower(status: dict, slowdown: float) -> list[str]:
     late, usual = status.get("late_seconds_per_step"), status.get("seconds_per_step")
     if not late or not usual or late < slowdown * usual:
         return []
-    times = f"{late:.3g} s of late, {late / usual:.1f} times the run's median of {usual:.3g} s"
+    times = f"{late:.3g} s of late, {late / usual:.1f} times the median of such steps, {usual:.3g} s"
     return [f"a step takes {times}; another program may be busy beside it, the disk slow, or the CPU hot"]
 
 

@@ -26,14 +26,15 @@ log = logging.getLogger("graf")
 
 
 def facts(status: RunStatus) -> dict[str, str]:
-    """State, step, speed, end, quality, CPU and GPU as text, as far as known; the last two only while it runs."""
+    """State, step, speed, end (or when a step is taken after which they take another time), quality, CPU and GPU as text, as
+    far as known; the last two only while it runs."""
     percent = f" of {status.max_steps:,} ({status.step / status.max_steps:.1%})" if status.max_steps else ""
     found = {"state": _state(status), "step": f"{status.step:,}{percent}"}
     if status.steps_per_s is not None:
         found["speed"] = f"{status.steps_per_s:.3g} steps per second"
     if (left := status.seconds_left) is not None:
         date = time.strftime(", about %Y-%m-%d %H:%M", time.localtime(status.time + left)) if left < FAR_S else ""
-        found[status.goal or "end"] = f"in {duration(left)}{date}"
+        found["end" if _to_the_end(status) else f"step {status.known_until:,}"] = f"in {duration(left)}{date}"
     if (measured := status.measured) is not None:
         newest = ", ".join(f"{name} {loss(values[-1])}" for name, values in measured.values.items())
         found["quality"] = f"{newest} at step {measured.step:,} ({measured.terms})"
@@ -47,6 +48,11 @@ def facts(status: RunStatus) -> dict[str, str]:
     if status.gpu:
         found["gpu"] = ", ".join(f"{value:.0f} {units[name]}" for name, value in status.gpu.items())
     return found
+
+
+def _to_the_end(status: RunStatus) -> bool:
+    """Whether `seconds_left` counts to the run's last step."""
+    return status.known_until == status.max_steps
 
 
 def columns(values: Sequence[float], shown: Callable[[float], str], moves: bool = True) -> tuple[str, ...]:
@@ -69,8 +75,8 @@ def memory_title(status: RunStatus) -> str:
 def html(status: RunStatus) -> str:
     """The page: how far the run is, all of the status, the newest samples, and curves."""
     name, embedder = status.run_dir.resolve().name, Embedder(status.run_dir, status.run_dir)
-    goal = f"to {status.goal}" if status.goal else "left"
-    left = f", {duration(status.seconds_left)} {goal}" if status.seconds_left is not None else ""
+    what = "left" if _to_the_end(status) else f"to step {status.known_until:,}"
+    left = f", {duration(status.seconds_left)} {what}" if status.seconds_left is not None else ""
     percent = f"{status.step / status.max_steps:.0%}" if status.max_steps else ""
     return TEMPLATES.get_template("status.html").render(
         title=f"{percent} {name}".strip(),

@@ -16,6 +16,7 @@ from graf.config import RunConfig, config_to_dict
 from graf.errors import ConfigError
 from graf.metrics.results import series_name
 from graf.runtime.files import json_rows, optional_file, read_object, set_aside, write_text
+from graf.training.pace import Pace
 from graf.training.state import RunState
 
 import imageio.v2 as imageio
@@ -33,7 +34,6 @@ GROUPS = {  # of curves, by the start of a scalar's name
 }
 OTHERS = "images"  # statistics of samples and real images
 STATUS_EVERY_S = 5.0  # at most: a write waits for the disk
-WINDOW_S = 600.0  # over which the speed is averaged, samples and evaluations included
 PACES, LATE_PACES = 2000, 12  # seconds per step that are kept for their median, and the newest of them
 
 log = logging.getLogger("graf")
@@ -124,7 +124,7 @@ class StatusFile:
     def __init__(self, state: RunState):
         """Write the file, in the first process of the run. A file of that name that no run wrote is renamed, with a warning."""
         self.state, self.path, self._scalars = state, state.config.run_dir / "status.json", {}
-        self._moments = deque([(time.monotonic(), state.step)])  # of the last WINDOW_S: a time, and the step at that time
+        self._pace = Pace(state.config, state.step)
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds per step between two writes
         self._seconds, self._steps = 0.0, 0  # since the last write
         with optional_file("status.json"):
@@ -134,20 +134,13 @@ class StatusFile:
 
     def update(self, seconds: float, steps: int, scalars: dict[str, float]) -> None:
         """Note the newest scalars. seconds: spent in the last `steps` steps, samples and evaluations left out."""
-        now, step = time.monotonic(), self.state.step
-        before, pace_ends = self._moments[-1][1], self.state.config.pace_ends
-        changed = pace_ends(before) != pace_ends(step)  # what was measured before is of steps that took another time
-        if changed or step <= before:  # or the run was rolled back
-            self._moments.clear()
         self._scalars, self._seconds, self._steps = scalars, self._seconds + seconds, self._steps + steps
-        if self._moments and now - self._moments[-1][0] < STATUS_EVERY_S:
+        if self._pace.age_s < STATUS_EVERY_S:
             return
-        self._moments.append((now, step))
-        while len(self._moments) > 2 and now - self._moments[1][0] > WINDOW_S:
-            self._moments.popleft()
-        self._paces.append(self._seconds / self._steps)
-        if changed:
+        if self._pace.note(self.state.step):
             self._paces.clear()
+        else:
+            self._paces.append(self._seconds / self._steps)
         self._seconds, self._steps = 0.0, 0
         self._write("running")
 
@@ -162,15 +155,15 @@ class StatusFile:
     def _write(self, name: str) -> None:
         if not self.state.processes.first:
             return
-        (began, first), (ended, last), paces = self._moments[0], self._moments[-1], [*self._paces]
+        paces = [*self._paces]
         content = {
             "state": name,
             "time": time.time(),
             "step": self.state.step,
             "max_steps": self.state.config.training.max_steps,
-            "pace_ends": self.state.config.pace_ends(self.state.step),
-            "steps_per_s": (last - first) / (ended - began) if last > first else None,
-            "interval_s": ended - self._moments[-2][0] if len(self._moments) > 1 else None,  # between two writes
+            "same_pace_until": self._pace.holds_until,
+            "steps_per_s": self._pace.steps_per_s,
+            "interval_s": self._pace.interval_s,  # between two writes
             "seconds_per_step": statistics.median(paces) if paces else None,
             "late_seconds_per_step": statistics.median(paces[-LATE_PACES:]) if len(paces) >= 3 * LATE_PACES else None,
             "scalars": {name: value if math.isfinite(value) else None for name, value in self._scalars.items()},

@@ -59,7 +59,7 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
             if session.due("sample_every") or often_seen(state.step, training) or (training.sample_every and last):
                 session.optional("sample", partial(write_sheet, session, kid_text(measured)))
             if sides.due(state.step):
-                session.optional("sample", partial(sides.check, state.generator_ema, state.step, training.seed))
+                session.optional("look from all sides", partial(sides.check, state.generator_ema, state.step, training.seed))
             if session.due("video_every"):
                 session.optional("video", partial(write_rotation, state))
             session.tidy_up()

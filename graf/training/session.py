@@ -29,6 +29,7 @@ from graf.runtime.precision import repeatable
 from graf.runtime.processes import Processes
 from graf.training.health import Derailed, count_bad_steps, roll_back_all
 from graf.training.logging import RunLog, StatusFile
+from graf.training.pace import Pace
 from graf.training.state import RunState
 
 from torch import Tensor
@@ -234,28 +235,22 @@ def progress_text(
 
 
 class StepsBar(tqdm):
-    """A run's progress: the speed of the steps that take as long as the next one, and the time until the last of these."""
+    """A run's progress: its pace, and the time until the last step for which this holds."""
 
-    def __init__(self, *args: Any, config: RunConfig, **options: Any):
-        self.config = config
-        self._first, self._began = options["initial"], time.monotonic()
-        super().__init__(*args, total=config.training.max_steps, desc=config.expname, unit="step", **options)
+    def __init__(self, *args: Any, config: RunConfig, initial: int, **options: Any):
+        self._pace = Pace(config, initial)
+        super().__init__(*args, total=config.training.max_steps, desc=config.expname, initial=initial, unit="step", **options)
 
     def update(self, n: float = 1) -> bool | None:
-        shown = super().update(n)
-        if not self._first <= self.n < self.config.pace_ends(self._first):  # or the run was rolled back
-            self._first, self._began = self.n, time.monotonic()
-        return shown
+        self._pace.note(self.n + n)
+        return super().update(n)
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        seconds, taken, end = time.monotonic() - self._began, self.n - self._first, self.config.pace_ends(self._first)
-        known = seconds > 0 and taken > 0
-        left = self.format_interval(seconds / taken * (end - self.n)) if known else "?"
-        return super().format_dict | {
-            "rate": taken / seconds if known else None,
-            "left": f"{left} left" if end == self.total else f"{left} to step {end}",
-        }
+        rate, until = self._pace.steps_per_s, self._pace.holds_until
+        left = self.format_interval((until - self.n) / rate) if rate else "?"
+        shown = {"rate": rate or 0.0, "left": f"{left} left" if until == self.total else f"{left} to step {until}"}
+        return super().format_dict | shown  # tqdm shows a rate of 0 as unknown
 
 
 def _progress_bar(config: RunConfig, step: int, shown: bool) -> tqdm:

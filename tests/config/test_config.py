@@ -651,3 +651,24 @@ def test_a_cadence_is_in_steps_or_minutes(text, value):
 def test_a_cadence_of_neither_is_refused(text):
     with pytest.raises(ConfigError, match="training.fid_every: expected a number of steps, or minutes such as 5min"):
         load_config(overrides=(f"training.fid_every={text}",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        ((), (4000, 4500, 4700)),
+        (("training.max_steps=4000",), ()),
+        (("encoder.first_steps=0", "encoder.weight=0"), (1500,)),
+        (("training.max_steps=4600", "ccsr.unrefined_steps=300"), (4000, 4300, 4500)),
+    ],
+)
+def test_the_time_per_step_changes_after_each_kind_of_steps(overrides, changes):
+    config = load_config(None, overrides)
+    assert config.pace_changes == changes
+    first, last = (*changes, config.training.max_steps)[0], config.training.max_steps
+    found = [config.same_pace_until(step) for step in (0, first - 1, last - 1, last)]
+    assert found == [first, first, last, last]
+
+
+def test_all_steps_of_a_pose_estimator_are_of_one_kind():
+    assert PoseConfig().same_pace_until(0) == PoseConfig().training.max_steps

@@ -17,6 +17,7 @@ from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import AnotherProcessFailed
 from graf.training import fid, loop, samples, session
 from graf.training.loop import train
+from graf.training.pace import Pace
 from graf.training.state import TrainState
 
 import pytest
@@ -376,7 +377,7 @@ def test_the_line_tells_what_was_measured_after_the_last_step(build, monkeypatch
 
 def test_the_bar_tells_speed_and_time_of_the_steps_that_take_as_long(monkeypatch, capsys):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr("graf.training.pace.time", SimpleNamespace(monotonic=lambda: clock.now))
     settings = ("training.max_steps=60", "encoder.first_steps=20", "discriminator.low_res_steps=10", "ccsr.unrefined_steps=0")
     bar = session._progress_bar(load_config(None, settings), 10, shown=True)
 
@@ -387,13 +388,27 @@ def test_the_bar_tells_speed_and_time_of_the_steps_that_take_as_long(monkeypatch
 
     assert "step 10 of 60, ?step/s, ? to step 20" in str(bar)
     assert "step 15 of 60,  5.00step/s, 00:01 to step 20" in after(5, 1.0)
-    assert "step 20 of 60" in after(5, 1.0) and str(bar).count("? to step 30")
-    assert "2.00s/step, 00:10 to step 30" in after(5, 10.0)
-    after(5, 10.0)
-    assert "step 31 of 60,  4.00s/step, 01:56 left" in after(1, 4.0)
-    assert "step 25 of 60" in after(-6, 1.0) and str(bar).count("? to step 30")  # rolled back
-    assert "step 26 of 60,  3.00s/step, 00:12 to step 30" in after(1, 3.0)
+    assert "step 20 of 60,  5.00step/s, 00:00 to step 20" in after(5, 1.0)
+    clock.now += 100  # for a measurement before the first step of another kind
+    assert "step 21 of 60, ?step/s, ? to step 30" in after(1, 2.0)
+    assert "step 26 of 60,  2.00s/step, 00:08 to step 30" in after(5, 10.0)
+    assert "step 23 of 60, ?step/s, ? to step 30" in after(-3, 1.0)  # rolled back
+    assert "step 24 of 60,  3.00s/step, 00:18 to step 30" in after(1, 3.0)
+    after(7, 4.0)
+    assert "step 32 of 60,  4.00s/step, 01:52 left" in after(1, 4.0)
+    assert "step 60 of 60,  2.00step/s, 00:00 left" in after(28, 10.5)
     bar.close()
+    assert "00:00 left" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_bar_tells_the_speed_of_the_last_ten_minutes(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("graf.training.pace.time", SimpleNamespace(monotonic=lambda: clock.now))
+    pace = Pace(load_config("convolutional", ["training.max_steps=9000", "discriminator.low_res_steps=0"]), 0)
+    for step in range(1, 2001):
+        clock.now += 1.0 if step <= 1000 else 2.0
+        pace.note(step)
+    assert (pace.steps_per_s, pace.holds_until, pace.interval_s, pace.age_s) == (0.5, 9000, 2.0, 0.0)
 
 
 def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_was(monkeypatch):

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import graf.runtime.files
-from graf.training import logging
+from graf.training import logging, pace
 from graf.training.logging import StatusFile
 
 import pytest
@@ -13,7 +13,8 @@ import pytest
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(logging, "time", SimpleNamespace(time=lambda: 1e6 + clock.now, monotonic=lambda: clock.now))
+    monkeypatch.setattr(logging, "time", SimpleNamespace(time=lambda: 1e6 + clock.now))
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(graf.runtime.files, "_lost", set())
     return clock
 
@@ -22,7 +23,7 @@ def clock(monkeypatch):
 def state(tmp_path):
     """A run at step 10 of 1000."""
     training = SimpleNamespace(max_steps=1000)
-    config = SimpleNamespace(run_dir=tmp_path, training=training, pace_ends=lambda step: 600 if step < 600 else 1000)
+    config = SimpleNamespace(run_dir=tmp_path, training=training, same_pace_until=lambda step: 600 if step < 600 else 1000)
     return SimpleNamespace(step=10, config=config, processes=SimpleNamespace(first=True))
 
 
@@ -44,7 +45,7 @@ def test_it_is_written_at_the_start_and_tells_step_and_speed(state, clock):
         "time": 1e6 + 100,
         "step": 10,
         "max_steps": 1000,
-        "pace_ends": 600,
+        "same_pace_until": 600,
         **dict.fromkeys(("steps_per_s", "interval_s", "seconds_per_step", "late_seconds_per_step")),
         "scalars": {},
     }
@@ -129,11 +130,11 @@ def test_a_status_that_cannot_be_written_ends_no_run(state, clock, caplog):
 
 def test_steps_of_another_kind_are_not_compared_with_those_before(state, clock):
     status = StatusFile(state)
-    for step in range(20, 600, 10):
+    for step in range(20, 601, 10):
         log_step(status, clock, step, 10.0)
-    assert (content(state)["late_seconds_per_step"], content(state)["pace_ends"]) == (1.0, 600)
-    log_step(status, clock, 600, 10.0)
-    told = ("pace_ends", "steps_per_s", "seconds_per_step", "late_seconds_per_step")
+    told = ("same_pace_until", "steps_per_s", "seconds_per_step", "late_seconds_per_step")
+    assert [content(state)[name] for name in told] == [600, 1.0, 1.0, 1.0]
+    log_step(status, clock, 605, 50.0)
     assert [content(state)[name] for name in told] == [1000, None, None, None]
-    log_step(status, clock, 601, 10.0)
+    log_step(status, clock, 606, 10.0)
     assert [content(state)[name] for name in told] == [1000, 0.1, 10.0, None]

@@ -32,14 +32,6 @@ def changed(network, before):
     return {name.split(".")[0] for name, p in network.named_parameters() if not torch.equal(p, before[name])}
 
 
-def test_steps_take_another_time_after_the_first_ones_those_of_low_resolution_and_the_refined_ones():
-    config = load_config(None)
-    assert config.pace_changes == (4000, 4500, 4700)
-    assert [config.pace_ends(step) for step in (0, 3999, 4000, 4699, 4700, 4900)] == [4000, 4000, 4500, 4700, 4900, 4900]
-    short = load_config(None, ["training.max_steps=4000"])
-    assert short.pace_changes == () and short.pace_ends(0) == 4000
-
-
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [

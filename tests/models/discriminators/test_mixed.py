@@ -53,7 +53,7 @@ def test_patches_of_any_size_are_resized_for_its_frozen_network(smoke, photograp
 
 @pytest.mark.parametrize(
     ("size", "trained", "found"),
-    [("auto", None, 128), (64, None, 64), ("auto", "auto", 64), ("auto", 128, 128), (128, "auto", 128)],
+    [("auto", None, 128), (64, None, 64), ("auto", "auto", 64), ("auto", 64, 64), ("auto", 128, 128), (128, "auto", 128)],
 )
 def test_a_run_goes_on_with_the_pixels_that_its_frozen_network_saw(smoke, size, trained, found):
     """In a checkpoint auto is of a time when it was 64."""
