@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ALARM = 0.01  # a lower p-value says that training images are repeated
+MEMORISED_CAVEAT = f"Samples repeat training images where p is below {ALARM:g}. A higher p-value does not show that none do."
 FEWEST_OBJECTS, MOST_HELD_OUT = 3, 256
 MOST_CELLS, HELD_OUT_PER_CELL = 8, 32  # cells at most, and held-out images that each has on average at least
 FEWEST_IN_CELL = 5  # samples and held-out images; smaller cells are taken together

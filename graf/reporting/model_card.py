@@ -7,6 +7,7 @@ from graf.camera import elevation_of_v, rotation_poses
 from graf.config import DataConfig, config_to_dict, flat
 from graf.data.folders import find_folders, is_within
 from graf.errors import GrafError
+from graf.metrics.memorised import MEMORISED_CAVEAT
 from graf.metrics.results import OF_IMAGES, title
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.models.generator import Generator
@@ -75,7 +76,7 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
             name: {key.replace("_", " "): value for key, value in entry.items() if not key.endswith("sha256")}
             for name, entry in entries.items()
         },
-        caveat=VARIETY_CAVEAT,
+        caveats={"variety": VARIETY_CAVEAT, "memorised": MEMORISED_CAVEAT},
         azimuths=[f"{360 * u:.0f}" for u in data.u_range],
         elevations=[f"{elevation_of_v(v):.0f}" for v in reversed(data.v_range)],
     )

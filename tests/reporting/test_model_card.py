@@ -61,6 +61,12 @@ def test_variety_comes_with_a_warning_of_what_raises_it(export, generator):
     assert "Blobs" not in text(export, generator, measured=MEASURED)
 
 
+def test_the_test_for_copies_stands_with_what_it_says(export, generator):
+    card = text(export, generator, measured=MEASURED | {"memorised": {"p_value": 0.25, "rendering_sha256": "ef"}})
+    assert "### Memorised\n\n| measure | value |\n| --- | --- |\n| p value | 0.25 |\n\nSamples repeat" in card
+    assert "Samples repeat" not in text(export, generator, measured=MEASURED)
+
+
 def test_what_is_not_known_is_said(export, generator):
     card = text(export, generator)
     assert "Not measured." in card and "the checkpoint does not say" in card
