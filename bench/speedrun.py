@@ -2,7 +2,7 @@
 
     python bench/speedrun.py                                  # 15 minutes of training on two cores, three seeds
     python bench/speedrun.py --config mine.yaml --set training.batch_size=16 --json mine.json
-    python bench/speedrun.py --operations 8.9e13              # the same work on any CPU
+    python bench/speedrun.py --operations 3.74e13             # the same work on any CPU
 
 The seeds, of training and of the new cars, come from the system's entropy and are written into the JSON afterwards. Only
 training counts; a few steps before it tell how many fit, so that a schedule is run to its end. Operations are the additions
