@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from graf.camera import elevation_of_v
 from graf.config import DataConfig
 from graf.inversion.results import FAILED_DB
-from graf.metrics.memorised import ALARM
+from graf.metrics.memorised import MEMORISED_CAVEAT
 from graf.metrics.shapes import VARIETY_CAVEAT
 from graf.reporting.curves import History
 from graf.reporting.run_status import collapse_sentences, finite_number
@@ -18,7 +18,7 @@ CHECKERBOARD = 2.0  # a larger Nyquist energy, as a multiple of the data's, sugg
 MEASURES = {  # of metrics.json, and what they say
     "variety": "Silhouettes vary {share_of_data:.0%} as much as those of the data. " + VARIETY_CAVEAT,
     "coverage": "{coverage:.0%} of the shapes compared with are the nearest one of some object; at best {coverage_best:.0%}.",
-    "memorised": f"Samples repeat training images where p is below {ALARM:g}; it is {{p_value:.2g}}.",
+    "memorised": "The p-value of the test for copies is {p_value:.2g}. " + MEMORISED_CAVEAT,
     "haze": "Free space is tinted by {haze:.2f} of 255 steps; in the data it is clear.",
 }
 

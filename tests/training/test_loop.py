@@ -17,7 +17,6 @@ from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import AnotherProcessFailed
 from graf.training import fid, loop, samples, session
 from graf.training.loop import train
-from graf.training.pace import Pace
 from graf.training.state import TrainState
 
 import pytest
@@ -399,16 +398,6 @@ def test_the_bar_tells_speed_and_time_of_the_steps_that_take_as_long(monkeypatch
     assert "step 60 of 60,  2.00step/s, 00:00 left" in after(28, 10.5)
     bar.close()
     assert "00:00 left" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_the_bar_tells_the_speed_of_the_last_ten_minutes(monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("graf.training.pace.time", SimpleNamespace(monotonic=lambda: clock.now))
-    pace = Pace(load_config("convolutional", ["training.max_steps=9000", "discriminator.low_res_steps=0"]), 0)
-    for step in range(1, 2001):
-        clock.now += 1.0 if step <= 1000 else 2.0
-        pace.note(step)
-    assert (pace.steps_per_s, pace.holds_until, pace.interval_s, pace.age_s) == (0.5, 9000, 2.0, 0.0)
 
 
 def test_what_is_due_by_minutes_is_due_by_the_first_clock_and_from_when_it_last_was(monkeypatch):
