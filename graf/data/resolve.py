@@ -36,15 +36,23 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
         config = with_feature_size(config, trained)
     if dataset is None:
         return config
-    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed)
+    config = without_encoder(with_condition(config, dataset.known_labels), dataset.posed, trained)
     return _replace(config, "discriminator", low_res_steps=config.low_res_steps)
 
 
-def without_encoder(config: Config, posed: bool) -> Config:
-    """The config without an encoder where the images have no cameras and it does not find them; a change is logged."""
-    if posed or not config.encodes_images or config.encoder.finds_cameras:
+def without_encoder(config: Config, posed: bool, trained: Config | None = None) -> Config:
+    """The config without an encoder that cannot learn: of images without cameras, or with a background of their own, which no
+    latents of the encoder describe. One that finds cameras stays, and that of a run that goes on; a change is logged."""
+    if not config.encodes_images or config.encoder.finds_cameras:
         return config
-    log.info("encoder.first_steps and encoder.weight: 0, for these images have no cameras")
+    goes_on = trained is not None and trained.encodes_images
+    if not posed:
+        reason = "for these images have no cameras"
+    elif config.data.background_model == "plane" and not goes_on:
+        reason = "for with data.background_model: plane reconstructions would draw the backgrounds as walls of the field"
+    else:
+        return config
+    log.info("encoder.first_steps and encoder.weight: 0, %s", reason)
     return config.without_encoder()
 
 

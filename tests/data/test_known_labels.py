@@ -170,6 +170,16 @@ def test_images_without_cameras_have_no_encoder(smoke, caplog, setting):
     assert not without_encoder(smoke(setting, *front), posed=False).encodes_images
 
 
+def test_no_encoder_reconstructs_backgrounds(smoke, caplog):
+    caplog.set_level(logging.INFO, logger="graf")
+    plane = smoke("data.background_model=plane", "encoder.weight=2")
+    assert not without_encoder(plane, posed=True).encodes_images
+    assert [message.split(",")[0] for message in caplog.messages] == ["encoder.first_steps and encoder.weight: 0"]
+    assert "data.background_model: plane" in caplog.text and "cameras" not in caplog.text
+    assert without_encoder(plane, posed=True, trained=plane) is plane  # a run that goes on keeps what it has
+    assert not without_encoder(plane, posed=True, trained=plane.without_encoder()).encodes_images
+
+
 @pytest.mark.parametrize(
     ("labels", "asked", "steps"), [("auto", "auto", 500), ("none", "auto", 1500), ("auto", "7", 7), ("none", "0", 0)]
 )
