@@ -32,7 +32,7 @@ def warnings_about(dataset: Views, config: Config, evidence: Evidence) -> list[s
     if data.type == "toy_cars":
         return []
     return [
-        *_few(dataset, data, evidence),
+        *_few(dataset, config, evidence),
         *_small_classes(dataset, config.discriminator),
         *_repeated(dataset.files, evidence),
         *_backgrounds(data, evidence),
@@ -94,7 +94,7 @@ def n_classes_of(dataset: Views) -> int:
     return len(dataset.class_index.unique())
 
 
-def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
+def _few(dataset: Views, config: Config, evidence: Evidence) -> Iterator[str]:
     n_images, n_objects, found = evidence.n_different, evidence.n_objects, []
     if n_images < FEW_IMAGES:
         found.append(f"{n_images:,} different image{'s' * (n_images != 1)}")
@@ -104,12 +104,15 @@ def _few(dataset: Views, data: DataConfig, evidence: Evidence) -> Iterator[str]:
         return
     several = dataset.posed and n_objects > 1  # without cameras, names that count views look like those of objects
     single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
-    mirror = "" if dataset.posed or data.hflip else ", or let training mirror these at random by data.hflip: true"
+    mirror = "" if dataset.posed or config.data.hflip else ", or let training mirror these at random by data.hflip: true"
+    advice = f", which a config of your own takes over by inherit_from: {FOR_FEW}. Or add"
+    if config.discriminator.augment:  # it has
+        advice = ". Add"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
-        "3,200 of 200; of ten toys with cameras, 400 sufficed for --config few_images without --max_steps, which "
-        f"a config of your own takes over by inherit_from: {FOR_FEW}. Or add photographs of other objects, until there are at "
-        f"least {FEW_IMAGES} photographs of {FEW_OBJECTS} objects{mirror}{single}"
+        "3,200 of 200; of ten toys with cameras, 400 sufficed for --config few_images without --max_steps"
+        f"{advice} photographs of other objects, until there are at least {FEW_IMAGES} photographs of {FEW_OBJECTS} objects"
+        f"{mirror}{single}"
     )
 
 

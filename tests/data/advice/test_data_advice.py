@@ -145,7 +145,12 @@ def test_cameras_of_an_estimator_that_guesses_are_warned_of(told, tmp_path):
 
 
 def test_one_image_too_few_is_warned_of(told, tmp_path):
-    assert "little to learn from: 499 different images." in told(config(posed(tmp_path, 499)))[1]
+    few = posed(tmp_path, 499)
+    warned = told(config(few))[1]
+    assert "little to learn from: 499 different images." in warned and "Or add photographs of other objects" in warned
+    assert "inherit_from: few_images.yaml" in warned
+    warned = told(config(few, "discriminator.augment=true"))[1]  # as a config has that inherits from it
+    assert "without --max_steps. Add photographs of other objects" in warned and "inherit_from" not in warned
 
 
 def test_folders_of_few_images_may_show_an_object_each(told, tmp_path):
