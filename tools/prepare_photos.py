@@ -3,7 +3,7 @@
     python tools/prepare_photos.py photos data/mugs
     python train.py --config data/mugs/config.yaml --use_amp
 
-IN is a folder of photographs, of folders of photographs (one per class), or of videos; or it is one video. IN is not changed.
+IN is a folder of photographs, of folders of photographs (one per class), or of videos; or one of them. IN is not changed.
 OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the reason for each photograph
 that was left out, and config.yaml. After an interruption the same command continues.
 """
@@ -37,7 +37,7 @@ SETTINGS, FRAMES = "settings.json", ".frames_"
 
 def parser() -> argparse.ArgumentParser:
     p = Parser(__doc__)
-    p.add_argument("source", type=Path, metavar="IN", help="folder of photographs, or a video")
+    p.add_argument("source", type=Path, metavar="IN", help="folder of photographs, a photograph or a video")
     p.add_argument("out", type=Path, metavar="OUT", help="folder to write, new or empty")
     p.add_argument(
         "--cut",
@@ -167,7 +167,7 @@ def check_folders(root: Path, out: Path, masks: Path | None) -> None:
 def claim(out: Path, root: Path, options: Options) -> None:
     """Make the output folder, or continue what the same command has begun in it.
 
-    Raises GrafError where it has anything else.
+    Raises GrafError where it has anything else, or where nothing would come into it.
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}
@@ -182,6 +182,8 @@ def claim(out: Path, root: Path, options: Options) -> None:
         raise GrafError(f"{out}: was made with other settings ({differing}); name a new folder, or remove this one")
     if not kept and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
+    if root.is_dir() and not any(root.iterdir()):
+        raise GrafError(f"{root}: no photograph can be used: there is none in it")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))
 

@@ -101,7 +101,7 @@ def config_of(checkpoint: Path | None, data_type: str, named: bool) -> Config | 
     if not named and stored is not None and stored.data.type != data_type:
         raise CheckpointError(
             f"{checkpoint}: of a run on {stored.data.type}, where data.type is {data_type} now; --set expname=NAME "
-            f"begins another run, --resume {shlex.quote(str(checkpoint))} has this one go on with other images"
+            f"begins another run. To train that one's generator on the other images: --resume {shlex.quote(str(checkpoint))}"
         )
     return stored or graf_config()
 

@@ -49,7 +49,7 @@ def without_encoder(config: Config, posed: bool, trained: Config | None = None) 
     if not posed:
         reason = "for these images have no cameras"
     elif config.data.background_model == "plane" and not goes_on:
-        reason = "for with data.background_model: plane reconstructions would draw the backgrounds as walls of the field"
+        reason = "for reconstructions would draw the backgrounds of data.background_model: plane as walls of the field"
     else:
         return config
     log.info("encoder.first_steps and encoder.weight: 0, %s", reason)

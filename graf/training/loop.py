@@ -8,9 +8,11 @@ from graf.data import Views
 from graf.memory.sizes import with_advice
 from graf.metrics.collapse import CollapseWatch
 from graf.metrics.sides import SideWatch
+from graf.runtime.console import log
 from graf.runtime.interruption import Interruption
 from graf.training.fid import evaluate
 from graf.training.health import Derailed, check_numbers
+from graf.training.pace import what_begins
 from graf.training.samples import sheet_path, write_rotation, write_samples
 from graf.training.session import Session, advised, due, running
 from graf.training.state import TrainState
@@ -42,6 +44,8 @@ def train(state: TrainState, dataset: Views, interruption: Interruption, memory_
                 session.roll_back(trouble)
                 continue
             session.step_done()
+            if begins := what_begins(config, state.step):
+                log.info("%s", begins)
             last = state.step == training.max_steps
             # Numbers of the step, and FID and KID
             if due(state.step, training.print_every):

@@ -3,9 +3,24 @@
 import time
 from collections import deque
 
-from graf.config import RunConfig
+from graf.config import Config, RunConfig
 
 WINDOW_S = 600.0  # over which the speed is averaged, samples and evaluations included
+
+
+def what_begins(config: Config, step: int) -> str | None:
+    """What the steps after the first `step` ones do that those did not, for the log; None where they do the same, and of the
+    last ones that render all pixels, which TrainState.follow_schedule tells of."""
+    judged, whole = config.encoder.first_steps, config.short_steps
+    if not 0 < step < config.training.max_steps:
+        return None
+    if step == whole:
+        learns = "discriminator learns too" if step == judged else "discriminator sees all pixels"
+    elif step == judged:
+        learns = f"discriminator learns too, until step {whole} at half the resolution"
+    else:
+        return None
+    return f"from step {step} on the {learns}; each step takes longer than those before"
 
 
 class Pace:

@@ -504,7 +504,10 @@ def test_refined_patches_are_scale_factor_times_their_rays():
             "ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found 6",
         ),
         (["ccsr.scale_factor=8", "ray_sampler.rays_per_patch=4096"], "that is rays_per_patch 16, 64, 256, 1024; found 4096"),
-        (["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"], "must divide data.imsize 66, found 4"),
+        (
+            ["data.imsize=66", "ccsr.mode=consistency", "ccsr.scale_factor=4"],
+            "must divide data.imsize 66, found 4; set data.imsize to 64 or 68",
+        ),
         (["ccsr.elevation_bins=2", "data.vmin=0.3", "data.vmax=0.3"], "data.vmin below data.vmax"),
         (["ccsr.backbone=rrdb", "ccsr.scale_factor=8", "ray_sampler.rays_per_patch=64"], "rrdb backbone takes 2 or 4, found 8"),
         (["ccsr.rrdb.pretrained_path=x4.pth"], "set ccsr.backbone: rrdb"),

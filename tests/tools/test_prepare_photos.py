@@ -190,14 +190,17 @@ def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
         (("photos", "set", "--smallest", "600"), "--smallest 600 is above --size 512"),
         (("photos", "set", "--cut", "masks"), "no photograph can be used: 3 such as IMG_2.png: there is no mask for it"),
         (("full", "set"), "full: no photograph can be used: there is none in it"),
+        (("empty", "new"), "empty: no photograph can be used: there is none in it"),
     ],
 )
 def test_what_cannot_be_done_is_said(photographs, tmp_path, arguments, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("mine")
+    (tmp_path / "empty").mkdir()
     assert message in call(TOOL, *arguments, cwd=tmp_path, status=2)
     assert (tmp_path / "full" / "a.txt").read_text() == "mine"
     assert len(list(photographs.iterdir())) == 3
+    assert not (tmp_path / "new").exists()  # which would have held nothing of use
 
 
 def test_masks_of_another_folder(photographs, tmp_path):
