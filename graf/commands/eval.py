@@ -259,9 +259,11 @@ class Evaluation:
             self.generator, self.objects, self.trajectories, kinds, columns, self.out, self.flags.resolution, self.footer
         )
         if self.generator.config.ccsr.mode == "refine":
-            exact = errors["low_resolution_error"]
-            log.info("low-resolution consistency error: max |H x' - y| = %.1e of images in [-1, 1]", exact)
-            log.info("the same of their files, in 8 bits: %.1e", errors["low_resolution_error_8bit"])
+            log.info(
+                "CCSR: refined images, downsampled again, differ from renderings by %.1e at most (of images in [-1, 1]; their "
+                "8-bit files by %.1e)",
+                *(errors["low_resolution_error"], errors["low_resolution_error_8bit"]),
+            )
             files.append(self.results.keep({"sweep": errors | self.results.rendered_by}))
         return files
 

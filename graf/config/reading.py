@@ -6,6 +6,7 @@ names the file, and every key that is unknown, of a wrong type or out of range.
 
 import copy
 import dataclasses
+import difflib
 import functools
 import itertools
 import json
@@ -141,8 +142,12 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
         raw = copy.deepcopy(_parsed(text))
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
+        near = difflib.get_close_matches(
+            str(path), [str(file) for depth in ("*.yaml", "*/*.yaml") for file in Path().glob(depth)]
+        )
+        meant = f"; did you mean {one_line(near[0])}?" if near else ""
         raise ConfigError(
-            f"{named_in}{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}"
+            f"{named_in}{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}{meant}"
         ) from None
     except IsADirectoryError:
         raise ConfigError(

@@ -405,6 +405,14 @@ def test_another_folders_file_is_not_taken_for_ours(tmp_path, monkeypatch, name)
     assert refusal(path=name).startswith(f"{name}: no such config file; {CONFIG_DIR} has ")
 
 
+def test_a_mistyped_path_names_the_nearest_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    written(tmp_path / "photos", "expname: mine", "config.yaml")
+    assert refusal(path="photo/config.yaml").endswith("; did you mean photos/config.yaml?")
+    assert "did you mean" not in refusal(path="elsewhere.yaml")
+
+
 def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))  # as Windows names it
