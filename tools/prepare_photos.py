@@ -3,7 +3,8 @@
     python tools/prepare_photos.py photos data/mugs
     python train.py --config data/mugs/config.yaml --use_amp
 
-IN is a folder of photographs, of folders of photographs (one per class), or of videos; or one of them. IN is not changed.
+IN is a folder of photographs, of folders of photographs (one per class), or of videos, or one of
+these files. IN is not changed.
 OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the reason for each photograph
 that was left out, and config.yaml. After an interruption the same command continues.
 """
@@ -167,7 +168,7 @@ def check_folders(root: Path, out: Path, masks: Path | None) -> None:
 def claim(out: Path, root: Path, options: Options) -> None:
     """Make the output folder, or continue what the same command has begun in it.
 
-    Raises GrafError where it has anything else, or where nothing would come into it.
+    Raises GrafError where it has anything else, or where root is empty.
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}
@@ -183,7 +184,7 @@ def claim(out: Path, root: Path, options: Options) -> None:
     if not kept and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise GrafError(f"{out}: is not empty, and this tool did not make it; nothing was written, name a new folder")
     if root.is_dir() and not any(root.iterdir()):
-        raise GrafError(f"{root}: no photograph can be used: there is none in it")
+        raise DataError(f"{root}: no photograph can be used: {nothing_usable({})}")
     make_writable_folder(out)
     write_text(out / SETTINGS, json.dumps(settings, indent=1))
 

@@ -260,8 +260,8 @@ class Evaluation:
         )
         if self.generator.config.ccsr.mode == "refine":
             log.info(
-                "CCSR: refined images, downsampled again, differ from renderings by %.1e at most (of images in [-1, 1]; their "
-                "8-bit files by %.1e)",
+                "CCSR: refined images, downsampled again, differ from renderings by at most %.1e, as images in [-1, 1], "
+                "and as 8-bit files by %.1e; 0 is exact",
                 *(errors["low_resolution_error"], errors["low_resolution_error_8bit"]),
             )
             files.append(self.results.keep({"sweep": errors | self.results.rendered_by}))

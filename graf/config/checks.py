@@ -72,7 +72,7 @@ def _refinement_faults(config: Config) -> Iterator[str]:
         yield f"ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found {scale}"
     elif data.imsize % scale != 0:
         below = data.imsize - data.imsize % scale
-        sizes = " or ".join(str(size) for size in (below, below + scale) if size)
+        sizes = f"{below} or {below + scale}"
         yield f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {scale}; set data.imsize to {sizes}"
     if ccsr.backbone == "rrdb" and scale == 8:
         yield f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {scale}"
@@ -106,8 +106,8 @@ def _camera_faults(config: RunConfig) -> Iterator[str]:
     low, high = data.radius
     if data.background_model == "plane" and data.alpha == "rgba":
         yield (
-            "data.background_model: plane fills what opacity leaves, which data.alpha: rgba judges: cut-out images need no "
-            "background model; with photographs as they were taken set data.alpha to ignore"
+            "data.background_model: plane fills what opacity leaves, which data.alpha: rgba judges; for cut-out images set "
+            "background_model to none, for photographs as they were taken set alpha to ignore"
         )
     if data.near >= data.far:
         yield f"data: near must be below far, found {data.near:g} and {data.far:g}"

@@ -142,9 +142,8 @@ def read_yaml(path: Path, named_in: str = "") -> dict:
         raw = copy.deepcopy(_parsed(text))
     except FileNotFoundError:
         known = sorted(file.name for file in CONFIG_DIR.glob("*.yaml"))
-        near = difflib.get_close_matches(
-            str(path), [str(file) for depth in ("*.yaml", "*/*.yaml") for file in Path().glob(depth)]
-        )
+        here = [] if named_in else sorted(str(file) for depth in ("*.yaml", "*/*.yaml") for file in Path().glob(depth))
+        near = difflib.get_close_matches(str(path), [*here, *known], n=1)
         meant = f"; did you mean {one_line(near[0])}?" if near else ""
         raise ConfigError(
             f"{named_in}{one_line(str(path))}: no such config file; {CONFIG_DIR} has {', '.join(known)}{meant}"

@@ -353,7 +353,7 @@ class EncoderConfig:
     first_steps: int = key(
         4000,
         "number of first steps in which the generator only reconstructs real images, whose latents an encoder finds (VAE), and "
-        "no discriminator judges it; 0: none, as for images without cameras",
+        "no discriminator judges it; 0: none, as for images without cameras and with data.background_model: plane",
         0,
     )
     weight: float = key(

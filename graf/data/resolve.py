@@ -42,7 +42,7 @@ def resolve(config: Config, dataset: Views | None = None, trained: Config | None
 
 def without_encoder(config: Config, posed: bool, trained: Config | None = None) -> Config:
     """The config without an encoder that cannot learn: of images without cameras, or with a background of their own, which no
-    latents of the encoder describe. One that finds cameras stays, and that of a run that goes on; a change is logged."""
+    latents of the encoder describe, unless a run goes on that has one. One that finds cameras stays. A change is logged."""
     if not config.encodes_images or config.encoder.finds_cameras:
         return config
     goes_on = trained is not None and trained.encodes_images

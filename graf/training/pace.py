@@ -1,4 +1,4 @@
-"""The speed of a run, of steps that take as long as one another."""
+"""The speed of a run, of steps that take as long as one another, and what the others begin to do."""
 
 import time
 from collections import deque
@@ -10,17 +10,13 @@ WINDOW_S = 600.0  # over which the speed is averaged, samples and evaluations in
 
 def what_begins(config: Config, step: int) -> str | None:
     """What the steps after the first `step` ones do that those did not, for the log; None where they do the same, and of the
-    last ones that render all pixels, which TrainState.follow_schedule tells of."""
-    judged, whole = config.encoder.first_steps, config.short_steps
-    if not 0 < step < config.training.max_steps:
+    last ones without CCSR, which TrainState.follow_schedule tells of."""
+    if step not in config.pace_changes or step == config.first_unrefined:
         return None
-    if step == whole:
-        learns = "discriminator learns too" if step == judged else "discriminator sees all pixels"
-    elif step == judged:
-        learns = f"discriminator learns too, until step {whole} at half the resolution"
-    else:
-        return None
-    return f"from step {step} on the {learns}; each step takes longer than those before"
+    whole = step == config.short_steps
+    learns = "sees its patches at full resolution" if whole and config.low_res_steps else "learns too"
+    halved = "" if whole else ", at half the resolution at first"
+    return f"from step {step} on the discriminator {learns}{halved}; each step takes longer than those before"
 
 
 class Pace:

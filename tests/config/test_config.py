@@ -410,7 +410,8 @@ def test_a_mistyped_path_names_the_nearest_file(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     written(tmp_path / "photos", "expname: mine", "config.yaml")
     assert refusal(path="photo/config.yaml").endswith("; did you mean photos/config.yaml?")
-    assert "did you mean" not in refusal(path="elsewhere.yaml")
+    assert refusal(path="few_imges").endswith("; did you mean few_images.yaml?")
+    assert "did you mean" not in refusal(path="elsewhere/of/mine.yaml")
 
 
 def test_paths_of_a_config_know_home(tmp_path, monkeypatch):

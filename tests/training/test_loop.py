@@ -147,6 +147,13 @@ def test_walls_are_told_of_without_image_grids_too(build, monkeypatch, caplog):
     assert len(told) == 1 and told[0].startswith("step 2: ") and "data.camera_prior=front" in told[0]
 
 
+def test_the_first_steps_of_another_kind_are_told_of(build, caplog):
+    with caplog.at_level("INFO"):
+        train(build("encoder.first_steps=1", "encoder.weight=1", "discriminator.low_res_steps=1"), Grey(), Interruption())
+    told = [message for message in caplog.messages if "on the discriminator" in message]
+    assert [message.split(" the ")[0] for message in told] == ["from step 1 on", "from step 2 on"]
+
+
 def test_an_older_measurement_is_not_told_as_that_of_the_last_step(build, monkeypatch):
     state = build("training.fid_every=2")
     monkeypatch.setattr(loop, "evaluate", lambda state, _: {"values": {}} if state.step == 2 else {})

@@ -23,8 +23,11 @@ def test_a_run_tells_when_its_steps_begin_to_take_longer():
 
     default = told()
     assert list(default) == [4000, 4500]
-    assert "step 4000 on the discriminator learns too, until step 4500 at half the resolution" in default[4000]
-    assert "from step 4500 on the discriminator sees all pixels" in default[4500]
+    assert "from step 4000 on the discriminator learns too, at half the resolution at first" in default[4000]
+    assert "from step 4500 on the discriminator sees its patches at full resolution" in default[4500]
+    config = load_config("default")
+    assert (*default, config.first_unrefined) == config.pace_changes  # the last ones are told of as they begin
+    assert list(told("training.max_steps=4200")) == list(told("ccsr.unrefined_steps=400")) == [4000]
     assert [said.split(";")[0] for said in told("discriminator.low_res_steps=0").values()] == [
         "from step 4000 on the discriminator learns too"
     ]

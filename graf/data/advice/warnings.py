@@ -106,7 +106,7 @@ def _few(dataset: Views, config: Config, evidence: Evidence) -> Iterator[str]:
     single = "" if several else ". A single object is a matter for nerfstudio, which reconstructs it"
     mirror = "" if dataset.posed or config.data.hflip else ", or let training mirror these at random by data.hflip: true"
     advice = f", which a config of your own takes over by inherit_from: {FOR_FEW}. Or add"
-    if config.discriminator.augment:  # it has
+    if config.discriminator.augment:  # of our configs few_images.yaml alone has it, so this one inherits from it
         advice = ". Add"
     yield (
         f"little to learn from: {'; '.join(found)}. The default recipe learned from 2,048 images of as many objects and from "
