@@ -3,10 +3,9 @@
     python tools/prepare_photos.py photos data/mugs
     python train.py --config data/mugs/config.yaml --use_amp
 
-IN is a folder of photographs, of folders of photographs (one per class), or of videos, or one of
-these files. IN is not changed.
-OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the reason for each photograph
-that was left out, and config.yaml. After an interruption the same command continues.
+IN is a folder of photographs, of folders of photographs (one per class), or of videos, or one of these
+files. IN is not changed. OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the
+reason for each photograph that was left out, and config.yaml. After an interruption the same command continues.
 """
 
 import argparse
@@ -168,7 +167,7 @@ def check_folders(root: Path, out: Path, masks: Path | None) -> None:
 def claim(out: Path, root: Path, options: Options) -> None:
     """Make the output folder, or continue what the same command has begun in it.
 
-    Raises GrafError where it has anything else, or where root is empty.
+    Raises GrafError where it has anything else, DataError where root is empty.
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}

@@ -72,8 +72,10 @@ def _refinement_faults(config: Config) -> Iterator[str]:
         yield f"ccsr.scale_factor: must be 2, 4 or 8, which divide the discriminator's patches; found {scale}"
     elif data.imsize % scale != 0:
         below = data.imsize - data.imsize % scale
-        sizes = f"{below} or {below + scale}"
-        yield f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {scale}; set data.imsize to {sizes}"
+        yield (
+            f"ccsr.scale_factor: must divide data.imsize {data.imsize}, found {scale}; set data.imsize to {below} or "
+            f"{below + scale}"
+        )
     if ccsr.backbone == "rrdb" and scale == 8:
         yield f"ccsr.scale_factor: the rrdb backbone takes 2 or 4, found {scale}"
     if ccsr.elevation_bins > 1 and data.v_range[0] == data.v_range[1]:
