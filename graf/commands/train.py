@@ -19,6 +19,7 @@ from graf.data.advice.warnings import too_few_steps
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import recognise
 from graf.metrics.extractors import choose_extractor
+from graf.metrics.measure import image_counts
 from graf.metrics.results import summary
 from graf.runtime.precision import log_number_format
 from graf.training.health import check_numbers
@@ -69,8 +70,10 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
         log.warning("%s", message)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
     load_weights(state, checkpoint, args.partial)
-    if config.training.fid_every and processes.first and not args.dry_run and state.step < config.training.max_steps:
-        choose_extractor(config.metrics)  # so that what is missing is logged now, not after hours
+    if config.training.fid_every and state.step < config.training.max_steps:  # what is missing is told now, not after hours
+        image_counts(config.metrics_in_training, len(dataset))
+        if processes.first and not args.dry_run:
+            choose_extractor(config.metrics)
     log_number_format(config.training, device)
     return state, dataset
 

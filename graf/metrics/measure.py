@@ -163,7 +163,7 @@ def measure(
     few, NotFinite where generated images are not finite.
     """
     extractor = choose_extractor(config)
-    n_real, n_fake = _counts(config, len(real), names)
+    n_real, n_fake = image_counts(config, len(real), names)
     subset = RealSubset(real, n_real, SEED)
     terms = {  # all that the values depend on besides the generated images
         "protocol": config.protocol,
@@ -208,8 +208,8 @@ def measure(
     return {"values": {f"{key}_{extractor.name}": value for key, value in values.items()}} | terms | {"warnings": warnings}
 
 
-def _counts(config: MetricsConfig, n_images: int, names: Sequence[str]) -> tuple[int, int]:
-    """The numbers of real and generated images that are compared. Raises GrafError where they are too few."""
+def image_counts(config: MetricsConfig, n_images: int, names: Sequence[str] = ("fid", "kid")) -> tuple[int, int]:
+    """How many real and generated images are compared, of n_images real ones. Raises GrafError where they are too few."""
     wanted, n_fake = config.counts
     n_real = min(wanted or n_images, n_images)
     fewest = max(FEWEST_IMAGES[name] for name in names)

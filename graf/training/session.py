@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 log = logging.getLogger("graf")
 
-MEMORY_LINE_EVERY = 100  # steps
+MEMORY_LINE_EVERY = 100, "1min"  # whichever is longer
 BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {left}{postfix}"
 MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
@@ -181,7 +181,8 @@ class Session:
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
             self.progress_bar.set_postfix_str(text, refresh=False)
-        if due(step, MEMORY_LINE_EVERY):
+        steps, minutes = MEMORY_LINE_EVERY
+        if due(step, steps) and self.cadences.due("memory_line", step, minutes):
             log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):
             clean_up()

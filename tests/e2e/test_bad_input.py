@@ -75,6 +75,12 @@ def test_missing_image_folder(refused):
     assert "photos" in refused("train.py", "--set", *TINY_IMAGES)
 
 
+def test_too_few_images_to_measure_are_told_before_the_first_step(refused, tmp_path):
+    photograph(tmp_path / "photos" / "one.png")
+    said = refused("train.py", "--config", "smoke", "--set", *TINY_IMAGES, "training.batch_size=1", "training.fid_every=1")
+    assert "fid, kid need at least 2 images of each kind, found 1 real" in said
+
+
 def test_faults_of_a_data_set_are_told_together(refused, tmp_path):
     for name in ("0.5_0000.png", "0.5_0090.png", "left.png", "0.5_0400.png"):
         photograph(tmp_path / "photos" / name)
