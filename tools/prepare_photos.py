@@ -171,6 +171,8 @@ def claim(out: Path, root: Path, options: Options) -> None:
     """
     settings = {"in": str(root.resolve())} | {name: str(value) for name, value in vars(options).items()}
     kept = read_object(out / SETTINGS) if out.is_dir() else {}
+    if not {"in", "cut"} <= kept.keys():  # another program's
+        kept = {}
     if kept == settings:
         log.info("%s: continuing what is there", out)
         remove_leftovers(out / IMAGES, own=("*.png",))

@@ -1,6 +1,7 @@
 """Makes the PNG of one photograph, cut out and cropped, with a note of how, by which an interrupted run is continued."""
 
 import json
+import logging
 import math
 import os
 import zlib
@@ -22,8 +23,11 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 NOTE = "graf_ccsr"  # text in a PNG: how it was made
+CORRECTED = "corrected"  # how: by the user, whose PNG it is now
 SAME_AREA_SHARE = 0.95  # of the photographs; longer objects fill their frames
 ROUNDING = 2  # pixels by which a frame that is made again may differ
+
+log = logging.getLogger("graf")
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,16 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
     """Frame cut-out photographs again, so that objects have about one area in their frames, as if all had been seen from one
     distance: the root of a turning object's area changes less than its width and height. Objects that are longer than those of
     SAME_AREA_SHARE of the photographs fill their frames."""
-    extents = map_in_threads(_object_extent, [each.file for each in made], available_cores())
-    extents = list(progress(extents, desc="sizes", total=len(made)))
+    extents = map_in_threads(_extent_if_ours, made, available_cores())
+    found = list(progress(extents, desc="sizes", total=len(made)))
+    extents = [each for each in found if each]
+    if not extents:
+        return made
     longest_ratio = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], SAME_AREA_SHARE))
 
-    def framed(each: Made, found: Extent) -> Made:
+    def framed(each: Made, found: Extent | None) -> Made:
+        if found is None:
+            return each
         with Image.open(each.file, formats=("PNG",)) as image:
             whole, even = (0, 0, *image.size), around(found, options.margin, longest_ratio)
             rng = np.random.default_rng(zlib.crc32(os.fsencode(each.source.place)))
@@ -87,12 +96,18 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
             _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
         return each._replace(side=side)
 
-    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, extents, strict=True)), available_cores()))
+    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, found, strict=True)), available_cores()))
 
 
-def _object_extent(file: Path) -> Extent:
-    with Image.open(file, formats=("PNG",)) as image:
-        return extent(image)
+def _extent_if_ours(made: Made) -> Extent | None:
+    """The object of a PNG; None where the PNG is the user's, or so thin an object that nothing of it is opaque there."""
+    if made.how == CORRECTED:
+        return None
+    with Image.open(made.file, formats=("PNG",)) as image:
+        try:
+            return extent(image)
+        except ValueError:
+            return None
 
 
 def _write(file: Path, image: Image.Image, note: dict) -> None:
@@ -116,8 +131,13 @@ def _content(source: Source) -> list[str]:
 
 
 def made_before(source: Source, file: Path) -> Made | None:
-    """The result that an interrupted run has made of a photograph that has not changed since."""
+    """The result that an interrupted run has made of a photograph that has not changed since, or the PNG that stands there
+    without our note: the user has corrected it. Raises ValueError where that cannot be read."""
     note = _note(file)
+    if not note and file.exists():
+        image = open_photograph(file)
+        log.warning("%s: was changed by another program, and stays as it is; remove it to have it made anew", file)
+        return Made(source, file, CORRECTED if image.mode == "RGBA" else "none", min(image.size), cut_off=False)
     if not note or note.pop("of", None) != _content(source):
         return None
     return Made(source, file, **note)

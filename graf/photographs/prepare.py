@@ -5,7 +5,7 @@ Nothing is written where the photographs come from. Each photograph that is foun
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from graf.photographs.faults import JUDGED, fault_of, sharpness
 from graf.photographs.making import Made, Options, at_one_area, made_before, make_photograph, remove_stale
 from graf.photographs.objects import Count, colours, count_objects
 from graf.photographs.reading import luminance, open_photograph, shrunk
-from graf.photographs.sources import Source, find_sources, output_names, read_transforms
+from graf.photographs.sources import Found, Source, find_sources, output_names, read_transforms, with_masks_of_frames
 from graf.photographs.videos import video_frames
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -77,9 +77,10 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
             "%s: its %s is not carried over; to train with these cameras, set data.datadir: %s", root, FILES[kind], root
         )
     left_out = dict(found.left_out)
-    sources = [*found.photographs, *_all_frames(found.videos, options, frames, left_out)]
     labels, pattern = _labels(found.photographs, found.cameras, options), name_pattern(options.name_pattern)
     cameras = {file: read_transforms(file) for file in found.cameras} if labels == "transforms" else {}
+    photographs = with_masks_of_frames(found.photographs, cameras)
+    sources = [*photographs, *_all_frames(found, options, frames, left_out)]
     examined = _examine(sources, options, left_out)
     if labels == "filename":
         examined = _with_cameras(examined, pattern, left_out)
@@ -98,13 +99,23 @@ def prepare(root: Path, out: Path, frames: Path, options: Options) -> Prepared:
     return Prepared(made, left_out, labels, counted, len(found.videos), **more)
 
 
-def _all_frames(videos: list[Source], options: Options, folder: Path, left_out: dict[str, str]) -> list[Source]:
-    frames = []
-    for video in progress(videos, desc="reading videos", disable=not videos):
+def _all_frames(found: Found, options: Options, folder: Path, left_out: dict[str, str]) -> list[Source]:
+    frames, taken = [], {source.place for source in found.photographs}
+    for number, video in enumerate(progress(found.videos, desc="reading videos", disable=not found.videos)):
         try:
-            frames += video_frames(video, options.every_s, folder)
+            frames += _named_apart(video_frames(video, options.every_s, folder / str(number)), taken)
         except ValueError as error:
             left_out[video.place] = str(error)
+        taken |= {frame.place for frame in frames}
+    return frames
+
+
+def _named_apart(frames: list[Source], taken: set[str]) -> list[Source]:
+    """A video's frames, with its suffix in their names where one of them has the name of another photograph or frame."""
+    stem = frames[0].video
+    while not taken.isdisjoint(frame.place for frame in frames):
+        frames = [replace(frame, place=f"{stem}_{number:04d}.png") for number, frame in enumerate(frames, start=1)]
+        stem += "_"
     return frames
 
 
@@ -146,7 +157,7 @@ def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict
     kept: dict[str, Examined] = {}
     for each in examined:
         path = Path(each.source.place)
-        name = path.with_suffix("").as_posix()
+        name = path.with_suffix("").as_posix().lower()  # names that differ in capitals alone are one on some disks
         if pattern.read(path.stem) is None:
             left_out[each.source.place] = (
                 "no camera in its name, while others have one; --labels none takes all without cameras"
@@ -172,10 +183,8 @@ def _make(
 ) -> list[Made]:
     def make(each: Examined) -> Made | str:
         file = files[each.source.place]
-        if kept := made_before(each.source, file):
-            return kept
         try:
-            return make_photograph(each.source, file, options, labels)
+            return made_before(each.source, file) or make_photograph(each.source, file, options, labels)
         except ValueError as error:
             return str(error)
 

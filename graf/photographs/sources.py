@@ -1,5 +1,6 @@
 """Finds the photographs, videos and masks in what a user names, and gives each photograph a name of its own in the output."""
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from graf.data.folders import TRANSFORMS
+from graf.data.labels.transforms import image_file
 from graf.data.masks import find_masks
 from graf.errors import DataError
 from graf.photographs.reading import READ, UNREAD
@@ -111,6 +113,22 @@ def read_transforms(file: Path) -> dict:
         todo = "correct it, or take --labels none"
         raise DataError(f"{file}: not a transforms.json with frames and their file_path ({error}); {todo}") from None
     return content
+
+
+def with_masks_of_frames(photographs: list[Source], cameras: dict[Path, dict]) -> list[Source]:
+    """The photographs with the masks that frames of each transforms.json name as their mask_path, and without these masks.
+
+    A mask that a photograph has already stays; one that is missing is passed over.
+    """
+    mask_of = {}
+    for file, content in cameras.items():
+        for frame in content["frames"]:
+            with contextlib.suppress(ValueError):
+                mask_of[image_file(file.parent, frame["file_path"])] = image_file(file.parent, frame.get("mask_path"))
+    masks = set(mask_of.values())
+    return [
+        replace(source, mask=source.mask or mask_of.get(source.file)) for source in photographs if source.file not in masks
+    ]
 
 
 def output_names(sources: list[Source]) -> dict[str, str]:

@@ -23,6 +23,7 @@ HOW = {
     "plain": "by the colour of a plain background",
     "refined": "by the colour of a plain background, refined by GrabCut",
     "grabcut": "by GrabCut alone",
+    "corrected": "as another program left them",
     "none": "not cut out",
 }
 

@@ -23,17 +23,18 @@ log = logging.getLogger("graf")
 
 
 def video_frames(video: Source, every_s: float, folder: Path) -> list[Source]:
-    """Write the sharpest frame of each interval of every_s seconds to a folder. Returns them as photographs, named by the video
-    and counted from 1. Raises ValueError where the video has no frame that can be read.
+    """Write the sharpest frame of each interval of every_s seconds to a folder of its own. Returns them as photographs, named by
+    the video and counted from 1. Raises ValueError where the video has no frame that can be read.
 
     A video that breaks off is read as far as it goes, with a warning.
     """
     found: list[Source] = []
     place = PurePosixPath(video.place)
+    folder.mkdir(exist_ok=True)
     try:
         for frame in _sharpest(video.file, every_s):
             name = f"{place.stem}_{len(found) + 1:04d}.png"
-            file = folder / f"{printable(str(place)).replace('/', '_')}_{len(found) + 1:04d}.png"
+            file = folder / f"{len(found) + 1:04d}.png"
             frame.save(file, compress_level=1)
             found.append(Source(file, (place.parent / name).as_posix(), video=video.place))
             if len(found) == MOST_FRAMES:

@@ -11,6 +11,7 @@ from graf.errors import DataError
 from graf.photographs.making import Made
 from graf.photographs.prepare import Prepared
 from graf.photographs.reading import open_photograph
+from graf.photographs.sources import printable
 from graf.pictures.captions import Captions
 from graf.pictures.outputs import write_grid
 from graf.runtime.files import encodable, whole_file, write_text, write_unless_changed
@@ -42,7 +43,7 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
     Raises DataError for one of which no frame names one of these.
     """
     for source, content in prepared.cameras.items():
-        home = out / IMAGES / source.parent.relative_to(root)
+        home = out / IMAGES / printable(source.parent.relative_to(root).as_posix())
         file_of = {}
         for made in prepared.made:
             original = made.source.file
@@ -52,7 +53,7 @@ def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
         named = [(frame, file_of.get(str(frame["file_path"]).removeprefix("./"))) for frame in content["frames"]]
         kept = [frame | {"file_path": file} for frame, file in named if file]
         for frame in kept:
-            frame.pop("mask_path", None)  # of the mask that has cut the photograph out
+            frame.pop("mask_path", None)  # of a mask for the photograph as it was
         if file_of and not kept:
             raise DataError(f"{source}: no file_path names a photograph that was kept; correct them, or take --labels none")
         write_text(home / TRANSFORMS, json.dumps(content | {"frames": kept}, indent=1))

@@ -28,6 +28,14 @@ def test_frames_vary_with_the_names_of_photographs_and_their_noted_sides_do_not(
     assert [Image.open(each.file).width for each in framed] == widths
 
 
+def test_what_is_too_thin_to_be_seen_keeps_its_frame(made):
+    Image.new("RGBA", (60, 60), (200, 30, 30, 90)).save(made[0].file)
+    framed = at_one_area(made, Options())
+    assert framed[0] == made[0] and Image.open(made[0].file).size == (60, 60)
+    assert extent(Image.open(framed[1].file)).area == 1600
+    assert at_one_area(made[:1], Options()) == made[:1]
+
+
 def test_the_object_is_whole_in_its_frame(made):
     for each in at_one_area(made, Options()):
         found = extent(Image.open(each.file))

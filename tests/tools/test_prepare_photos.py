@@ -109,6 +109,19 @@ def test_objects_have_one_area_in_their_frames_unless_each_is_to_fill_its_own(tm
     assert [max(share) for share in shares("own", "--scale", "own").values()] == pytest.approx([1 / 1.2] * 4, rel=0.03)
 
 
+def test_videos_and_photographs_of_one_name_are_told_apart(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed, suffix in enumerate(("mp4", "mov")):
+        frames = [np.asarray(scene(seed, size=(160, 128)))] * 6
+        imageio.mimwrite(folder / f"clip.{suffix}", frames, fps=12, codec="libx264", quality=9, macro_block_size=2)
+    scene(2).save(folder / "clip_0001.png")
+    assert "3 photographs found, frames of 2 videos among them; 3 kept" in call(TOOL, "photos", "set", cwd=tmp_path)
+    made = {file.name: file.read_bytes() for file in (tmp_path / "set" / "images").iterdir()}
+    assert set(made) == {"clip_0001.png", "clip.mov_0001.png", "clip.mp4_0001.png"}
+    assert len(set(made.values())) == 3
+
+
 def test_one_object_is_a_matter_for_others(tmp_path):
     frames = [np.asarray(scene(1, size=(160, 128)))] * 6
     imageio.mimwrite(tmp_path / "turn.mp4", frames, fps=12, codec="libx264", quality=9, macro_block_size=2)
@@ -165,6 +178,27 @@ def test_a_transforms_json_follows_its_photographs(tmp_path):
     assert not list((tmp_path / "third").rglob("*.png"))  # told before anything is made
 
 
+def test_masks_that_frames_name_cut_their_photographs_out_and_are_none(tmp_path):
+    folder = tmp_path / "photos" / "my\u00a0mugs"  # with a space that no terminal shows
+    (folder / "cut").mkdir(parents=True)
+    pose, frames = [[1, 0, 0, 0], [0, 0, -1, -3.6], [0, 1, 0, 0], [0, 0, 0, 1]], []
+    for number in range(3):
+        scene(number, wall=busy(number)).save(folder / f"r_{number}.png")
+        mask_of(number).save(folder / "cut" / f"m_{number}.png")
+        frames.append({"file_path": f"r_{number}", "transform_matrix": pose, "mask_path": f"cut/m_{number}.png"})
+    frames[2]["mask_path"] = "cut/gone.png"
+    (folder / "transforms.json").write_text(json.dumps({"camera_angle_x": 0.7, "frames": frames}))
+    (folder / "cut" / "m_2.png").unlink()
+    printed = call(TOOL, "photos", "set", "--cut", "masks", cwd=tmp_path)
+    assert "2 kept, 1 left out" in printed and "2 by your masks" in printed
+    images = tmp_path / "set" / "images" / "my_mugs"
+    assert [file.name for file in sorted(images.iterdir())] == ["r_0.png", "r_1.png", "transforms.json"]
+    expected, found = np.asarray(mask_of(0)) > 127, np.asarray(Image.open(images / "r_0.png"))[..., 3] > 127
+    assert (expected != found).mean() < 0.01
+    written = json.loads((images / "transforms.json").read_text())["frames"]
+    assert written == [{"file_path": f"r_{number}.png", "transform_matrix": pose} for number in (0, 1)]
+
+
 def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
     for name in ("cameras.txt", "images.txt"):
         (photographs / "sparse").mkdir(exist_ok=True)
@@ -182,6 +216,7 @@ def test_cameras_that_are_not_carried_over_are_told(photographs, tmp_path):
         (("photos", "photos/out"), "lies in photos"),
         (("photos", "full"), "full: is not empty, and this tool did not make it; nothing was written"),
         (("photos", "full/a.txt"), "is not empty"),
+        (("photos", "rounds"), "rounds: is not empty, and this tool did not make it; nothing was written"),
         (("photos", "set", "--every", "0"), "--every 0: expected seconds above 0"),
         (("photos", "set", "--every", "nan"), "--every nan: expected seconds above 0"),
         (("photos", "set", "--margin", "-1"), "--margin -1: expected a number from 0 to 2"),
@@ -197,8 +232,11 @@ def test_what_cannot_be_done_is_said(photographs, tmp_path, arguments, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a.txt").write_text("mine")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "rounds").mkdir()
+    (tmp_path / "rounds" / "settings.json").write_text('{"rounds": 3}')  # of another program
     assert message in call(TOOL, *arguments, cwd=tmp_path, status=2)
     assert (tmp_path / "full" / "a.txt").read_text() == "mine"
+    assert [file.read_text() for file in (tmp_path / "rounds").iterdir()] == ['{"rounds": 3}']
     assert len(list(photographs.iterdir())) == 3
     assert not (tmp_path / "new").exists()  # which would have held nothing of use
 
@@ -254,6 +292,21 @@ def test_a_config_that_was_edited_stays(photographs, tmp_path):
     assert "imsize: 64}" in (tmp_path / "set" / "config.yaml").read_text()
 
 
+def test_a_picture_that_was_corrected_stays(photographs, tmp_path):
+    call(TOOL, "photos", "set", cwd=tmp_path)
+    file = tmp_path / "set" / "images" / "IMG_1.png"
+    cut(7).save(file)  # by another program, whose PNG has no note of ours
+    corrected = file.read_bytes()
+    scene(8).save(photographs / "IMG_8.png")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "IMG_1.png: was changed by another program, and stays as it is; remove it to have it made anew" in printed
+    assert "4 kept" in printed and "1 as another program left them" in printed
+    assert file.read_bytes() == corrected
+    file.write_bytes(b"")
+    printed = call(TOOL, "photos", "set", cwd=tmp_path)
+    assert "3 kept, 1 left out" in printed and file.read_bytes() == b""
+
+
 def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -293,6 +346,14 @@ def test_cameras_by_a_name_pattern_keep_their_names_and_frames(tmp_path):
     assert "<azimut> is no part of a name" in call(TOOL, "photos", "b", "--name_pattern", "<azimut>", cwd=tmp_path, status=2)
     said = call(TOOL, "photos", "b", "--name_pattern", "<object>_<index>", cwd=tmp_path, status=2)
     assert "<index> tells no angle here" in said and not (tmp_path / "b").exists()
+
+
+def test_cameras_whose_names_are_one_on_some_disks_are_one(tmp_path):
+    (tmp_path / "photos").mkdir()
+    for seed, name in enumerate(("Mug-0-90.jpg", "mug-0-90.png", "mug-0-180.png")):
+        scene(seed).save(tmp_path / "photos" / name)
+    call(TOOL, "photos", "set", "--name_pattern", "<object>-<elevation_deg>-<azimuth_deg>", cwd=tmp_path)
+    assert reasons(tmp_path / "set") == {"mug-0-90.png": "the same camera as Mug-0-90.jpg, by its name"}
 
 
 def test_duplicates_can_be_kept(tmp_path):
