@@ -21,7 +21,6 @@ from graf.config import (
     CONFIG_DIR,
     Cadence,
     Config,
-    DataConfig,
     PoseConfig,
     RunConfig,
     completed_config,
@@ -32,7 +31,7 @@ from graf.config import (
 from graf.config.advice import unread_keys
 from graf.data import Views, build_dataset
 from graf.data.advice.warnings import UNSURE, too_few_steps
-from graf.data.folders import TRANSFORMS
+from graf.data.folders import TRANSFORMS, require_outside
 from graf.data.resolve import with_alpha
 from graf.errors import GrafError
 from graf.finding import rounds
@@ -76,7 +75,7 @@ def main() -> int:
             f"training.max_steps: {config.training.max_steps} steps are too few for {args.rounds} rounds and the first; set "
             "more steps, or fewer --rounds"
         )
-    check_out(args.out, config.data)
+    require_outside(args.out, config.data)
     choose_device(args.device)
     unposed = rounds.unposed(config, Round(args.out, 0))
     photographs = rounds.in_one_class(build_dataset(unposed), config)
@@ -145,13 +144,6 @@ def tell_results(last: Round, photographs: Views, page: Path) -> None:
     if doubt or confidence < UNSURE:
         reason = f"the estimator {doubt}" if doubt else "do not train with them"
         log.warning("these cameras are not to be trusted: mean confidence %.2f; %s", confidence, reason)
-
-
-def check_out(out: Path, data: DataConfig) -> None:
-    """Raise GrafError where what is written would be taken for photographs when the command is given again."""
-    inside = [folder for folder in data.datadir if out.resolve().is_relative_to(Path(folder).resolve())]
-    if data.type == "images" and inside:
-        raise GrafError(f"--out {out}: lies within the photographs' folder {inside[0]}; name a folder outside of it")
 
 
 def check_numbers(photographs: Views, args: argparse.Namespace, config: Config, pose: PoseConfig) -> None:

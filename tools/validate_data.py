@@ -22,6 +22,7 @@ from graf.data.advice.summary import log_summary
 from graf.data.cameras.agreement import objects_with_silhouettes
 from graf.data.cameras.extent import describe_extent, extent
 from graf.data.cameras.mistakes import describe_verdict, judge_cameras
+from graf.data.folders import require_outside
 from graf.runtime.command_line import Parser, add_data_flag, folder_overrides
 from graf.runtime.console import log, run_script
 from graf.runtime.files import save_figure
@@ -51,6 +52,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help=f"folder of the contact sheet (default {FOLDER}/EXPNAME/DATA)")
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.set, *folder_overrides(arguments.data_dir)])
+    if arguments.out:
+        require_outside(arguments.out, config.data)
     sheet = (arguments.out or own_folder(config)) / "contact_sheet.png"
     sheet.unlink(missing_ok=True)  # of an earlier check
     for message in advice(config, config_of_ours(arguments.config)):

@@ -32,6 +32,7 @@ PARTS = (
         _is("images"),
         tuple(f"data.{key}" for key in ("name_pattern", "turntable_step_deg", "align_cameras", "masks", "center_crop")),
     ),
+    Part("data.name_pattern", lambda pattern: "<index>" in pattern, ("data.turntable_step_deg",)),
     Part("data.background_model", _is("plane"), ("z_dist.dim_background",)),
     Part("nerf.conditioning", _is("concat", "film"), ("nerf.netdepth", "nerf.multires")),
     Part("nerf.conditioning", _is("film", "triplane"), ("nerf.mapping_depth",)),

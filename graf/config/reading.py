@@ -225,6 +225,11 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
     return translate_names(nested(name.strip(), parsed), f"--set {text}")
 
 
+def quoted(text: str) -> str:
+    """A text as one line of YAML, for an override."""
+    return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).strip()
+
+
 def is_set(key: str, overrides: typing.Iterable[str]) -> bool:
     """Whether one of the `section.key=value` overrides gives the key, or the whole of its section."""
     names = (text.partition("=")[0].strip() for text in overrides)

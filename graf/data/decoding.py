@@ -11,7 +11,7 @@ from graf.config.strict import one_line
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
@@ -133,6 +133,13 @@ def _open(file: str | os.PathLike, can_skip: bool, convert: Callable[[Image.Imag
     except Exception as error:  # Pillow raises errors of many kinds for a damaged file, struct.error among them
         reason = NO_IMAGE if isinstance(error, UnidentifiedImageError) else one_line(str(error))
         raise ValueError(f"cannot be read ({reason}); {cure}") from error
+
+
+def stored_orientation(file: str | os.PathLike) -> int:
+    """How a JPEG's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for other
+    images, whose EXIF data are rare."""
+    with Image.open(file, formats=OPENED) as image:
+        return image.getexif().get(ExifTags.Base.Orientation, 1) if image.format in ("JPEG", "MPO") else 1
 
 
 def square_side(width: int, height: int, center_crop: int) -> int:

@@ -17,7 +17,7 @@ from graf.config import DataConfig
 from graf.config.name_pattern import NAMED_BY_RANK, name_pattern
 from graf.data.decoding import EXTENSIONS, UNREAD_EXTENSIONS
 from graf.data.masks import find_masks
-from graf.errors import DataError
+from graf.errors import DataError, GrafError
 
 from torch import Tensor
 
@@ -58,7 +58,8 @@ class Folder:
 @dataclass(frozen=True)
 class Item:
     """One image with its labels and what a file says of its frame, in units of the uncropped image's width: the focal length,
-    and where the optical axis is, (right, down) of the centre. confidence: of a camera that was found, in [0, 1]."""
+    and where the optical axis is, (right, down) of the centre. size: width and height of the image that the file's camera is
+    of, pixels of any size. confidence: of a camera that was found, in [0, 1]."""
 
     file: Path
     class_index: int
@@ -66,6 +67,7 @@ class Item:
     pose_c2w: Tensor | None = None
     focal: float | None = None
     axis: tuple[float, float] = (0.0, 0.0)
+    size: tuple[float, float] | None = None
     object: str | None = None
     mask: Path | None = None
     confidence: float | None = None
@@ -139,6 +141,13 @@ def require_folders(data: DataConfig, named_in: Path) -> None:
                 f"{pattern}: no such folder{here}; the run's config ({named_in}) names it as data.datadir. Say where its "
                 "images are: --set data.datadir=FOLDER"
             )
+
+
+def require_outside(out: Path, data: DataConfig) -> None:
+    """Raises GrafError where what is written to a folder would be taken for photographs by the next command."""
+    inside = [folder for folder in data.datadir if is_within(out, folder)]
+    if data.type == "images" and inside:
+        raise GrafError(f"--out {out}: lies within the photographs' folder {inside[0]}; name a folder outside of it")
 
 
 def _roots(pattern: str) -> list[str]:

@@ -18,7 +18,15 @@ from graf.data.labels import READERS, Labelled, is_aligned, label_source, read_l
 from graf.data.labels.framing import frames_of
 from graf.data.labels.names import report_names
 from graf.data.masks import find_masks
-from graf.data.validation import alpha_of_images, check_fit, check_images, fov_fault, raise_or_skip, warn_of_enlarged
+from graf.data.validation import (
+    alpha_of_images,
+    check_fit,
+    check_images,
+    fov_fault,
+    raise_or_skip,
+    warn_of_enlarged,
+    warn_of_turned,
+)
 from graf.data.views import Views
 from graf.errors import DataError
 
@@ -120,6 +128,7 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     if unread and items:  # without items it is among the faults
         log.warning("%s", how_to_convert(unread))
+    warn_of_turned(checked)
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     raise_or_skip(faults, data)
     if source == "filename":

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 
 from graf.config import Config, DataConfig
 from graf.config.strict import one_line
-from graf.data.decoding import Frame, open_with_alpha, square_side, square_tensor, thumbnail
+from graf.data.decoding import Frame, open_with_alpha, square_side, square_tensor, stored_orientation, thumbnail
 from graf.data.folders import Fault, Item
 from graf.data.image_cache import OPAQUE, ImageCache
+from graf.data.labels.intrinsics import problem_of_shape
 from graf.errors import DataError
 from graf.runtime.console import progress
 from graf.runtime.limits import available_cores
@@ -55,8 +56,8 @@ def check_fit(config: Config, n_images: int, posed: bool, uses_radius: bool = Tr
 
 class CheckedImage(NamedTuple):
     """An image file, the side in pixels of its centre square, its fault if any, whether any of its pixels is transparent
-    (not looked at with data.alpha: ignore), its thumbnail (3, 8, 8) uint8, None where it cannot be read, and the square's field
-    of view in degrees, None where it is not known."""
+    (not looked at with data.alpha: ignore), its thumbnail (3, 8, 8) uint8, None where it cannot be read, the square's field of
+    view in degrees, None where it is not known, and whether its camera may be of another orientation."""
 
     item: Item
     side: int
@@ -64,6 +65,7 @@ class CheckedImage(NamedTuple):
     transparent: bool = False
     thumbnail: Tensor | None = None
     fov: float | None = None
+    may_be_turned: bool = False
 
 
 def check_images(
@@ -89,6 +91,8 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
     except ValueError as error:
         return CheckedImage(item, 0, Fault(str(item.file), str(error), of_image=True))
     fault, fov = None, None
+    if problem := problem_of_shape(item.size, image.size):
+        return CheckedImage(item, side, Fault(str(item.file), problem, of_image=True))
     if item.focal is not None and not data.orthographic:
         fov = math.degrees(2 * math.atan(side / (2 * item.focal * image.width)))  # the crop keeps the focal length
         if frame.side is None and abs(fov - data.fov) > FOV_TOLERANCE_DEG:
@@ -96,7 +100,13 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
     side = side if frame.side is None else round(frame.side * image.width)
     transparent = alpha is not None and alpha.getextrema()[0] < OPAQUE
-    return CheckedImage(item, side, fault, transparent, small, fov)
+    return CheckedImage(item, side, fault, transparent, small, fov, item.focal is not None and _may_be_turned(item, image.size))
+
+
+def _may_be_turned(item: Item, size: tuple[int, int]) -> bool:
+    """Whether an image is stored turned, and its shape does not tell whether its camera is of it so or upright."""
+    orientation = stored_orientation(item.file)
+    return orientation != 1 and (orientation < 5 or item.size is None or size[0] == size[1])
 
 
 def fov_fault(checked: Sequence[CheckedImage], frames: Sequence[Frame], data: DataConfig) -> list[Fault]:
@@ -129,6 +139,17 @@ def alpha_of_images(images: Sequence[CheckedImage]) -> Literal["rgba", "ignore"]
             *(len(opaque), n, one_line(str(opaque[0].item.file))),
         )
     return "ignore" if opaque else "rgba"
+
+
+def warn_of_turned(images: list[CheckedImage]) -> None:
+    """Warn of photographs whose cameras may be of the pixels as they are stored, though the photographs are seen upright."""
+    turned = [one_line(str(image.item.file)) for image in images if image.may_be_turned]
+    if turned:
+        log.warning(
+            "%d of %d photographs are stored turned, by their EXIF orientation, such as %s; their cameras are taken to be of "
+            "the upright pictures. COLMAP's are of the stored ones: remove the orientation then",
+            *(len(turned), len(images), turned[0]),
+        )
 
 
 def warn_of_enlarged(images: list[CheckedImage], imsize: int) -> None:

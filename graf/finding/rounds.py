@@ -327,7 +327,7 @@ def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConf
     of_all = known_objects(dataset)
     for name, rows in class_rows(dataset).items():
         files, home = [Path(dataset.files[row]) for row in rows], home_of(dataset, rows)
-        names = [file.relative_to(home).as_posix() for file in files]
+        names = [Path(os.path.relpath(file, home)).as_posix() for file in files]
         sizes = [open_rgb(file, data.background).size for file in files]
         objects = [of_all[row] for row in rows]
         written_files.append(out / name / TRANSFORMS)
@@ -351,8 +351,9 @@ def class_rows(dataset: Views) -> dict[str, list[int]]:
 
 
 def home_of(dataset: Views, rows: list[int]) -> Path:
-    """The folder that the files of these rows are in, where their transforms.json belongs."""
-    return Path(os.path.commonpath([Path(dataset.files[row]).parent for row in rows]))
+    """The folder that the files of these rows are in, where their transforms.json belongs; absolute if it is elsewhere."""
+    home = Path(os.path.commonpath([os.path.dirname(os.path.abspath(dataset.files[row])) for row in rows]))
+    return home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
 
 
 def surest_rows(dataset: Views, confidence: Tensor, share: float) -> Tensor:

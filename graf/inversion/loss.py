@@ -171,10 +171,12 @@ def pooling(width: int, size: int, scale: int) -> int:
 
 @torch.no_grad()
 def keep_in_range(h: Hypotheses, config: Config) -> None:
-    """Clamp cameras to the config's range and off the poles, and uniform latents to their range; in place."""
+    """Clamp cameras to the config's range, those beyond it to its nearer end, and off the poles, and uniform latents to their
+    range; in place."""
     (left, right), (top, bottom) = config.data.u_range, config.data.v_range
     h.v.clamp_(max(top, POLE), min(bottom, 1 - POLE))
     if right - left < 1:
-        h.azimuth_deg.clamp_(360 * left, 360 * right)
+        middle_deg = 180 * (left + right)
+        h.azimuth_deg.add_(180 - middle_deg).remainder_(360).add_(middle_deg - 180).clamp_(360 * left, 360 * right)
     if config.z_dist.type == "uniform":
         h.latents.clamp_(-1, 1)

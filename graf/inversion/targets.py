@@ -13,6 +13,7 @@ from graf.data.cameras.corrections import corrected_cameras
 from graf.data.decoding import EXTENSIONS, Frame, open_rgb, read_image, square_side
 from graf.data.folders import Folder, Item, camera_file, camera_files, is_image
 from graf.data.labels import items_by_files
+from graf.data.labels.intrinsics import problem_of_shape
 from graf.data.labels.names import items_by_name, v_flag
 from graf.data.masks import find_masks
 from graf.data.views import edge_pixels
@@ -105,7 +106,7 @@ def known_poses(paths: Sequence[Path | str], data: DataConfig) -> Tensor | None:
             log.warning("%s: the cameras are searched for; %s %s", paths[0].parent, fault.where, fault.problem)
             return None
     n_known = len({item.elevation_index for item in items})
-    if n_known < len(data.rings):
+    if pattern.elevation == "elevation" and n_known < len(data.rings):
         log.warning(
             "%s: names with %d elevations, where data.v has %d, so it is unknown which these are; the cameras are searched for "
             "(to use their labels, put the images beside those of a whole set; if these are all, name each elevation: %s)",
@@ -147,6 +148,8 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
             about = {path.resolve()} if items else {path.resolve(), file.resolve()}
             known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
+        elif problem := problem_of_shape(item.size, open_rgb(path, data.background).size):
+            reason = f"for it {problem.partition(';')[0]}"
         elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
             fov = math.degrees(2 * math.atan(0.5 / focal))
             reason = f"{file} has a field of view of {fov:.2f} degrees, data.fov is {data.fov:g}"

@@ -126,9 +126,7 @@ def with_masks_of_frames(photographs: list[Source], cameras: dict[Path, dict]) -
             with contextlib.suppress(ValueError):
                 mask_of[image_file(file.parent, frame["file_path"])] = image_file(file.parent, frame.get("mask_path"))
     masks = set(mask_of.values())
-    return [
-        replace(source, mask=source.mask or mask_of.get(source.file)) for source in photographs if source.file not in masks
-    ]
+    return [replace(source, mask=source.mask or mask_of.get(source.file)) for source in photographs if source.file not in masks]
 
 
 def output_names(sources: list[Source]) -> dict[str, str]:

@@ -23,8 +23,8 @@ log = logging.getLogger("graf")
 
 
 def video_frames(video: Source, every_s: float, folder: Path) -> list[Source]:
-    """Write the sharpest frame of each interval of every_s seconds to a folder of its own. Returns them as photographs, named by
-    the video and counted from 1. Raises ValueError where the video has no frame that can be read.
+    """Write the sharpest frame of each interval of every_s seconds to a folder for this video alone. Returns them as
+    photographs, named by the video and counted from 1. Raises ValueError where it has no frame that can be read.
 
     A video that breaks off is read as far as it goes, with a warning.
     """

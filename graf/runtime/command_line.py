@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import difflib
 import itertools
-import json
 import re
 import shlex
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from graf.config import Config, RunConfig
 from graf.config.older import OLDER_NAMES
-from graf.config.reading import FlagOverride
+from graf.config.reading import FlagOverride, quoted
 from graf.config.strict import expanded, full_names
 from graf.errors import GrafError
 from graf.version import __version__
@@ -166,10 +165,10 @@ def folder_overrides(data_dir: Path | None, output_dir: Path | None = None) -> l
             what = "a file, not a folder" if data_dir.exists() else "no such folder"
             raise GrafError(f"--data_dir {data_dir}: {what}; name the folder of your images")
         typed = f"--data_dir {shlex.quote(str(data_dir))}"
-        overrides += [FlagOverride(f"data.{text}", typed) for text in ("type=images", f"datadir={json.dumps(str(data_dir))}")]
+        overrides += [FlagOverride(f"data.{text}", typed) for text in ("type=images", f"datadir={quoted(str(data_dir))}")]
     if output_dir is not None:
         typed = f"--output_dir {shlex.quote(str(output_dir))}"
-        overrides.append(FlagOverride(f"training.outdir={json.dumps(str(output_dir))}", typed))
+        overrides.append(FlagOverride(f"training.outdir={quoted(str(output_dir))}", typed))
     return overrides
 
 

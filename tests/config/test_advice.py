@@ -85,6 +85,8 @@ def test_advice_on_steps_is_that_of_a_config_without_an_encoder_where_images_hav
         (["training.anneal_lr=0.1"], "while training.anneal is 'none'"),
         (["data.n_images=99", "data.type=images"], "while data.type is 'images'"),
         (["data.masks=none"], "while data.type is 'toy_cars'"),
+        (["data.type=images", "data.turntable_step_deg=5"], "while data.name_pattern is '<elevation>_<azimuth_deg>'"),
+        (["data.type=images", "data.turntable_step_deg=5", "data.name_pattern=<object>_<index>"], None),
     ],
 )
 def test_a_key_that_nothing_reads_is_told_with_the_key_that_turns_its_part_on(overrides, said):

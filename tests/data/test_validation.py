@@ -166,6 +166,13 @@ def test_cameras_that_stand_elsewhere_than_data_radius_are_told(tmp_path, caplog
     assert not caplog.text
     build_dataset(config(tmp_path, **{"data.radius": 3}))
     assert "are 3.5 to 3.7 from the origin" in caplog.text and "set data.radius: 3.6" in caplog.text
+    frames[1]["transform_matrix"] = matrix(0.0, radius=4.1)
+    put_transforms(tmp_path, frames)
+    build_dataset(config(tmp_path))
+    assert caplog.messages[-1].endswith('is 3.6; set data.radius: "3.5,4.1"')
+    n_messages = len(caplog.messages)
+    build_dataset(config(tmp_path, **{"data.radius": "3.5,4.1"}))
+    assert len(caplog.messages) == n_messages
 
 
 def test_names_of_files_stay_on_one_line(tmp_path):
@@ -412,6 +419,8 @@ def test_the_tool_exits_with_2_and_the_list_or_draws_the_sheet(tmp_path):
         ]
         return ["tools/validate_data.py", "--set", *folder, *overrides, "--out", str(tmp_path / "out")]
 
+    within = call(*validate(), "--out", str(tmp_path / "set" / "out"), cwd=tmp_path, status=2)
+    assert f"lies within the photographs' folder {tmp_path / 'set'}; name a folder outside of it" in within
     run(*validate(), cwd=tmp_path)
     assert (tmp_path / "out/contact_sheet.png").stat().st_size > 10_000
     assert "data.hflip" in call(*validate("data.hflip=true"), cwd=tmp_path, status=2)

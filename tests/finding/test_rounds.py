@@ -225,6 +225,22 @@ def test_all_cameras_are_written_by_the_files_own_names(tmp_path):
     torch.testing.assert_close(azimuth_deg, torch.tensor([0.0, 20.0]), atol=1e-3, rtol=0)
 
 
+def test_cameras_of_folders_in_several_places_are_written(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    shots = Shots(2)
+    shots.files, shots.class_index, shots.class_names = (
+        ["photos/0.png", str(tmp_path / "more" / "1.png")],
+        torch.zeros(2),
+        ["all"],
+    )
+    for file in shots.files:
+        write_image(Path(file), torch.zeros(3, 10, 10, dtype=torch.uint8))
+    (written,) = rounds.write_cameras(Path("cameras"), shots, found_of([0.9, 0.1]), load_config(None).data)
+    assert [frame["file_path"] for frame in json.loads(written.read_text())["frames"]] == ["here/photos/0.png", "more/1.png"]
+    assert rounds.home_of(shots, [0, 1]) == tmp_path and rounds.home_of(shots, [0]) == Path("photos")
+
+
 def test_photographs_that_are_counted_are_of_objects_of_their_own():
     shots = Shots(3)
     assert rounds.known_objects(shots) == shots.objects and len(set(shots.objects)) == 3

@@ -253,6 +253,8 @@ def test_hypotheses_stay_in_the_configs_range(refine):
 
     assert kept(refine(), -50.0, 0.6, 3.0) == (-50.0, 0.47, 3.0)
     assert kept(refine("data.umin=0.25", "data.umax=0.5"), 200.0, 0.1, 3.0) == (180.0, 0.21, 3.0)
+    front = refine("data.umin=-0.1", "data.umax=0.1")
+    assert [kept(front, azimuth_deg, 0.3, 0.0)[0] for azimuth_deg in (350.0, 530.0, -170.0, 50.0)] == [-10.0, 36.0, -36.0, 36.0]
     assert kept(refine("data.vmin=0", "z_dist.type=uniform"), 400.0, 0.0, -3.0) == (400.0, 1e-3, -1.0)
 
 

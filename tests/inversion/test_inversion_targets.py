@@ -39,6 +39,13 @@ def test_a_name_tells_azimuth_and_the_rank_of_the_elevation_in_its_folder(tmp_pa
     assert '--set "data.v=[0.45]"' in caplog.text
 
 
+def test_a_name_with_degrees_tells_the_elevation_alone(tmp_path, refine):
+    data = refine("data.v=[0.45, 0.3]", "data.name_pattern=<object>_<elevation_deg>_<azimuth_deg>").data
+    put(tmp_path / "car_30_090.png")
+    poses = known_poses([tmp_path / "car_30_090.png"], data)
+    torch.testing.assert_close(poses, poses_at(torch.tensor([90.0]), torch.tensor([0.25]), RADIUS))  # v = (1 - sin 30) / 2
+
+
 def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine):
     assert known_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 

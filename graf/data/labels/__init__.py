@@ -69,10 +69,10 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
             found = with_opengl_axes(found, data)
         try:
             found = aligned(found, where, data) if is_aligned(source, data) else found
-            wrong += depth_faults(found, where, data)
+            wrong += depth_faults(found, where, data, is_aligned(source, data))
         except DataError as error:
             wrong.append(Fault(where, str(error)))
-        if not wrong:
+        if not wrong and not is_aligned(source, data):
             warn_of_radius(found, where, data)
         items += found
         faults += wrong

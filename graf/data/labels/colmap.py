@@ -1,7 +1,8 @@
 """Cameras of a COLMAP model, as text or binary: cameras and images (https://colmap.github.io/format.html).
 
 An image has the rotation (a quaternion, real part first) and the translation that take the world to its camera, whose x is
-right, y down and z ahead. Photographs lie in `images` beside the model's folder, or in the folder itself.
+right, y down and z ahead. Photographs lie in `images` beside the model's folder, or in that of the
+folder in or below which the model was found, or in this folder itself.
 """
 
 import logging
@@ -54,7 +55,9 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
     if not photographs:
         return [], [Fault(str(images_file), "has no images; reconstruct the photographs with COLMAP first")]
     items, faults = [], []
-    images = folder / "images" if (folder / "images").is_dir() else folder
+    model = cameras_file.parent
+    places = [model.parent / "images", folder / "images"] if model != folder else [folder / "images"]
+    images = next((place for place in places if place.is_dir()), folder)
     for photograph in sorted(photographs, key=lambda photograph: photograph.name):
         try:
             image, pose_c2w = image_file(images, photograph.name), pose_of(photograph)
@@ -66,7 +69,7 @@ def read_colmap(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]
         except ValueError as error:
             faults.append(Fault(f"{images_file}: {one_line(photograph.name)}", str(error), of_image=True))
             continue
-        items.append(Item(image, class_index, pose_c2w=pose_c2w, focal=found.focal, axis=found.axis))
+        items.append(Item(image, class_index, pose_c2w=pose_c2w, **found._asdict()))
     return items, faults
 
 

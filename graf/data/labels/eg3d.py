@@ -40,7 +40,7 @@ def read_eg3d(folder: Path, class_index: int) -> tuple[list[Item], list[Fault]]:
             problem = str(error) if isinstance(label, list) and len(label) == 2 else "expected a name and 25 numbers"
             faults.append(Fault(f"{file}: label {row} ({shown(label)})", problem, of_image=True))
             continue
-        items.append(Item(image, class_index, pose_c2w=pose_c2w, focal=found.focal, axis=found.axis))
+        items.append(Item(image, class_index, pose_c2w=pose_c2w, **found._asdict()))
     return items, faults
 
 

@@ -19,20 +19,30 @@ log = logging.getLogger("graf")
 
 
 def frames_of(items: Sequence[Item], data: DataConfig) -> list[Frame]:
-    """The square of each image: the largest at the centre where all images have one focal length and a central axis, else
-    that which data.fov sees around the optical axis."""
+    """The square of each image: the largest at the centre where all images have one focal length, both of their width and of
+    that square, and a central axis, else that which data.fov sees around the optical axis."""
     focals = [item.focal for item in items if item.focal is not None]
+    of_squares = [_focal_of_square(item, data) for item in items if item.focal is not None]
     pixel = 1 / (2 * data.imsize)  # pixel i stands at i - W / 2 of the axis, and its centre at i + 1/2 of the picture's corner
     shifts = [max(abs(offset - pixel) for offset in item.axis) for item in items if item.focal is not None]
-    is_uniform = not focals or (max(focals) <= (1 + SAME_FOCAL) * min(focals) and max(shifts) <= LARGEST_SHIFT + pixel)
+    alike = all(max(some) <= (1 + SAME_FOCAL) * min(some) for some in (focals, of_squares)) if focals else True
+    is_uniform = alike and max(shifts, default=0) <= LARGEST_SHIFT + pixel
     if is_uniform or data.orthographic:
         return [Frame(mask=item.mask) for item in items]
     log.info(
-        "the images' focal lengths are %.3g to %.3g of their width and their optical axes up to %.1f %% of it off the centre; "
-        "each is cropped around its axis to data.fov %g, and what lies outside is data.background",
-        *(min(focals), max(focals), 100 * max(shifts), data.fov),
+        "the images' focal lengths are %.3g to %.3g of their width, %.3g to %.3g of their centre square, and their optical "
+        "axes up to %.1f %% of the width off the centre; each is cropped around its axis to data.fov %g, and what lies outside "
+        "is data.background",
+        *(min(focals), max(focals), min(of_squares), max(of_squares), 100 * max(shifts), data.fov),
     )
     return [_frame(item, data) for item in items]
+
+
+def _focal_of_square(item: Item, data: DataConfig) -> float:
+    """The focal length in units of the side of the centre square, of the width where the image's height is not known."""
+    if item.size is None or data.center_crop:
+        return item.focal
+    return item.focal * item.size[0] / min(item.size)
 
 
 def _frame(item: Item, data: DataConfig) -> Frame:

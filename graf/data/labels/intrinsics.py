@@ -9,15 +9,17 @@ from graf.config.strict import shown
 DISTORTIONS = ("k1", "k2", "k3", "k4", "p1", "p2")
 FAINT_DISTORTION, STRONG_DISTORTION = 1e-3, 0.2
 SMALL = 0.01  # share of the focal length by which fl_y may differ
+SAME_SHAPE = 0.02  # by which ratios of width to height may differ
 FARTHEST_AXIS = 0.5  # of the optical axis from the centre, in units of the width
 
 
 class Lens(NamedTuple):
-    """Focal length in units of the image's width, None where it is not given, and where the optical axis is: (right, down) of
-    the image's centre, in the same units."""
+    """Focal length in units of the image's width, None where it is not given, where the optical axis is, (right, down) of the
+    image's centre in the same units, and the width and height of the image, None where they are not given."""
 
     focal: float | None
     axis: tuple[float, float] = (0.0, 0.0)
+    size: tuple[float, float] | None = None
 
 
 def lens(frame: Mapping[str, Any]) -> Lens:
@@ -31,16 +33,27 @@ def lens(frame: Mapping[str, Any]) -> Lens:
     axis = tuple(_offset(frame.get(key), length, width) for key, length in (("cx", width), ("cy", height)))
     if max(map(abs, axis)) > FARTHEST_AXIS:
         raise ValueError(f"cx {shown(frame.get('cx'))} and cy {shown(frame.get('cy'))} are outside the image; export it again")
+    size = (width, height) if width > 0 and height > 0 else None
     if "camera_angle_x" in frame:
         angle = number(frame["camera_angle_x"])
         if 0 < angle < math.pi:
-            return Lens(0.5 / math.tan(angle / 2), axis)
+            return Lens(0.5 / math.tan(angle / 2), axis, size)
         raise ValueError(f"camera_angle_x must lie between 0 and pi radians, found {shown(frame['camera_angle_x'])}")
     if "fl_x" not in frame:
-        return Lens(None, axis)
+        return Lens(None, axis, size)
     if fl_x > 0 and width > 0:
-        return Lens(fl_x / width, axis)
+        return Lens(fl_x / width, axis, size)
     raise ValueError(f"fl_x and w must be pixels above 0, found {shown(frame['fl_x'])} and {shown(frame.get('w'))}")
+
+
+def problem_of_shape(of_camera: tuple[float, float] | None, size: tuple[int, int]) -> str | None:
+    """What is wrong where a camera's image is not of the same shape as the upright picture of `size` (width, height)."""
+    if of_camera is None or abs(of_camera[0] * size[1] / (of_camera[1] * size[0]) - 1) <= SAME_SHAPE:
+        return None
+    return (
+        f"is {size[0]} x {size[1]} pixels upright, but its camera is of {of_camera[0]:g} x {of_camera[1]:g}; find the cameras "
+        "of upright copies, or remove the EXIF orientation of photographs whose cameras are of the pixels as they are stored"
+    )
 
 
 def distortions(frame: Mapping[str, Any]) -> set[str]:

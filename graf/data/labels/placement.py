@@ -67,8 +67,11 @@ def upward(pose_c2w: Tensor) -> Tensor:
     return directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
 
 
-def depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]:
-    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it."""
+def depth_faults(items: list[Item], where: str, data: DataConfig, scaled: bool = False) -> list[Fault]:
+    """Faults of cameras that look away from the origin, where the object is, or whose near and far do not enclose it.
+
+    scaled: the cameras were scaled to data.radius, which therefore mends nothing.
+    """
     items = [item for item in items if item.pose_c2w is not None]
     if not items:
         return []
@@ -86,12 +89,12 @@ def depth_faults(items: list[Item], where: str, data: DataConfig) -> list[Fault]
     if outside.any():
         margin, ahead = (data.far - data.near) / 2, depth[depth > 0]
         low, high = ahead.min().item(), ahead.max().item()
+        radius = "" if scaled else f"data.radius: {_radius_of(low, high)}, "
         example = items[int(outside.nonzero()[0])].file.name
         problem = (
             f"the cameras are {low:.3g} to {high:.3g} from the origin, and for {int(outside.sum())} of {len(items)}, such as "
             f"that of {example}, it is not between data.near {data.near:g} and data.far {data.far:g}; "
-            f"set data.radius: {(low + high) / 2:.4g}, data.near: {max(low - margin, low / 10):.4g} and "
-            f"data.far: {high + margin:.4g}"
+            f"set {radius}data.near: {max(low - margin, low / 10):.4g} and data.far: {high + margin:.4g}"
         )
         faults.append(Fault(where, problem))
     return faults
@@ -106,6 +109,12 @@ def warn_of_radius(items: list[Item], where: str, data: DataConfig) -> None:
     if nearest < low * (1 - RADIUS_TOLERANCE) or farthest > high * (1 + RADIUS_TOLERANCE):
         log.warning(
             "%s: the cameras are %.4g to %.4g from the origin, but data.radius, used for samples and videos, is %s; set "
-            "data.radius: %.4g",
-            *(where, nearest, farthest, f"{low:g}" if low == high else f"{low:g} to {high:g}", (nearest + farthest) / 2),
+            "data.radius: %s",
+            *(where, nearest, farthest, f"{low:g}" if low == high else f"{low:g} to {high:g}", _radius_of(nearest, farthest)),
         )
+
+
+def _radius_of(nearest: float, farthest: float) -> str:
+    """The data.radius of cameras at such distances from the origin: their mean where that is near enough, else the range."""
+    mean = (nearest + farthest) / 2
+    return f"{mean:.4g}" if farthest <= (1 + RADIUS_TOLERANCE) * mean else f'"{nearest:.4g},{farthest:.4g}"'

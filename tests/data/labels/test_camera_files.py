@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import struct
+from pathlib import Path
 
 from graf.camera import focal_length, poses_at
 from graf.config import load_config
@@ -12,11 +13,12 @@ from graf.data.decoding import Frame, read_image
 from graf.data.labels.placement import looked_at, upward
 from graf.errors import DataError
 from graf.export.reconstruction import colmap_model
+from graf.inversion.targets import known_poses
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from scipy.spatial.transform import Rotation
 
 NAMES = [f"{i:02d}.png" for i in range(12)]
@@ -92,6 +94,19 @@ def test_cameras_that_are_upright_already_stay_as_they_are(tmp_path):
     put(tmp_path / "images")
     write_text(tmp_path / "sparse", POSES)
     torch.testing.assert_close(build_dataset(config(tmp_path)).labels.pose_c2w, POSES, atol=1e-4, rtol=0)
+
+
+def test_cameras_that_are_scaled_need_no_other_radius(tmp_path, caplog):
+    put(tmp_path / "images")
+    poses = moved(poses_at(30.0 * torch.arange(12), torch.tensor([0.4, 0.3] * 6), 3.6))
+    centre = torch.tensor([[3.0], [-20.0], [5.0]], dtype=torch.float64)
+    poses[::2, :, 3:] = centre + 0.5 * (poses[::2, :, 3:] - centre)
+    write_text(tmp_path / "sparse", poses)
+    with pytest.raises(DataError, match="the cameras are 2.4 to 4.8 from the origin.*; set data.near: 1.4 and data.far: 5.8"):
+        build_dataset(config(tmp_path))
+    views = build_dataset(config(tmp_path, "data.near=1.4", "data.far=5.8"))
+    assert views.labels.pose_c2w[:, :, 3].norm(dim=1).mean().item() == pytest.approx(3.6, rel=1e-4)
+    assert "data.radius" not in caplog.text
 
 
 def test_never_aligned_cameras_are_those_of_the_file(tmp_path):
@@ -293,3 +308,63 @@ def test_a_lens_that_bends_a_little_is_told(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "graf"):
         build_dataset(config(tmp_path))
     assert "COLMAP: ignoring k1; images are taken as undistorted, or run `colmap image_undistorter`" in caplog.text
+
+
+def put_turned(file, orientation, size=(24, 16), **lens):
+    """A JPEG of `size` as it is stored, and the transforms.json of its camera."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (200, 30, 30)).save(file, exif=exif)
+    pose = torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])]).tolist()
+    frames = {"frames": [{"file_path": file.name, "transform_matrix": pose}]}
+    (file.parent / "transforms.json").write_text(json.dumps(frames | lens))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "width", "height", "told"),
+    [
+        (1, 24, 16, ""),
+        (6, 16, 24, ""),
+        (6, 24, 16, "fault"),
+        (1, 16, 24, "fault"),
+        (3, 240, 160, "warning"),
+        (2, 24, 16, "warning"),
+    ],
+)
+def test_cameras_of_pixels_as_they_are_stored_are_told(tmp_path, caplog, orientation, width, height, told):
+    fl_x = focal_length(32, min(width, height))
+    put_turned(tmp_path / "a.jpg", orientation, fl_x=fl_x, w=width, h=height)
+    if told == "fault":
+        upright = "16 x 24" if orientation == 6 else "24 x 16"
+        with pytest.raises(
+            DataError, match=f"is {upright} pixels upright, but its camera is of {width} x {height}; find the cam"
+        ):
+            build_dataset(config(tmp_path))
+        poses = known_poses([tmp_path / "a.jpg"], config(tmp_path).data)
+        assert poses is None and f"its camera is not used, for it is {upright} pixels upright" in caplog.text
+        return
+    assert build_dataset(config(tmp_path)).posed
+    said = "1 of 1 photographs are stored turned, by their EXIF orientation, such as"
+    assert (said in caplog.text) == (told == "warning")
+
+
+def test_photographs_of_one_lens_and_two_shapes_are_cropped_to_one_field_of_view(tmp_path):
+    frames = []
+    for name, height in (("a.png", 75), ("b.png", 56)):
+        disc(100, (50, height / 2), 100).crop((0, 0, 100, height)).save(tmp_path / name)
+        pose = torch.cat([POSES[0], torch.tensor([[0.0, 0, 0, 1]])]).tolist()
+        frames.append({"file_path": name, "transform_matrix": pose, "fl_x": 100, "w": 100, "h": height})
+    (tmp_path / "transforms.json").write_text(json.dumps({"frames": frames}))
+    narrowest = math.degrees(2 * math.atan(28 / 100))
+    views = build_dataset(config(tmp_path, f"data.fov={narrowest}"))
+    covered = [1 - views.read(i)[0].double().mean().item() / 255 for i in range(2)]
+    assert covered[0] == pytest.approx(covered[1], rel=0.02) and covered[0] > 0.05
+
+
+def test_the_undistorted_photographs_beside_their_model_are_taken(tmp_path):
+    put(tmp_path / "images", size=(8, 8))
+    put(tmp_path / "dense" / "images")
+    write_text(tmp_path / "dense" / "sparse", POSES)
+    views = build_dataset(config(tmp_path))
+    assert {str(tmp_path / "dense" / "images")} == {str(Path(file).parent) for file in views.files}
