@@ -33,7 +33,7 @@ from graf.metrics.shapes import Subject, silhouette_variety, surface_coverage
 from graf.models.generator import Generator
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
-from graf.runtime.device import choose_device, keep_freed_memory
+from graf.runtime.device import keep_freed_memory
 from graf.runtime.files import check_writable, write_text
 from graf.runtime.limits import available_cores
 from graf.version import __version__
@@ -89,7 +89,7 @@ def main() -> None:
     check_writable(args.json)
     keep_freed_memory()
     settings = [*args.set, f"training.use_amp={str(not args.no_amp).lower()}"]
-    config, device = load_config(args.config, settings), choose_device(args.device)
+    config, device = load_config(args.config, settings), torch.device("cpu")  # on which operations are counted
     if config.data.type != "toy_cars":
         raise GrafError("data.type: new objects to compare with are made of toy cars alone")
     if not is_default_data(config):
@@ -128,7 +128,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=positive, default=3, help="each with a seed of its own; 3 by default")
     parser.add_argument("--seeds", type=whole_number, nargs="+", help="known ones instead, to repeat a record")
     parser.add_argument("--no_amp", action="store_true", help="float32 instead of mixed precision")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument(
         "--json", type=Path, default=Path("speedrun.json"), help="a new file of all rows; speedrun.json by default"
     )

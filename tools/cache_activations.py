@@ -29,7 +29,7 @@ from graf.foreign.checkpoints import checkpoint_step, recognise
 from graf.models.discriminators.convolutional import ConditionedDiscriminator
 from graf.models.generator import Generator
 from graf.models.registry import build_discriminator
-from graf.rays import cut_patch, sample_patch_grid
+from graf.rays import cut_patch, low_resolution_grid, sample_patch_grid
 from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
@@ -37,6 +37,7 @@ from graf.runtime.device import choose_device, keep_freed_memory
 from graf.runtime.files import file_sha256
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import is_out_of_memory
+from graf.training.inputs import low_res_stride
 from graf.training.losses import discriminator_input, faded_sigma
 
 import torch
@@ -246,17 +247,18 @@ def judged(
     images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
 ) -> Tensor:
     """The discriminator's input at a step, from real images (B, data.channels, W, W): the whole frame, or its largest patch,
-    centred.
+    centred, at the low resolution of a run's first steps in these.
 
     The generator is needed where it restores them, or makes their small versions.
     """
     sampler = dataclasses.replace(config.ray_sampler, random_scale=False, random_shift=False)
     grid = sample_patch_grid(len(images), config.patch_size, config.data.imsize, sampler, step, rng).to(images.device)
+    grid = low_resolution_grid(grid, low_res_stride(config, step))
     patches, alpha = cut_patch(images, grid).tensor_split([3], dim=1)
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
     projection = None if generator is None else generator.projection
-    alpha, blur = alpha if alpha.shape[1] else None, faded_sigma(config.discriminator, step)
+    alpha, blur = alpha if alpha.shape[1] else None, faded_sigma(config.discriminator, step - config.encoder.first_steps)
     return discriminator_input(patches, None, alpha, config.discriminator, projection, blur)
 
 

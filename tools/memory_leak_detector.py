@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from graf.memory.watch import WatchSettings, watch_command, watch_pid
-from graf.runtime.command_line import Parser
+from graf.runtime.command_line import Parser, positive
 from graf.runtime.console import log, run_script
 from graf.runtime.limits import MB
 
@@ -52,7 +52,7 @@ def main() -> int | None:
 def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and the command behind `--`."""
     parser = Parser(__doc__)
-    parser.add_argument("--pid", type=int, help="watch this process instead of a command")
+    parser.add_argument("--pid", type=positive, help="watch this process instead of a command")
     parser.add_argument("--run", type=Path, help="the run's folder, for steps and phases")
     parser.add_argument("--out", type=Path, default=Path("results/memory"), help="folder of the report")
     parser.add_argument("--interval_s", type=float, default=1.0, help="seconds between samples")

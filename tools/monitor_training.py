@@ -12,6 +12,7 @@ or forward the page's port: ssh -L 8010:127.0.0.1:8010 HOST.
 import argparse
 import contextlib
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -76,7 +77,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         "--hot_cpu_c", type=float, default=Limits.hot_cpu_c, help="warn at this temperature of the CPU, degrees Celsius"
     )
     arguments = parser.parse_args(words)
-    if arguments.interval_s <= 0:
+    if not 0 < arguments.interval_s < math.inf:
         parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
     if arguments.once and arguments.web:
         parser.error("--once prints to the terminal, --web serves a page; expected one of them")

@@ -132,8 +132,8 @@ def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:
         raise GrafError(f"--radius: objects extend 1 from the origin, cameras must be further out; found {arguments.radius:g}")
     if not all(-90 <= elevation <= 90 for elevation in arguments.elevations):
         raise GrafError(f"--elevations: must lie between -90 and 90 degrees, found {arguments.elevations}")
-    seen = arguments.radius * math.sin(math.radians(arguments.fov) / 2)  # radius of the ball around the origin that is in view
-    if seen < 0.95:
+    half_fov = math.radians(arguments.fov) / 2
+    if math.isfinite(half_fov) and arguments.radius * math.sin(half_fov) < 0.95:  # the ball around the origin that is in view
         log.warning("with --radius %g and --fov %g objects may be cut off", arguments.radius, arguments.fov)
     return {
         "expname": arguments.out.resolve().name,

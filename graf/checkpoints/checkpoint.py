@@ -1,5 +1,6 @@
 """Checkpoints: written atomically, and read, ours and those of other projects, without executing anything in them."""
 
+import contextlib
 import dataclasses
 import logging
 import pickle
@@ -23,7 +24,7 @@ from graf.checkpoints.record import (
 from graf.config import RunConfig, config_to_dict
 from graf.errors import CheckpointError, CheckpointWriteError, DamagedCheckpointError
 from graf.foreign.checkpoints import checkpoint_step
-from graf.runtime.files import optional_file, stream_sha256, whole_file
+from graf.runtime.files import file_sha256, optional_file, stream_sha256, whole_file
 from graf.runtime.out_of_memory import is_machine_fault
 
 import numpy as np
@@ -94,6 +95,23 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
         raise CheckpointWriteError(f"{path}: cannot be written ({error}); the previous checkpoint is intact") from error
     with optional_file("records of checkpoints"):
         write_record(path, record)
+
+
+def read_with_sha256(path: Path) -> tuple[dict, str]:
+    """`read_checkpoint`, and the SHA-256 of the file: read again where a run in training has replaced it meanwhile."""
+    while True:
+        before = _identity(path)
+        content, sha256 = read_checkpoint(path), file_sha256(path)
+        if _identity(path) == before:
+            return content, sha256
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What another file in its place differs by; None where there is none."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def read_checkpoint(path: Path | str) -> dict:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from graf.camera import rotation_poses
-from graf.checkpoints.checkpoint import read_checkpoint
+from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.directions_file import write_directions
 from graf.checkpoints.export import data_fingerprint, require_replaceable, write_export
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
@@ -57,7 +57,7 @@ from graf.reporting.model_card import require_free, write_card
 from graf.reporting.report import write_report
 from graf.runtime.console import progress
 from graf.runtime.device import choose_device, clean_up, freeze_imports, keep_freed_memory
-from graf.runtime.files import file_sha256, make_writable_folder
+from graf.runtime.files import make_writable_folder
 
 import torch
 from torch import Tensor
@@ -79,7 +79,7 @@ def evaluate(args: argparse.Namespace, jobs: Iterable[Job], config: Config | Non
     keep_freed_memory()
     freeze_imports()
     checkpoint = args.checkpoint or trained_checkpoint(args.run or config.run_dir)
-    content, sha256 = read_checkpoint(checkpoint), file_sha256(checkpoint)
+    content, sha256 = read_with_sha256(checkpoint)
     if not (args.config and args.checkpoint):
         config = override(checkpoint_config(checkpoint, content), args.set)
     config = as_trained(config, content, checkpoint)

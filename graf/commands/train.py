@@ -50,6 +50,7 @@ def train_run(args: argparse.Namespace, read_config: Callable[[argparse.Namespac
         began = announce(state, dataset, setup.checkpoint)
         with setup.interruption, anomaly_checks(args, state):
             measured = train(state, dataset, setup.interruption, args.memory_snapshot)
+            setup.processes.barrier()  # a late signal must not end another process while the first one saves
         return log_end(state, setup.interruption, began, lambda: closing_lines(state, measured))
 
 

@@ -43,6 +43,7 @@ def train_run(
         try:
             with setup.interruption, anomaly_checks(args, state):
                 measured = train_pose(state, splits, setup.interruption, args.memory_snapshot)
+                setup.processes.barrier()  # a late signal must not end another process while the first one saves
         except BaseException:
             with contextlib.suppress(Exception):  # none hides how the run ended
                 draw_validation(state)

@@ -16,7 +16,7 @@ from graf.camera import Labels, sample_poses
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.models.occupancy import density_at
-from graf.rays import camera_rays, depth_bounds, full_grid, is_inside, visible_radius
+from graf.rays import camera_rays, clip_to_box, depth_bounds, full_grid, is_inside, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
 from graf.runtime.files import file_sha256, whole_file
 
@@ -90,7 +90,7 @@ def extract_mesh(
 
 def styles_of(generator: Generator, latents: Tensor, class_index: Tensor | None) -> tuple[Any, ...]:
     """The fields' styles for latents (1, Z) of class_index (1,)."""
-    latents = latents.to(generator.background.device)
+    latents = latents[:, : generator.config.z_dist.dim].to(generator.background.device)
     if class_index is not None:
         latents = generator.condition(latents, Labels(None, class_index.to(latents.device), class_index))
     return generator.styles(latents)
@@ -208,8 +208,14 @@ def surface_colours(generator: Generator, styles: tuple[Any, ...], points: Tenso
     starts = points + step * normals
     colours, at_once = [], max(1, POINTS_AT_ONCE // nerf.rendered_samples_per_ray)
     for rays in torch.stack([starts, -normals]).split(at_once, dim=1):
+        rays_o, rays_d = rays[:, None].to(device)
         near = torch.zeros(1, rays.shape[1], 1, device=device)
-        seen = generator.render_rays(*rays[:, None].to(device), (near, near + 2 * step), styles)
+        bounds = near, near + 2 * step
+        if generator.box is not None:  # beyond it the field is never seen, and has learned nothing
+            inside = clip_to_box(rays_o, rays_d, *bounds, generator.box)
+            hits = inside[0] < inside[1]
+            bounds = tuple(torch.where(hits, cut, whole) for cut, whole in zip(inside, bounds, strict=True))
+        seen = generator.render_rays(rays_o, rays_d, bounds, styles)
         background = (1 - seen.opacity) * generator.background
         colour = ((seen.images + 1) / 2 - background) / seen.opacity.clamp_min(1e-6)
         colours.append((255 * colour[0].clamp(0, 1)).round().to("cpu", torch.uint8))

@@ -82,10 +82,12 @@ class StepSizes:
     def load_state_dict(self, saved: dict) -> None:
         """Continue with sizes that an out-of-memory had made smaller, unless the config and this machine start with less."""
         self.good_steps, self.grown = saved["good_steps"], saved["grown"]
-        if saved["smaller_than"] is None or saved["n_rays"] != self.n_rays:
+        changed = saved["grown"] or saved["smaller_than"] is not None
+        if not changed or saved["n_rays"] != self.n_rays:
             return
         if saved["images"] <= self.images and (saved["rays"] or math.inf) <= (self.rays or math.inf):
-            self.images, self.rays, self.smaller_than = saved["images"], saved["rays"], tuple(saved["smaller_than"])
+            self.images, self.rays = saved["images"], saved["rays"]
+            self.smaller_than = saved["smaller_than"] and tuple(saved["smaller_than"])
 
 
 def split(rows: slice, n: int) -> list[slice]:

@@ -131,7 +131,11 @@ def real_against_fake_grid(
     rows = [row for pair in zip(reals.split(PAIRS_A_ROW), fakes.split(PAIRS_A_ROW), strict=True) for row in pair]
     columns = len(rows[0])
     padded = [torch.cat([row, row.new_full((columns - len(row), *row.shape[1:]), 255)]) for row in rows]  # with white
-    captions = Captions(footer, rows=["real images", "generated"] * (len(rows) // 2), note="from the same cameras")
+    captions = Captions(
+        footer,
+        rows=["real images", "generated"] * (len(rows) // 2),
+        note=f"from {'the same' if dataset.posed else 'sampled'} cameras",
+    )
     return [write_grid(out / "real_against_fake.png", torch.cat(padded), columns, captions)]
 
 

@@ -3,13 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from graf.checkpoints.checkpoint import POSE_FORMAT, read_checkpoint
+from graf.checkpoints.checkpoint import POSE_FORMAT, read_with_sha256
 from graf.checkpoints.generator_loading import trained_checkpoint
 from graf.config import PoseConfig, completed_config
 from graf.errors import CheckpointError
 from graf.pose.mixture import build_estimator
 from graf.pose.network import PoseEstimator
-from graf.runtime.files import file_sha256
 
 import torch
 
@@ -33,7 +32,7 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
     path = Path(checkpoint)
     if path.is_dir():
         path = trained_checkpoint(path)
-    content = read_checkpoint(path)
+    content, sha256 = read_with_sha256(path)
     if content.get("format") != POSE_FORMAT:
         raise CheckpointError(f"{path}: not a pose estimator; name a run of train_pose.py, such as results/pose")
     config = completed_config(content["config"], str(path), PoseConfig)
@@ -43,4 +42,4 @@ def load_estimator(checkpoint: Path | str, device: torch.device | str = "cpu") -
     except RuntimeError as error:
         raise CheckpointError(f"{path}: its weights are not those of its config ({str(error).splitlines()[0]})") from None
     network = network.to(device).eval().requires_grad_(False)
-    return TrainedEstimator(network, config, path, file_sha256(path), content["state"].get("validation") or {})
+    return TrainedEstimator(network, config, path, sha256, content["state"].get("validation") or {})

@@ -213,9 +213,7 @@ def _sentences(run: RunFiles, embedder: Embedder) -> dict[str, str | list[str]]:
 
 def _first_mesh(folders: Sequence[Path], embedder: Embedder) -> MeshData | None:
     """The first object's mesh, if there is one that the page can hold."""
-    found = [
-        path for folder in folders[:1] for suffix in (".ply", ".glb") for path in sorted(folder.glob(f"mesh/object_*{suffix}"))
-    ]
+    found = (path for folder in folders[:1] for path in sorted(folder.glob("mesh/object_*.ply")))  # z up, as mesh.js has it
     for file in filter(embedder.has_file, found):
         size = file.stat().st_size
         if size <= min(FILE_MB * MB, embedder.bytes_left) and (mesh := read_mesh(file, embedder.name(file))) is not None:

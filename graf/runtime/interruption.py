@@ -7,12 +7,16 @@ from collections.abc import Callable
 from types import FrameType
 
 REQUEUE = 3  # exit status of a run that wants to be started again
-# SIGUSR1 is what batch systems send ahead of the end; Windows has none.
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+# SIGHUP comes of a closed terminal, SIGUSR1 from batch systems ahead of the end; Windows has neither.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+HANG_UP = getattr(signal, "SIGHUP", None)
 
 
 class Interruption:
-    """A context in which the first SIGINT, SIGTERM or SIGUSR1 only sets `signal`; a second one interrupts at once.
+    """A context in which the first of SIGNALS only sets `signal`; a second one interrupts at once.
+
+    SIGHUP stays ignored where it is, as by nohup, and is never a second one: a closed terminal may send several. A `signal`
+    that was set for what another process of the run has received is no first one: this process's own may come late.
 
     max_hours: counted from when this is made, before the networks; 0 for no limit. It ends a run only after `began` was
     set by a first step: if it were shorter than the start-up, the run would be requeued for ever.
@@ -21,11 +25,13 @@ class Interruption:
     def __init__(self, max_hours: float = 0, clock: Callable[[], float] = time.monotonic):
         self.signal: int | None = None
         self.began = False
+        self._received = False
         self._clock = clock
         self._deadline = clock() + 3600 * max_hours if max_hours else math.inf
 
     def __enter__(self) -> "Interruption":
-        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        heard = [number for number in SIGNALS if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._receive) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,15 +54,15 @@ class Interruption:
         return exit_status_after(self.signal) if self.requested else 0
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self._received and number != HANG_UP:
             raise KeyboardInterrupt
-        self.signal = number
+        self._received, self.signal = True, self.signal or number
 
 
 def exit_status_after(number: int | None) -> int:
-    """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, as in shells;
-    else REQUEUE."""
-    return 128 + number if number in (signal.SIGINT, signal.SIGTERM) else REQUEUE
+    """The exit status of a run that a signal or a time limit (None) ends: 130 after SIGINT, 143 after SIGTERM, 129 after
+    SIGHUP, as in shells; else REQUEUE."""
+    return 128 + number if number and number in (signal.SIGINT, signal.SIGTERM, HANG_UP) else REQUEUE
 
 
 def requeue_at_start() -> None:

@@ -122,8 +122,13 @@ def roll_back_all(state: RunState, trouble: Derailed) -> None:
         clean_up()
         if state.processes.first:
             roll_back(state, trouble)
+        elif newest := newest_checkpoint(state.config.run_dir):
+            load_checkpoint(newest, state)
         else:
-            load_checkpoint(newest_checkpoint(state.config.run_dir), state)
+            raise CheckpointError(
+                f"{state.config.run_dir}: has no checkpoint to roll back to, though the first process saved one; all processes "
+                "need the same training.outdir, on a disk that their machines share"
+            )
         if isinstance(trouble, HalfUpdated):
             state.graphs.give_up("out of memory")
 

@@ -8,6 +8,7 @@ import math
 from typing import TypeVar
 
 from graf.camera import Labels
+from graf.config import Config
 from graf.data import Views, as_floats, sample_labels
 from graf.models.discriminators.convolutional import LOW_RES_STRIDE
 from graf.rays import RAY_SPACING, low_resolution_grid, one_pixel_per_block, sample_patch_grid
@@ -117,7 +118,7 @@ def sample_inputs(state: TrainState, labels: Labels, rendered: bool = True, grid
     refines a block from one ray, unless one of rays is given."""
     config, n = state.config, len(labels)
     if grid is None:
-        grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(state))
+        grid = low_resolution_grid(sample_grid(state, n, state.device), low_res_stride(config, state.step))
         n_rays = (grid.shape[1] // state.generator.config.rendered_scale) ** 2
     else:
         n_rays = grid.shape[1] ** 2
@@ -152,10 +153,9 @@ def sample_grid(state: TrainState, n: int, device: torch.device) -> Tensor:
     return sample_patch_grid(n, config.patch_size, config.data.imsize, config.ray_sampler, state.step, state.rng, device)
 
 
-def low_res_stride(state: TrainState) -> int:
-    """Pixels along a side of which a patch of this step has one."""
-    config = state.config
-    return LOW_RES_STRIDE if config.low_res_steps and state.step < config.short_steps else 1
+def low_res_stride(config: Config, step: int) -> int:
+    """Pixels along a side of which a patch of a step has one."""
+    return LOW_RES_STRIDE if config.low_res_steps and step < config.short_steps else 1
 
 
 def in_one_copy(batches: T, device: torch.device) -> T:

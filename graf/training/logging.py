@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from graf.config import RunConfig, config_to_dict
-from graf.errors import ConfigError
+from graf.errors import ConfigError, GrafError
 from graf.metrics.results import series_name
 from graf.runtime.files import json_rows, optional_file, read_object, set_aside, write_text
+from graf.runtime.out_of_memory import first_line
 from graf.training.pace import Pace
 from graf.training.state import RunState
 
@@ -112,7 +113,7 @@ class RunLog:
                 for name, value in numbers.items():
                     self.tensorboard.add_scalar(name, value, step)
         if self.wandb is not None:
-            self.wandb.log(numbers, step=step)
+            self.wandb.log(numbers | {"step": step})
 
 
 class StatusFile:
@@ -202,7 +203,8 @@ def _drop_rows_after(step: int, path: Path) -> None:
 
 
 def _start_wandb(run_dir: Path, config: RunConfig) -> Any:
-    """The run in wandb, whose id is kept in the run's folder so that a continued run is recognised."""
+    """The run in wandb, whose id is kept in the run's folder so that a continued run is recognised; its curves are over `step`,
+    as wandb's own steps cannot go back. Raises GrafError where it does not start."""
     import wandb
 
     path, run_id, settings = run_dir / "wandb_id.txt", "", config_to_dict(config)
@@ -212,4 +214,13 @@ def _start_wandb(run_dir: Path, config: RunConfig) -> Any:
         run_id = uuid.uuid4().hex
         with optional_file("wandb_id.txt"):
             write_text(path, run_id)
-    return wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")
+    known_by = {"project": "graf_ccsr", "name": config.expname, "id": run_id, "resume": "allow"}
+    try:
+        run = wandb.init(dir=str(run_dir), config=settings, **known_by)
+        run.define_metric("*", step_metric="step")
+    except Exception as error:  # not logged in, no network, a wrong version: wandb's errors have no common class
+        raise GrafError(
+            f"training.monitoring: wandb does not start ({first_line(error)}); run `wandb login`, or set "
+            "training.monitoring=tensorboard"
+        ) from error
+    return run

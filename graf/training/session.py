@@ -84,6 +84,7 @@ def running(
     clean_up_on_signal()
     state.require_same_everywhere()
     session, config, first = Session(state, interruption, memory_snapshot, shown), state.config, state.processes.first
+    images = images_on_device(dataset, config, state.device, state.spare_bytes())  # before steps are timed
     with (
         repeatable(state.device),
         StatusFile(state) as session.status,  # its last word comes after the monitor's last row
@@ -92,7 +93,7 @@ def running(
         _progress_bar(config, state.step, first) as session.progress_bar,
         session.guard,
         _steps_read(state),
-        contextlib.closing(_batches(state, dataset)) as session.batches,
+        contextlib.closing(_batches(state, dataset, images)) as session.batches,
     ):
         yield session
 
@@ -258,10 +259,10 @@ def _progress_bar(config: RunConfig, step: int, shown: bool) -> tqdm:
     return progress(bar=StepsBar, config=config, initial=step, disable=not shown, bar_format=BAR_FORMAT)
 
 
-def _batches(state: RunState, dataset: Views) -> Iterator[tuple[Tensor, Labels]]:
-    """Real images and labels for the state's current step, also after it was rolled back to an earlier one."""
+def _batches(state: RunState, dataset: Views, images: Tensor | None) -> Iterator[tuple[Tensor, Labels]]:
+    """Real images and labels for the state's current step, also after it was rolled back to an earlier one; images: all of
+    them, where they are on the device."""
     processes = state.processes
-    images = images_on_device(dataset, state.config, state.device, state.spare_bytes())
     while True:
         step = state.step
         loader = build_loader(dataset, state.config, state.device, step, processes.rank, processes.world_size, images)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import graf
 from graf.camera import Labels, poses_at, sample_poses
-from graf.checkpoints import generator_loading
-from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, save_checkpoint
+from graf.checkpoints import checkpoint, generator_loading
+from graf.checkpoints.checkpoint import NEWEST, backup_name, read_checkpoint, read_with_sha256, save_checkpoint
 from graf.checkpoints.conditions import report_config_changes
 from graf.checkpoints.generator_loading import checkpoint_config, load_generator
 from graf.checkpoints.record import _HashingFile, read_record, record_path, write_record
@@ -72,6 +72,24 @@ def train(state, steps):
         stats = discriminator_step(state, images, real, fake[0]) | generator_step(state, fake[1], images, real)
         state.advance()
     return stats
+
+
+def test_the_hash_is_of_the_content_that_was_read_though_a_run_replaces_the_file(smoke, tmp_path, monkeypatch):
+    state, path, of = new_state(smoke()), tmp_path / NEWEST, checkpoint.file_sha256
+
+    def save(step):
+        state.step = step
+        save_checkpoint(path, state.checkpoint())
+
+    def after_another_save(file):
+        monkeypatch.setattr(checkpoint, "file_sha256", of)
+        save(2)
+        return of(file)
+
+    save(1)
+    monkeypatch.setattr(checkpoint, "file_sha256", after_another_save)
+    content, sha256 = read_with_sha256(path)
+    assert (checkpoint_step(content), sha256) == (2, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 EVERY_KIND_OF_RANDOMNESS = (

@@ -3,12 +3,13 @@
 import json
 import math
 
-from graf.checkpoints.checkpoint import NEWEST, save_checkpoint
+from graf.checkpoints.checkpoint import NEWEST, read_checkpoint, save_checkpoint
 from graf.commands.run import announce, log_if_done
 from graf.commands.run_files import keep_earlier_files, require_free_folder, write_config
 from graf.commands.train import config_of, dry_run
 from graf.data import build_dataset
 from graf.errors import CheckpointError
+from graf.foreign.checkpoints import checkpoint_step
 from graf.training.health import Derailed
 from graf.training.state import TrainState
 
@@ -139,6 +140,21 @@ def test_a_run_from_a_checkpoint_of_elsewhere_keeps_what_is_in_its_folder(new_ru
     (new_run.run_dir / "metrics.jsonl").write_text(rows)
     announce(state, [], (new_run.run_dir if inside else tmp_path) / "copy.pt")
     assert (new_run.run_dir / "metrics.jsonl.1").exists() != inside
+
+
+def test_a_run_from_another_file_than_its_newest_has_a_checkpoint_before_its_first_step(new_run, tmp_path):
+    """Whatever ends it, --resume auto goes on from there: neither from random weights nor from where the run was before."""
+    state, newest = TrainState(new_run, torch.device("cpu")), new_run.run_dir / NEWEST
+    announce(state, [], None)
+    assert not newest.exists()
+    state.step = 70
+    announce(state, [], new_run.run_dir / "backups" / "model_00000070.pt")
+    assert checkpoint_step(read_checkpoint(newest)) == 70
+    state.step = 80
+    announce(state, [], newest)
+    assert checkpoint_step(read_checkpoint(newest)) == 70
+    announce(state, [], tmp_path / "other.pt")
+    assert checkpoint_step(read_checkpoint(newest)) == 80
 
 
 def test_without_a_checkpoint_the_folder_is_named(new_run, smoke, caplog):

@@ -134,6 +134,22 @@ def test_vertices_show_the_colour_of_their_side_without_the_background(show):
     assert (colours[~right] == [0, 0, 255, 255]).all()
 
 
+def test_colours_are_not_those_beyond_the_box(show):
+    def colour(points):
+        beyond = (points.abs() > 0.4).any(-1, keepdim=True)
+        return torch.where(beyond, torch.tensor(RED), torch.tensor(BLUE))
+
+    in_box = show(Radial(lambda distance: 50 * (0.6 - distance), colour), "data.box=[-0.4,-0.4,-0.4,0.4,0.4,0.4]")
+    mesh = extract_mesh(in_box, LATENTS, NO_CLASS, 24, level=5.0)
+    assert (mesh.visual.vertex_colors == [0, 0, 255, 255]).all()
+
+
+def test_without_a_class_other_latents_than_the_field_s_are_left_aside(show):
+    radial = Radial(lambda distance: 50 * (0.6 - distance))
+    meshes = [extract_mesh(show(radial), latents, NO_CLASS, 24, level=5.0) for latents in (LATENTS, torch.zeros(1, 8 + 5))]
+    assert np.array_equal(meshes[0].vertices, meshes[1].vertices)
+
+
 def test_colours_are_those_of_the_skin(show):
     """Opaque within 1 / 1000: the red core does not show."""
 

@@ -70,6 +70,18 @@ def test_what_was_forced_is_restored_and_what_was_chosen_is_not():
     assert smaller.images == 2
 
 
+def test_what_has_grown_once_is_restored_and_grows_no_more():
+    forced = StepSizes(8, 0, 1024)
+    forced.shrink()
+    forced.shrink()
+    while not forced.step_done():
+        pass
+    again = StepSizes(8, 0, 1024)
+    again.load_state_dict(forced.state_dict())
+    assert again == forced and (again.images, again.smaller_than) == (4, None)
+    assert not any(again.step_done() for _ in range(2 * GOOD_STEPS))
+
+
 def test_more_rays_than_an_image_has_are_halved_from_those_that_it_has():
     sizes = StepSizes(1, 4096, 1024)
     assert sizes.shrink() and sizes.rays == 512

@@ -222,9 +222,16 @@ def test_fakes_stand_below_the_real_images_whose_cameras_they_have(conditional, 
     assert {resolution for _, _, resolution in calls} == {16}
 
 
-def test_unposed_data_is_seen_from_the_configs_cameras(generator, tmp_path):
+def test_unposed_data_is_seen_from_the_configs_cameras(generator, tmp_path, monkeypatch):
+    notes, captions = [], sheets.Captions
+
+    def noted(*given, note, **more):
+        notes.append(note)
+        return captions(*given, note=note, **more)
+
+    monkeypatch.setattr(sheets, "Captions", noted)
     (file,) = sheets.real_against_fake_grid(generator, Posed(checkers(3, seed=1, side=16)), tmp_path, n=16)
-    assert cells(file, 3).shape == (6, 16, 16, 3)
+    assert cells(file, 3).shape == (6, 16, 16, 3) and notes == ["from sampled cameras"]
 
 
 @pytest.mark.parametrize("override", ["data.umin=0.4 data.umax=0.6", "data.radius=3.0,4.2", "data.vmin=0.3"])

@@ -361,6 +361,12 @@ def test_once_prints_a_page_and_leaves(run, program, monkeypatch, capsys):
     assert "400 of 1,000" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("interval_s", ["0", "-1", "nan", "inf"])
+def test_an_interval_that_is_none_is_an_error(run, program, monkeypatch, capsys, interval_s):
+    assert leave_with(program, monkeypatch, run, "--interval_s", interval_s) == 2
+    assert "expected more than 0 seconds" in capsys.readouterr().err
+
+
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """results/ with the runs old and sets/new, of which the latter was written last, and a folder that is none."""

@@ -123,18 +123,12 @@ def test_without_set_there_is_no_hint(capsys):
 def test_two_folders_make_a_run(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     train = importlib.import_module("train")
-    (tmp_path / "my: photos \U0001f431").mkdir()
-    words = [
-        "--data_dir",
-        str(tmp_path / "my: photos \U0001f431"),
-        "--output-dir",
-        str(tmp_path / "runs #1"),
-        "--set",
-        "expname=a",
-    ]
+    photographs, runs = tmp_path / "my: photos \U0001f431", tmp_path / "runs #1"
+    photographs.mkdir()
+    words = ["--data_dir", str(photographs), "--output-dir", str(runs), "--set", "expname=a"]
     config = load_config(None, train.run_overrides(train.parser().parse_args(words)))
-    assert (config.data.type, config.data.datadir) == ("images", (str(tmp_path / "my: photos \U0001f431"),))
-    assert config.run_dir == tmp_path / "runs #1" / "a"
+    assert (config.data.type, config.data.datadir) == ("images", (str(photographs),))
+    assert config.run_dir == runs / "a"
 
 
 def test_a_fault_is_told_with_the_flags_that_were_typed(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 STATUSES = [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", REQUEUE)]
+HUNG_UP = ("SIGHUP", 129)
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def restored_handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(("name", "status"), STATUSES)
+@pytest.mark.parametrize(("name", "status"), [*STATUSES, HUNG_UP])
 def test_a_signal_only_asks_and_the_handlers_are_given_back(name, status):
     before = [signal.getsignal(number) for number in SIGNALS]
     with Interruption() as interruption:
@@ -45,6 +46,30 @@ def test_a_second_signal_ends_at_once_and_harms_no_file(tmp_path, second):
             os.kill(os.getpid(), getattr(signal, second))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_terminal_that_closes_may_send_several_and_nohup_none(restored_handlers):
+    with Interruption() as interruption:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+    assert interruption.reason == "SIGHUP"
+    with pytest.raises(KeyboardInterrupt), Interruption():
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert not interruption.requested
+
+
+def test_ones_own_signal_that_comes_after_another_process_s_is_no_second_one():
+    with Interruption() as interruption:
+        interruption.signal = signal.SIGTERM  # as Processes.should_end sets it
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert interruption.exit_status == 143
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def test_the_deadline_counts_from_the_start():

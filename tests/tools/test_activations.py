@@ -552,13 +552,24 @@ def test_the_list_tells_names_and_shapes(run, checkpoint, tmp_path, network):
         assert lines["output"].endswith("(3, 16, 16) as output.images")
 
 
-def test_a_discriminator_in_training_is_shown_blurred_photographs_beside_their_downsampling(tool, refine, photographs, labels):
-    state = TrainState(refine("discriminator.dual=true", "discriminator.blur_steps=10", "discriminator.blur_sigma=1.5"), CPU)
-    seen = tool.judged(photographs, labels, state.config, state.generator, 3, torch.Generator())
+@pytest.mark.parametrize("first_steps", [0, 20])
+def test_a_discriminator_in_training_is_shown_blurred_photographs_beside_their_downsampling(
+    tool, refine, photographs, labels, first_steps
+):
+    blur = "discriminator.blur_steps=10", "discriminator.blur_sigma=1.5", "discriminator.low_res_steps=0"
+    state = TrainState(refine("discriminator.dual=true", *blur, f"encoder.first_steps={first_steps}"), CPU)
+    seen = tool.judged(photographs, labels, state.config, state.generator, first_steps + 3, torch.Generator())
     blurred = gaussian_blur(photographs, [9, 9], [1.05, 1.05])  # 1.5 (1 - 3 / 10)
     low = state.generator.refinement.projection.downsample(photographs)
     torch.testing.assert_close(seen[:, :3], blurred, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(seen[:, 3:], F.interpolate(low, 16, mode="bilinear"), atol=1e-5, rtol=1e-5)
+
+
+def test_a_discriminator_in_its_first_steps_is_shown_half_the_pixels(tool, smoke, photographs, labels):
+    state = TrainState(smoke("discriminator.low_res_steps=5", "encoder.first_steps=2"), CPU)
+    shown = [tool.judged(photographs, labels, state.config, state.generator, step, torch.Generator()) for step in (6, 7)]
+    assert torch.equal(shown[1], photographs)
+    torch.testing.assert_close(shown[0], F.avg_pool2d(photographs, 2), atol=1e-5, rtol=1e-5)
 
 
 def test_a_discriminator_that_judges_restored_images_is_shown_them(tool, refine, photographs, labels):

@@ -315,6 +315,7 @@ def test_a_process_is_watched_until_it_ends(tmp_path):
         ["--self_test", "--pid", "1"],
         ["--pid", "1", "--clean_up"],
         ["--pid", "x"],
+        ["--pid", "-5"],
     ],
 )
 def test_the_detector_takes_one_thing_to_watch(tool, words, capsys):

@@ -105,6 +105,8 @@ def test_the_same_command_continues_and_nothing_of_the_users_is_overwritten(tool
     assert load_config(config).training.batch_size == 4
     with pytest.raises(GrafError, match="a set with other seed"):
         tool(*run, "--seed", 1)
+    with pytest.raises(GrafError, match=r"a set with other meshes\.ball"):  # each other one would have another's cameras
+        tool(*run, "--match", "chairs*")
     with pytest.raises(GrafError, match="was not made by this tool"):
         tool(models, "--out", models)
     assert sorted(file.name for file in models.iterdir()) == ["ball.ply", "broken.glb", "chairs", "notes.txt", "points.ply"]
@@ -140,6 +142,7 @@ def test_an_elevation_from_which_nothing_is_seen_leaves_the_others_their_cameras
         (("--resolution", 97), "--resolution: must be a multiple of 2"),
         (("--elevations", 91), "--elevations: must lie between"),
         (("--fov", 200), "data.fov"),
+        (("--fov", "inf"), "data.fov"),
         (("--match", "*table*"), "that matches --match '\\*table\\*'"),
     ],
 )

@@ -8,7 +8,7 @@ from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import NEWEST, read_checkpoint
 from graf.checkpoints.run_folder import save_newest
 from graf.data import Views
-from graf.errors import GrafError
+from graf.errors import CheckpointError, GrafError
 from graf.foreign.checkpoints import checkpoint_step
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import OutOfMemory
@@ -219,6 +219,13 @@ def test_all_processes_go_back_from_out_of_memory_without_recorded_graphs(build,
     state.processes, state.graphs = OneOfTwo(rank, 2), Graphs(object)
     roll_back_all(state, trouble("out of memory"))
     assert bool(state.graphs) == (trouble is Derailed)
+
+
+def test_a_process_that_does_not_see_the_checkpoint_says_so(build):
+    state = build()
+    state.processes = OneOfTwo(1, 2)
+    with pytest.raises(CheckpointError, match="has no checkpoint to roll back to.*all processes need the same training.outdir"):
+        roll_back_all(state, Derailed("loss_d is nan"))
 
 
 def test_going_back_from_out_of_memory_amid_an_update_begins_with_new_scalers(build, batch, monkeypatch):

@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import graf.runtime.files
+from graf.errors import GrafError
 from graf.pictures.outputs import write_image
 from graf.training.logging import RunLog, tag_of
 from graf.training.samples import write_progress
@@ -84,13 +85,32 @@ def test_tensorboard_has_the_config_a_picture_and_the_time_of_a_step(smoke, tmp_
 
 
 def test_wandb_knows_a_run_that_is_continued(smoke, tmp_path, monkeypatch):
-    started = []
-    wandb = SimpleNamespace(init=lambda **given: (started.append(given["id"]), SimpleNamespace(finish=lambda: None))[1])
+    started, logged, axes = [], [], []
+    run = SimpleNamespace(
+        finish=lambda: None,
+        log=logged.append,
+        define_metric=lambda name, step_metric: axes.append((name, step_metric)),
+    )
+    wandb = SimpleNamespace(init=lambda **given: (started.append(given["id"]), run)[1])
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    for run, step in (("a", 0), ("a", 2), ("b", 0)):
-        (tmp_path / run).mkdir(exist_ok=True)
-        RunLog(tmp_path / run, smoke("training.monitoring=wandb"), step).close()
+    for name, step in (("a", 0), ("a", 2), ("b", 0)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        log = RunLog(tmp_path / name, smoke("training.monitoring=wandb"), step)
+        log.scalars({"loss_d": 0.5}, step + 1)
+        log.close()
     assert started[0] == started[1] != started[2]
+    assert axes == [("*", "step")] * 3 and [row["step"] for row in logged] == [1, 3, 1]
+
+
+def test_a_wandb_that_does_not_start_is_told(smoke, tmp_path, monkeypatch):
+    def fail(**_):
+        raise Exception("api_key not configured (no-tty)\ncall wandb.login")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=fail))
+    with pytest.raises(
+        GrafError, match=r"wandb does not start \(api_key not configured \(no-tty\)\); run `wandb login`, or set"
+    ):
+        RunLog(tmp_path, smoke("training.monitoring=wandb"), 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no picture"])

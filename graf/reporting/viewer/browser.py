@@ -56,7 +56,7 @@ class Browser:
         self._source = models.sources[0]
         self._view = ObjectView(models.get(self._source))
         self._directed = False  # whether the model's directions are found
-        self._moved_object = self._view, 0, 0  # the object that their sliders move, by model, class and seed
+        self._moved_object = self._view, BY_SEED, 0, 0  # the object that their sliders move: model, found object, class, seed
         self._aspect = 0.0
         self._drawn: tuple | None = None  # the view that the window shows, and whether in full
         self._meshed: tuple | None = None  # the object whose mesh it shows
@@ -227,7 +227,7 @@ class Browser:
 
     def _stay_with_object(self) -> None:
         """Set the sliders of the directions back once there is another object, or another model."""
-        chosen = self._view, self._class.value, self._seed.value
+        chosen = self._view, self._found.value, self._class.value, self._seed.value
         if chosen == self._moved_object:
             return
         self._directed, self._moved_object = self._directed and chosen[0] is self._moved_object[0], chosen
