@@ -18,7 +18,7 @@ from typing import Any
 
 from activations.files import ActivationWriter, Source, size, unknown_layer
 from graf.camera import Labels, azimuth_and_v
-from graf.checkpoints.checkpoint import read_checkpoint
+from graf.checkpoints.checkpoint import read_with_sha256
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.partial_loading import require_fit
 from graf.config import Config, is_set, load_config, override
@@ -34,7 +34,6 @@ from graf.rng import seeded_rng
 from graf.runtime.command_line import Parser, positive, whole_number
 from graf.runtime.console import log, progress, run_script
 from graf.runtime.device import choose_device, keep_freed_memory
-from graf.runtime.files import file_sha256
 from graf.runtime.interruption import Interruption
 from graf.runtime.out_of_memory import is_out_of_memory
 from graf.training.inputs import low_res_stride
@@ -124,7 +123,7 @@ def main() -> int:
         p.error("--layers and --out are needed; --list prints the layers")
     keep_freed_memory()
     path = trained_checkpoint(args.checkpoint) if args.checkpoint.is_dir() else args.checkpoint
-    content = read_checkpoint(path)
+    content, sha256 = read_with_sha256(path)
     config = load_config(args.config, args.set) if args.config else override(checkpoint_config(path, content), args.set)
     config = as_trained(config, content, path)
     if not (args.config or is_set("data.datadir", args.set)):
@@ -138,7 +137,7 @@ def main() -> int:
         if args.list:
             list_layers(subject)
             return 0
-        source = Source(args.network, path.name, file_sha256(path), checkpoint_step(content), dataset.fingerprint, args.seed)
+        source = Source(args.network, path.name, sha256, checkpoint_step(content), dataset.fingerprint, args.seed)
         return write(subject, source, config, args)
     except torch.OutOfMemoryError:
         raise GrafError(
@@ -247,7 +246,7 @@ def judged(
     images: Tensor, cameras: Labels, config: Config, generator: Generator | None, step: int, rng: torch.Generator
 ) -> Tensor:
     """The discriminator's input at a step, from real images (B, data.channels, W, W): the whole frame, or its largest patch,
-    centred, at the low resolution of a run's first steps in these.
+    centred. In a run's first steps it has half the resolution.
 
     The generator is needed where it restores them, or makes their small versions.
     """
@@ -258,7 +257,10 @@ def judged(
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
     projection = None if generator is None else generator.projection
-    alpha, blur = alpha if alpha.shape[1] else None, faded_sigma(config.discriminator, step - config.encoder.first_steps)
+    alpha, blur = (
+        alpha if alpha.shape[1] else None,
+        faded_sigma(config.discriminator, max(0, step - config.encoder.first_steps)),
+    )
     return discriminator_input(patches, None, alpha, config.discriminator, projection, blur)
 
 

@@ -78,7 +78,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     arguments = parser.parse_args(words)
     if not 0 < arguments.interval_s < math.inf:
-        parser.error(f"--interval_s {arguments.interval_s}: expected more than 0 seconds")
+        parser.error(f"--interval_s {arguments.interval_s}: expected seconds above 0")
     if arguments.once and arguments.web:
         parser.error("--once prints to the terminal, --web serves a page; expected one of them")
     return arguments

@@ -5,7 +5,8 @@
 
 IN is a folder of photographs, of folders of photographs (one per class), or of videos, or one of these
 files. IN is not changed. OUT gets images/ (PNGs, RGBA where the object was cut out), before_after.png, left_out.csv with the
-reason for each photograph that was left out, and config.yaml. After an interruption the same command continues.
+reason for each photograph that was left out, and config.yaml. After an interruption the same command continues. A
+picture in images/ that you have changed stays as it is.
 """
 
 import argparse

@@ -98,7 +98,7 @@ def main() -> int:
     renderer = MeshRenderer(config.data)
     settings = {name: value for name, value in vars(arguments).items() if name not in ("meshes", "out", "match")}
     settings["meshes"] = {source.name: source.file.relative_to(source.root).as_posix() for source in sources}
-    claim_folder(arguments.out, settings)
+    claim_folder(arguments.out, in_order(settings), lambda kept, _: in_order(kept))
     rendered: dict[Source, list[View]] = {}
     faults = []
     for index, source in enumerate(progress(sources, desc="rendering", unit="mesh")):
@@ -122,6 +122,14 @@ def main() -> int:
     write_config(config_file, layer, config, len(views))
     log.info("%d images of %d meshes; train with: python train.py --config %s", len(views), len(rendered), config_file)
     return 0
+
+
+def in_order(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with pairs instead of a mapping of meshes where the cameras of each depend on its place among them, so that
+    a set without one of them is another set."""
+    if settings["labels"] != "transforms":
+        return settings
+    return settings | {"meshes": [list(pair) for pair in dict(settings["meshes"]).items()]}
 
 
 def config_layer(arguments: argparse.Namespace) -> dict[str, Any]:

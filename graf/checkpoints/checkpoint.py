@@ -98,12 +98,14 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
 
 
 def read_with_sha256(path: Path) -> tuple[dict, str]:
-    """`read_checkpoint`, and the SHA-256 of the file: read again where a run in training has replaced it meanwhile."""
-    while True:
+    """`read_checkpoint`, and the SHA-256 of the file: read again where a run in training has replaced it meanwhile, which can
+    hardly happen thrice."""
+    for _ in range(3):
         before = _identity(path)
         content, sha256 = read_checkpoint(path), file_sha256(path)
         if _identity(path) == before:
-            return content, sha256
+            break
+    return content, sha256
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graf.checkpoints.checkpoint import NEWEST
-from graf.checkpoints.run_folder import remove_run_leftovers, run_checkpoints, save_newest
+from graf.checkpoints.run_folder import remove_run_leftovers, run_checkpoints, save
 from graf.commands.run_files import ROWS_FILE, checkpoint_of, keep_earlier_files, lies_in, require_own_folder, write_config
 from graf.config import RunConfig
 from graf.data import Views
@@ -117,8 +117,8 @@ def note_data(state: RunState, dataset: Views, checkpoint: Path | None) -> None:
 
 
 def announce(state: RunState, dataset: Views, checkpoint: Path | None) -> tuple[float, int]:
-    """Write config.yaml, and a checkpoint where the run begins with another one than its newest, and log what is trained.
-    Returns the time and the step at which this session begins.
+    """Write config.yaml, and model.pt where the run goes on from another file; log what is trained. Returns the time and the
+    step at which this session begins.
 
     checkpoint: continued from, None for a new run.
     """
@@ -128,7 +128,7 @@ def announce(state: RunState, dataset: Views, checkpoint: Path | None) -> tuple[
             keep_earlier_files(config, state.step)
         write_config(config)
         if checkpoint and checkpoint.resolve() != (config.run_dir / NEWEST).resolve():
-            save_newest(state.checkpoint())  # --resume auto goes on from here, whatever ends the run before it saves one
+            save(config.run_dir / NEWEST, state.checkpoint())  # --resume auto goes on from here, whatever ends the run
     log.info(
         "training on %d images on %s until step %d, into %s",
         *(len(dataset), state.device, config.training.max_steps, config.run_dir),

@@ -139,7 +139,8 @@ def stored_orientation(file: str | os.PathLike) -> int:
     """How a JPEG's pixels are stored, by EXIF: 1 upright, 2 to 4 turned or mirrored, 5 to 8 with rows for columns; 1 for other
     images, whose EXIF data are rare."""
     with Image.open(file, formats=OPENED) as image:
-        return image.getexif().get(ExifTags.Base.Orientation, 1) if image.format in ("JPEG", "MPO") else 1
+        found = image.getexif().get(ExifTags.Base.Orientation) if image.format in ("JPEG", "MPO") else None
+    return found if found in range(2, 9) else 1
 
 
 def square_side(width: int, height: int, center_crop: int) -> int:

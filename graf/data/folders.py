@@ -58,8 +58,8 @@ class Folder:
 @dataclass(frozen=True)
 class Item:
     """One image with its labels and what a file says of its frame, in units of the uncropped image's width: the focal length,
-    and where the optical axis is, (right, down) of the centre. size: width and height of the image that the file's camera is
-    of, pixels of any size. confidence: of a camera that was found, in [0, 1]."""
+    and where the optical axis is, (right, down) of the centre. size: width and height that the file gives for the image, which
+    may have been made smaller since. confidence: of a camera that was found, in [0, 1]."""
 
     file: Path
     class_index: int

@@ -128,7 +128,8 @@ def load_images(config: Config, cache_folder: Path | None = None) -> ImageFolder
         faults.append(Fault("data", f"all {len(items)} images are faulty; set data.on_bad_file: error to read why"))
     if unread and items:  # without items it is among the faults
         log.warning("%s", how_to_convert(unread))
-    warn_of_turned(checked)
+    if source in READERS:
+        warn_of_turned(checked)
     warn_of_enlarged([image for image in checked if not image.fault], data.imsize)
     raise_or_skip(faults, data)
     if source == "filename":

@@ -100,12 +100,12 @@ def check_image(item: Item, frame: Frame, data: DataConfig, put: Callable[[Tenso
             fault = Fault(str(item.file), f"{problem}; set data.fov: {fov:.2f}")
     side = side if frame.side is None else round(frame.side * image.width)
     transparent = alpha is not None and alpha.getextrema()[0] < OPAQUE
-    return CheckedImage(item, side, fault, transparent, small, fov, item.focal is not None and _may_be_turned(item, image.size))
+    return CheckedImage(item, side, fault, transparent, small, fov, _may_be_turned(item, image.size))
 
 
 def _may_be_turned(item: Item, size: tuple[int, int]) -> bool:
     """Whether an image is stored turned, and its shape does not tell whether its camera is of it so or upright."""
-    orientation = stored_orientation(item.file)
+    orientation = 1 if item.pose_c2w is None else stored_orientation(item.file)
     return orientation != 1 and (orientation < 5 or item.size is None or size[0] == size[1])
 
 

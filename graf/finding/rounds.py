@@ -351,7 +351,8 @@ def class_rows(dataset: Views) -> dict[str, list[int]]:
 
 
 def home_of(dataset: Views, rows: list[int]) -> Path:
-    """The folder that the files of these rows are in, where their transforms.json belongs; absolute if it is elsewhere."""
+    """The folder that the files of these rows are in, where their transforms.json belongs; in the working directory relative to
+    that."""
     home = Path(os.path.commonpath([os.path.dirname(os.path.abspath(dataset.files[row])) for row in rows]))
     return home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
 

@@ -171,8 +171,8 @@ def pooling(width: int, size: int, scale: int) -> int:
 
 @torch.no_grad()
 def keep_in_range(h: Hypotheses, config: Config) -> None:
-    """Clamp cameras to the config's range, those beyond it to its nearer end, and off the poles, and uniform latents to their
-    range; in place."""
+    """Move cameras that left the config's range to its nearer end, and off the poles; clamp uniform latents to their range. In
+    place."""
     (left, right), (top, bottom) = config.data.u_range, config.data.v_range
     h.v.clamp_(max(top, POLE), min(bottom, 1 - POLE))
     if right - left < 1:

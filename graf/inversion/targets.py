@@ -128,6 +128,14 @@ def square_focal(item: Item, data: DataConfig) -> float | None:
         return None  # reading it raises the error
 
 
+def other_shape(item: Item, data: DataConfig) -> str | None:
+    """What is wrong where the item's camera is of an image that is turned against it; None where nothing is known to be."""
+    try:
+        return problem_of_shape(item.size, open_rgb(item.file, data.background).size)
+    except ValueError:
+        return None  # reading it raises the error
+
+
 def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     """The cameras (N, 3, 4) in the nearest file of cameras above each image, where they have the config's field of view."""
     homes = [next((folder for folder in path.parents if camera_file(folder, data.labels)), None) for path in paths]
@@ -148,7 +156,7 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
             about = {path.resolve()} if items else {path.resolve(), file.resolve()}
             known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
-        elif problem := problem_of_shape(item.size, open_rgb(path, data.background).size):
+        elif problem := other_shape(item, data):
             reason = f"for it {problem.partition(';')[0]}"
         elif (focal := square_focal(item, data)) is not None and not math.isclose(focal, expected, rel_tol=FOCAL_TOLERANCE):
             fov = math.degrees(2 * math.atan(0.5 / focal))

@@ -14,6 +14,7 @@ from graf.errors import GrafError
 from graf.memory.leaks import LeakDetector, LeakReport
 from graf.memory.process_tree import ProcessTree
 from graf.runtime.files import json_rows, save_figure, write_text
+from graf.runtime.interruption import heard_signals
 from graf.runtime.limits import GB, MB, memory_limit, process_status
 
 import psutil
@@ -266,10 +267,7 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
 
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        numbers.remove(signal.SIGHUP)  # nohup ignores it, and so does the command, which inherits that
-    before = {number: signal.signal(number, forward) for number in numbers}
+    before = {number: signal.signal(number, forward) for number in heard_signals()}  # the command ignores what this one does
     try:
         try:
             process = psutil.Popen(command, start_new_session=True)

@@ -77,8 +77,8 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
     distance: the root of a turning object's area changes less than its width and height. Objects that are longer than those of
     SAME_AREA_SHARE of the photographs fill their frames."""
     extents = map_in_threads(_extent_if_ours, made, available_cores())
-    found = list(progress(extents, desc="sizes", total=len(made)))
-    extents = [each for each in found if each]
+    all_extents = list(progress(extents, desc="sizes", total=len(made)))
+    extents = [found for found in all_extents if found]
     if not extents:
         return made
     longest_ratio = float(np.quantile([found.longer / math.sqrt(found.area) for found in extents], SAME_AREA_SHARE))
@@ -96,11 +96,11 @@ def at_one_area(made: list[Made], options: Options) -> list[Made]:
             _write(each.file, cropped(image, box, options.largest), json.loads(image.text[NOTE]) | {"side": side})
         return each._replace(side=side)
 
-    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, found, strict=True)), available_cores()))
+    return list(map_in_threads(lambda pair: framed(*pair), list(zip(made, all_extents, strict=True)), available_cores()))
 
 
 def _extent_if_ours(made: Made) -> Extent | None:
-    """The object of a PNG; None where the PNG is the user's, or so thin an object that nothing of it is opaque there."""
+    """The object in a PNG; None where the user made the PNG, and where the object is too thin to be opaque in it."""
     if made.how == CORRECTED:
         return None
     with Image.open(made.file, formats=("PNG",)) as image:
@@ -135,7 +135,10 @@ def made_before(source: Source, file: Path) -> Made | None:
     without our note: the user has corrected it. Raises ValueError where that cannot be read."""
     note = _note(file)
     if not note and file.exists():
-        image = open_photograph(file)
+        try:
+            image = open_photograph(file)
+        except ValueError:
+            raise ValueError(f"{file} is no picture that can be read; remove it to have it made anew") from None
         log.warning("%s: was changed by another program, and stays as it is; remove it to have it made anew", file)
         return Made(source, file, CORRECTED if image.mode == "RGBA" else "none", min(image.size), cut_off=False)
     if not note or note.pop("of", None) != _content(source):

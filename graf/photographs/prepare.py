@@ -157,7 +157,7 @@ def _with_cameras(examined: list[Examined], pattern: NamePattern, left_out: dict
     kept: dict[str, Examined] = {}
     for each in examined:
         path = Path(each.source.place)
-        name = path.with_suffix("").as_posix().lower()  # names that differ in capitals alone are one on some disks
+        name = f"{path.parent}/{path.stem.lower()}"  # names that differ in capitals alone are one on some disks
         if pattern.read(path.stem) is None:
             left_out[each.source.place] = (
                 "no camera in its name, while others have one; --labels none takes all without cameras"

@@ -40,10 +40,13 @@ def write_left_out(file: Path, left_out: dict[str, str]) -> None:
 def write_cameras(out: Path, root: Path, prepared: Prepared) -> None:
     """Write each transforms.json below the images, with the frames of the photographs that were kept, as PNGs.
 
-    Raises DataError for one of which no frame names one of these.
+    Raises DataError for one of which no frame names one of these, and for two whose folders become one.
     """
+    homes: dict[Path, Path] = {}
     for source, content in prepared.cameras.items():
         home = out / IMAGES / printable(source.parent.relative_to(root).as_posix())
+        if (other := homes.setdefault(home, source)) != source:
+            raise DataError(f"{source}: its folder and that of {other} would have one name; rename one of them")
         file_of = {}
         for made in prepared.made:
             original = made.source.file

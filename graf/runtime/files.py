@@ -129,11 +129,10 @@ def claim_folder(out: Path, settings: dict[str, Any], completed: Callable[[dict,
 
 
 def _differing_keys(kept: Any, asked: Any, name: str = "") -> Iterator[str]:
-    """The dotted names of the settings that are not the kept ones, those that are kept alone among them, but for whole settings
-    of another version."""
+    """The dotted names of the settings that are not the kept ones."""
     if isinstance(kept, dict) and isinstance(asked, dict):
-        for key in {**asked, **kept} if name else asked:
-            yield from _differing_keys(kept.get(key), asked.get(key), f"{name}.{key}" if name else key)
+        for key, value in asked.items():
+            yield from _differing_keys(kept.get(key), value, f"{name}.{key}" if name else key)
     elif kept != asked:
         yield name
 

@@ -15,8 +15,8 @@ HANG_UP = getattr(signal, "SIGHUP", None)
 class Interruption:
     """A context in which the first of SIGNALS only sets `signal`; a second one interrupts at once.
 
-    SIGHUP stays ignored where it is, as by nohup, and is never a second one: a closed terminal may send several. A `signal`
-    that was set for what another process of the run has received is no first one: this process's own may come late.
+    SIGHUP does not count: a terminal that closes may send several, and a SIGTERM after them. `signal` may also be set for
+    another process of the run; this process's own first signal, which may come late, then interrupts nothing.
 
     max_hours: counted from when this is made, before the networks; 0 for no limit. It ends a run only after `began` was
     set by a first step: if it were shorter than the start-up, the run would be requeued for ever.
@@ -30,8 +30,7 @@ class Interruption:
         self._deadline = clock() + 3600 * max_hours if max_hours else math.inf
 
     def __enter__(self) -> "Interruption":
-        heard = [number for number in SIGNALS if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._receive) for number in heard}
+        self._before = {number: signal.signal(number, self._receive) for number in heard_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +55,13 @@ class Interruption:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received and number != HANG_UP:
             raise KeyboardInterrupt
-        self._received, self.signal = True, self.signal or number
+        self._received |= number != HANG_UP
+        self.signal = self.signal or number
+
+
+def heard_signals() -> list[int]:
+    """SIGNALS without SIGHUP where it is ignored, as by nohup."""
+    return [number for number in SIGNALS if number != HANG_UP or signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def exit_status_after(number: int | None) -> int:

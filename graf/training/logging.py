@@ -214,13 +214,12 @@ def _start_wandb(run_dir: Path, config: RunConfig) -> Any:
         run_id = uuid.uuid4().hex
         with optional_file("wandb_id.txt"):
             write_text(path, run_id)
-    known_by = {"project": "graf_ccsr", "name": config.expname, "id": run_id, "resume": "allow"}
     try:
-        run = wandb.init(dir=str(run_dir), config=settings, **known_by)
+        run = wandb.init(project="graf_ccsr", name=config.expname, dir=str(run_dir), config=settings, id=run_id, resume="allow")
         run.define_metric("*", step_metric="step")
     except Exception as error:  # not logged in, no network, a wrong version: wandb's errors have no common class
         raise GrafError(
-            f"training.monitoring: wandb does not start ({first_line(error)}); run `wandb login`, or set "
-            "training.monitoring=tensorboard"
+            f"training.monitoring: wandb does not start ({first_line(error)}); run `wandb login`, or "
+            "without a network set WANDB_MODE=offline; training.monitoring=tensorboard needs neither"
         ) from error
     return run

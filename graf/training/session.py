@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 log = logging.getLogger("graf")
 
-MEMORY_LINE_EVERY = 100, "1min"  # whichever is longer
+MEMORY_LINE_STEPS, MEMORY_LINE_TIME = 100, "1min"  # between lines on memory, at least
 BAR_FORMAT = "{desc} {percentage:.0f} %: step {n_fmt} of {total_fmt}, {rate_fmt}, {left}{postfix}"
 MEMORY_SHOWN = {"host_bytes": "host", "reserved_bytes": "GPU"}  # the monitor's numbers: whose memory they are
 T = TypeVar("T")
@@ -95,6 +95,7 @@ def running(
         _steps_read(state),
         contextlib.closing(_batches(state, dataset, images)) as session.batches,
     ):
+        del images  # of which the batches have the last hold, so that they are freed before a last checkpoint needs memory
         yield session
 
 
@@ -182,8 +183,7 @@ class Session:
         if due(step, self.config.training.print_every):
             text = progress_text(self.state, self.numbers, self.shown, self.quality, self.monitor)
             self.progress_bar.set_postfix_str(text, refresh=False)
-        steps, minutes = MEMORY_LINE_EVERY
-        if due(step, steps) and self.cadences.due("memory_line", step, minutes):
+        if due(step, MEMORY_LINE_STEPS) and self.cadences.due("memory_line", step, MEMORY_LINE_TIME):
             log.info("step %d: %s", step, self.monitor.summary())
         if isinstance(every, int) and due(step, every):
             clean_up()

@@ -6,7 +6,7 @@ import math
 from graf.camera import Labels, poses_at
 from graf.errors import GrafError
 from graf.export import mesh as meshes
-from graf.export.mesh import density, extract_mesh, silhouette_level, write_mesh
+from graf.export.mesh import density, extract_mesh, silhouette_level, styles_of, write_mesh
 from graf.models.generator import Generator
 from graf.rays import camera_rays, depth_bounds, full_grid, visible_radius
 from graf.rendering import interval_lengths, stratified_depths
@@ -144,10 +144,12 @@ def test_colours_are_not_those_beyond_the_box(show):
     assert (mesh.visual.vertex_colors == [0, 0, 255, 255]).all()
 
 
-def test_without_a_class_other_latents_than_the_field_s_are_left_aside(show):
-    radial = Radial(lambda distance: 50 * (0.6 - distance))
-    meshes = [extract_mesh(show(radial), latents, NO_CLASS, 24, level=5.0) for latents in (LATENTS, torch.zeros(1, 8 + 5))]
-    assert np.array_equal(meshes[0].vertices, meshes[1].vertices)
+def test_the_field_is_not_given_the_latents_of_a_background(smoke):
+    generator = Generator(smoke("data.background_model=plane", "z_dist.dim=8", "z_dist.dim_background=5"))
+    latents = generator.sample_latents(1, torch.Generator().manual_seed(0))
+    assert latents.shape == (1, 13)
+    for found, expected in zip(styles_of(generator, latents, NO_CLASS), generator.styles(latents[:, :8]), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_colours_are_those_of_the_skin(show):

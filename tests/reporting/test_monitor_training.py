@@ -362,9 +362,9 @@ def test_once_prints_a_page_and_leaves(run, program, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("interval_s", ["0", "-1", "nan", "inf"])
-def test_an_interval_that_is_none_is_an_error(run, program, monkeypatch, capsys, interval_s):
+def test_an_interval_is_seconds_above_0(run, program, monkeypatch, capsys, interval_s):
     assert leave_with(program, monkeypatch, run, "--interval_s", interval_s) == 2
-    assert "expected more than 0 seconds" in capsys.readouterr().err
+    assert "expected seconds above 0" in capsys.readouterr().err
 
 
 @pytest.fixture

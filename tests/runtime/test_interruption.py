@@ -22,8 +22,14 @@ def restored_handlers():
         signal.signal(number, handler)
 
 
+@pytest.fixture
+def heard_hang_up(restored_handlers):
+    """SIGHUP as it is without nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("name", "status"), [*STATUSES, HUNG_UP])
-def test_a_signal_only_asks_and_the_handlers_are_given_back(name, status):
+def test_a_signal_only_asks_and_the_handlers_are_given_back(name, status, heard_hang_up):
     before = [signal.getsignal(number) for number in SIGNALS]
     with Interruption() as interruption:
         assert not interruption.requested
@@ -48,14 +54,13 @@ def test_a_second_signal_ends_at_once_and_harms_no_file(tmp_path, second):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_terminal_that_closes_may_send_several_and_nohup_none(restored_handlers):
+def test_a_terminal_that_closes_may_send_several_and_nohup_none(heard_hang_up):
     with Interruption() as interruption:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGHUP)
-    assert interruption.reason == "SIGHUP"
-    with pytest.raises(KeyboardInterrupt), Interruption():
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGINT)
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert interruption.reason == "SIGHUP"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -63,7 +68,7 @@ def test_a_terminal_that_closes_may_send_several_and_nohup_none(restored_handler
     assert not interruption.requested
 
 
-def test_ones_own_signal_that_comes_after_another_process_s_is_no_second_one():
+def test_a_signal_after_that_of_another_process_interrupts_nothing():
     with Interruption() as interruption:
         interruption.signal = signal.SIGTERM  # as Processes.should_end sets it
         os.kill(os.getpid(), signal.SIGUSR1)

@@ -565,6 +565,14 @@ def test_a_discriminator_in_training_is_shown_blurred_photographs_beside_their_d
     torch.testing.assert_close(seen[:, 3:], F.interpolate(low, 16, mode="bilinear"), atol=1e-5, rtol=1e-5)
 
 
+def test_before_a_discriminator_learns_it_is_shown_what_it_will_see_first(tool, smoke, photographs, labels):
+    blur = "discriminator.blur_steps=10", "discriminator.blur_sigma=1.5", "discriminator.low_res_steps=0"
+    for overrides in (("discriminator.low_res_steps=0",), blur):
+        state = TrainState(smoke("encoder.first_steps=20", *overrides), CPU)
+        shown = [tool.judged(photographs, labels, state.config, state.generator, k, torch.Generator()) for k in (0, 20)]
+        assert torch.equal(*shown)
+
+
 def test_a_discriminator_in_its_first_steps_is_shown_half_the_pixels(tool, smoke, photographs, labels):
     state = TrainState(smoke("discriminator.low_res_steps=5", "encoder.first_steps=2"), CPU)
     shown = [tool.judged(photographs, labels, state.config, state.generator, step, torch.Generator()) for step in (6, 7)]

@@ -305,6 +305,7 @@ def test_a_picture_that_was_corrected_stays(photographs, tmp_path):
     file.write_bytes(b"")
     printed = call(TOOL, "photos", "set", cwd=tmp_path)
     assert "3 kept, 1 left out" in printed and file.read_bytes() == b""
+    assert "IMG_1.png is no picture that can be read; remove it to have it made anew" in reasons(tmp_path / "set")["IMG_1.png"]
 
 
 def test_ctrl_c_leaves_what_was_made_and_no_frames(photographs, tmp_path, monkeypatch):

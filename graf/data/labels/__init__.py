@@ -67,12 +67,13 @@ def items_by_files(folders: Sequence[Folder], source: str, data: DataConfig) -> 
         found, wrong = READERS[source](folder.path, class_index)
         if source == "transforms":
             found = with_opengl_axes(found, data)
+        scaled = is_aligned(source, data)
         try:
-            found = aligned(found, where, data) if is_aligned(source, data) else found
-            wrong += depth_faults(found, where, data, is_aligned(source, data))
+            found = aligned(found, where, data) if scaled else found
+            wrong += depth_faults(found, where, data, scaled)
         except DataError as error:
             wrong.append(Fault(where, str(error)))
-        if not wrong and not is_aligned(source, data):
+        if not wrong and not scaled:
             warn_of_radius(found, where, data)
         items += found
         faults += wrong

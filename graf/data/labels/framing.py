@@ -19,8 +19,8 @@ log = logging.getLogger("graf")
 
 
 def frames_of(items: Sequence[Item], data: DataConfig) -> list[Frame]:
-    """The square of each image: the largest at the centre where all images have one focal length, both of their width and of
-    that square, and a central axis, else that which data.fov sees around the optical axis."""
+    """The square of each image: the largest at the centre where all images have a central axis and one focal length, in units
+    of their width and in units of that square. Otherwise it is what data.fov sees around the optical axis."""
     focals = [item.focal for item in items if item.focal is not None]
     of_squares = [_focal_of_square(item, data) for item in items if item.focal is not None]
     pixel = 1 / (2 * data.imsize)  # pixel i stands at i - W / 2 of the axis, and its centre at i + 1/2 of the picture's corner

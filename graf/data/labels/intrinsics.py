@@ -14,8 +14,11 @@ FARTHEST_AXIS = 0.5  # of the optical axis from the centre, in units of the widt
 
 
 class Lens(NamedTuple):
-    """Focal length in units of the image's width, None where it is not given, where the optical axis is, (right, down) of the
-    image's centre in the same units, and the width and height of the image, None where they are not given."""
+    """A camera's lens, in units of the image's width.
+
+    focal: the focal length, None where it is not given. axis: where the optical axis is, (right, down) of the image's centre.
+    size: width and height of the image in pixels, None where they are not given.
+    """
 
     focal: float | None
     axis: tuple[float, float] = (0.0, 0.0)
@@ -47,13 +50,18 @@ def lens(frame: Mapping[str, Any]) -> Lens:
 
 
 def problem_of_shape(of_camera: tuple[float, float] | None, size: tuple[int, int]) -> str | None:
-    """What is wrong where a camera's image is not of the same shape as the upright picture of `size` (width, height)."""
-    if of_camera is None or abs(of_camera[0] * size[1] / (of_camera[1] * size[0]) - 1) <= SAME_SHAPE:
+    """What is wrong where a camera is of an image `of_camera` (width, height) whose rows are the columns of the upright picture
+    of `size`; None for other shapes: a file may tell the size that its images had before they were cropped."""
+    if of_camera is None or _same_shape(of_camera, size) or not _same_shape(of_camera, size[::-1]):
         return None
     return (
         f"is {size[0]} x {size[1]} pixels upright, but its camera is of {of_camera[0]:g} x {of_camera[1]:g}; find the cameras "
         "of upright copies, or remove the EXIF orientation of photographs whose cameras are of the pixels as they are stored"
     )
+
+
+def _same_shape(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return abs(a[0] * b[1] / (a[1] * b[0]) - 1) <= SAME_SHAPE
 
 
 def distortions(frame: Mapping[str, Any]) -> set[str]:
