@@ -257,11 +257,8 @@ def judged(
     if config.judges_restored:
         patches = generator.restore(patches, generator.sample_latents(len(images), rng).to(images.device), cameras, grid)
     projection = None if generator is None else generator.projection
-    alpha, blur = (
-        alpha if alpha.shape[1] else None,
-        faded_sigma(config.discriminator, max(0, step - config.encoder.first_steps)),
-    )
-    return discriminator_input(patches, None, alpha, config.discriminator, projection, blur)
+    blur = faded_sigma(config.discriminator, max(0, step - config.encoder.first_steps))
+    return discriminator_input(patches, None, alpha if alpha.shape[1] else None, config.discriminator, projection, blur)
 
 
 def named_layers(network: nn.Module) -> dict[str, nn.Module]:
