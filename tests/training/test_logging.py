@@ -107,9 +107,7 @@ def test_a_wandb_that_does_not_start_is_told(smoke, tmp_path, monkeypatch):
         raise Exception("api_key not configured (no-tty)\ncall wandb.login")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=fail))
-    with pytest.raises(
-        GrafError, match=r"wandb does not start \(api_key not configured \(no-tty\)\); run `wandb login`, or set"
-    ):
+    with pytest.raises(GrafError, match=r"wandb does not start \(api_key not configured \(no-tty\)\); run `wandb login`, or"):
         RunLog(tmp_path, smoke("training.monitoring=wandb"), 0)
 
 
