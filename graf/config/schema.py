@@ -378,7 +378,10 @@ class RaySamplerConfig:
     min_scale: float = key(1.0, "smallest patch, as a share of the image's side", 0, 1)
     max_scale: float = key(1.0, "largest patch, as a share of the image's side", 0, 1)
     scale_anneal: float = key(
-        0.0, "a, if the smallest patch is max_scale * exp(-3 a floor(step / 1000)), but at least min_scale; 0: min_scale", 0
+        0.0,
+        "a, if the smallest patch is max_scale * exp(-3 a floor(step / 1000)), at least min_scale and at most 0.9; 0: "
+        "min_scale",
+        0,
     )
     random_scale: bool = key(False, "sample the patch's scale; false: always max_scale")
     random_shift: bool = key(False, "sample the patch's position; false: the centre")
@@ -637,7 +640,7 @@ class PoseTrainingConfig(RunTrainingConfig):
         0,
     )
     validation_share: float = key(
-        0.1, "share of the objects held out for validation; if there is one object, the share of its images", 0.001, 0.9
+        0.1, "share of the objects held out for validation; of fewer than three objects the share of the images", 0.001, 0.9
     )
     test_share: float = key(0.1, "share of the objects held out for the test after the last step", 0.001, 0.9)
 

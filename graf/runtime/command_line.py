@@ -26,10 +26,11 @@ FLAGS_OF_PATHS = {
     "--checkpoint": "a checkpoint",
 }
 EXIT_STATUSES = (
-    "exit status: 0: done; 1: a file, such as a checkpoint, cannot be written or read, or another process of the run failed; "
-    "2: an error in the command, the config or the data, or too little memory; 3: ended by training.max_hours or SIGUSR1 with "
-    "a checkpoint, to be started again; 130: ended by Ctrl-C, 143: by SIGTERM, 129: by a closed terminal, all with a "
-    "checkpoint (a second Ctrl-C or SIGTERM ends the run at once with status 130, without a new checkpoint)"
+    "exit status: 0: done; 1: a file, such as a checkpoint, cannot be written, a disk or another process of the run failed; 2: "
+    "an error in the command, the config or the data, a checkpoint that is missing or damaged, or too little memory; 3: ended "
+    "by training.max_hours or SIGUSR1 with a checkpoint, to be started again; 130: ended by Ctrl-C, 143: by SIGTERM, 129: by a "
+    "closed terminal, all with a checkpoint (a second Ctrl-C or SIGTERM ends the run at once with status 130, without a new "
+    "checkpoint)"
 )  # of programs that train
 
 
