@@ -120,7 +120,7 @@ def no_new_threads(monkeypatch):
 def cards(monkeypatch):
     """Cards of the given names, of 8 GB each, behind PyTorch's own functions: what these hand to its C++ is noted by name."""
 
-    def install(*names, capability=(8, 6)):
+    def install(*names, capability=(8, 6), built_for="sm_75 sm_80 sm_90a compute_120"):
         calls, current = [], [0]
 
         def noted(name, do=lambda *_: None):
@@ -139,6 +139,7 @@ def cards(monkeypatch):
         inner = {
             "getDeviceCount": lambda: len(names),
             "getDevice": lambda: current[0],
+            "getArchFlags": lambda: built_for,
             "setDevice": noted("setDevice", lambda index: current.__setitem__(0, index)),
             "setMemoryFraction": noted("setMemoryFraction"),
         }

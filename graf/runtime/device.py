@@ -28,10 +28,12 @@ def choose_device(name: str) -> torch.device:
 
     `auto` warns where it takes the CPU beside a GPU that PyTorch cannot use. Raises GrafError for what this machine lacks.
     """
-    if name == "auto" and not torch.cuda.is_available():
-        if why := unusable_gpus():
+    if name == "auto":
+        there = torch.cuda.is_available()
+        if why := lacks_kernels(torch.cuda.current_device()) if there else unusable_gpus():
             log.warning("%s. The CPU is taken; --device cpu does so without this warning", why)
-        return torch.device("cpu")
+        if why or not there:
+            return torch.device("cpu")
     try:
         device = torch.device("cuda" if name == "auto" else name)
     except RuntimeError:
@@ -50,6 +52,8 @@ def choose_device(name: str) -> torch.device:
     if (device.index or 0) >= n_devices:
         raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    if why := lacks_kernels(device.index):
+        raise GrafError(f"--device {name}: {why}; or take --device cpu")
     torch.cuda.set_device(device)
     return device
 
@@ -103,6 +107,31 @@ def unusable_gpus() -> str:
     return f"{unusable} for CUDA {torch.version.cuda}, with {supports}: {message}"
 
 
+def lacks_kernels(index: int) -> str:
+    """Why PyTorch cannot compute on this GPU, though the driver can, and the cure; "" where it can.
+
+    A GPU runs what was compiled for its own major version, up to its minor one (sm_75), or for any version up to its own if
+    it is compiled further at the start (compute_120).
+    """
+    built_for = torch.cuda.get_arch_list() if torch.version.cuda else []
+    capability = torch.cuda.get_device_capability(index)
+    if not built_for or any(_runs(architecture, capability) for architecture in built_for):
+        return ""
+    gpu, version = torch.cuda.get_device_name(index), ".".join(map(str, capability))
+    return (
+        f"{gpu}, of compute capability {version}, cannot be used by PyTorch {torch.__version__}, which is built for "
+        f"{', '.join(built_for)}; install an older PyTorch (from 2.6 on), or one for an older CUDA, from pytorch.org"
+    )
+
+
+def _runs(architecture: str, capability: tuple[int, int]) -> bool:
+    kind, _, digits = architecture.partition("_")
+    if not digits.isdecimal():  # sm_90a: the features of one GPU alone
+        return False
+    version = divmod(int(digits), 10)
+    return version <= capability and (kind == "compute" or version[0] == capability[0])
+
+
 def keep_freed_memory() -> None:
     """Let glibc keep all but the largest freed blocks for the next step, which avoids page faults.
 
@@ -130,7 +159,7 @@ def clean_up() -> None:
     The next steps have to allocate their memory again, which costs time: worth it after a phase of another size, not per step.
     """
     gc.collect()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # by a signal amid a recording
         torch.cuda.empty_cache()
     _call_glibc("malloc_trim", 0)
 

@@ -9,7 +9,9 @@ SIGNS = (
     "could not create a memory",
     "can't start new thread",  # whose stack finds no room
     "allocation_failed",  # cuDNN 9
-    "cublas_status_not_initialized",  # a handle, made at a GPU's first product, finds no room
+    # Handles, made at a GPU's first product, convolution and decomposition, find no room
+    *("cublas_status_not_initialized", "cudnn_status_not_initialized", "cusolverdncreate"),
+    "unable to find an engine to execute",  # none of cuDNN's has room for what it needs
 )
 
 

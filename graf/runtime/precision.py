@@ -90,6 +90,11 @@ def log_number_format(training: TrainingConfig, device: torch.device) -> None:
             log.warning("training.amp_dtype: float16, but %s; training.amp_dtype=auto takes another format here", why)
         elif why:
             log.info("mixed precision: %s; training in float32", why)
+        elif named == "bfloat16" and not has_bfloat16(device):
+            log.warning(
+                "training.amp_dtype: bfloat16 on a GPU that only emulates it: expect slow steps; training.amp_dtype=auto takes "
+                "another format here"
+            )
     elif has_bfloat16(device):
         if named == "float16":
             log.info("mixed precision: float16 is for GPUs; training in bfloat16 on this CPU")

@@ -119,7 +119,7 @@ class Processes:
         """Sum the buffer over all ranks, in place, and return it; call `any` or `barrier` just before."""
         if not self.alone:
             with _connected():
-                dist.all_reduce(buffer, group=self.tensors)
+                _sum(buffer, self.tensors)
         return buffer
 
     def map(self, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
@@ -265,10 +265,16 @@ def tensor_group(device: torch.device) -> dist.ProcessGroup:
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # or a thread of NCCL's group aborts the process instead
     try:
         group = dist.new_group(timeout=TENSOR_TIMEOUT, backend=BACKENDS[device.type])
-        dist.all_reduce(torch.zeros(1, device=device), group=group)
+        _sum(torch.zeros(1, device=device), group)
     except (RuntimeError, ValueError) as error:
         raise GrafError(f"the run's processes cannot exchange tensors ({str(error).splitlines()[0]}); {INTERFACES}") from None
     return group
+
+
+def _sum(buffer: Tensor, group: dist.ProcessGroup) -> None:
+    """Sum the buffer over all ranks, in place, and wait for it. From torch 2.8 on an all_reduce that is not asked for its work
+    returns before it is done on a GPU, where nothing would then notice that another rank is gone."""
+    dist.all_reduce(buffer, group=group, async_op=True).wait()
 
 
 def disconnect() -> None:

@@ -3,6 +3,7 @@
 import abc
 import bisect
 import copy
+import importlib.util
 import logging
 import math
 import os
@@ -41,6 +42,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 log = logging.getLogger("graf")
 
 ANNEALED_BETA2 = 0.9, 0.99  # Adam's second beta, first and last, with training.anneal: r3gan
+TRITON_FROM = (7, 0)  # compute capability
 PLAIN_VALUES = (
     *("step", "images_seen", "bad_steps", "bad_since", "first_bad", "rollbacks", "best", "lowest_losses", "data_fingerprint"),
 )
@@ -405,13 +407,21 @@ def compile_fields(generator: Generator) -> None:
 
     The rest stays as it is: the discriminator, because the double backward pass of its penalty cannot be compiled; CCSR's
     backbone, whose padding's backward pass torch 2.15 fails to compile; the EMA, which renders frames of all sizes.
-    Raises GrafError without a C++ compiler.
+    Raises GrafError without a C++ compiler, and for a GPU without Triton.
     """
+    device = generator.background.device
+    if device.type == "cuda" and (
+        importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < TRITON_FROM
+    ):
+        raise GrafError(
+            "training.compile: on a GPU it takes Triton, which this PyTorch comes without or which does not know this GPU; set "
+            "training.compile=false"
+        )
     if not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
         raise GrafError("training.compile: no C++ compiler is found; install g++, or set training.compile=false")
     for field in generator.fields:
         # On a CPU the number of rays that hit the box changes from step to step
-        field.compile(dynamic=not is_asynchronous(generator.background.device.type))
+        field.compile(dynamic=not is_asynchronous(device.type))
 
 
 def load_checkpoint(path: Path, state: RunState) -> None:

@@ -50,6 +50,22 @@ def test_gpus_that_pytorch_cannot_use_are_told_with_the_cure(driver, caplog, bui
         assert str(raised.value) == f"--device {name}: {said}; or take --device cpu"
 
 
+@pytest.mark.parametrize(
+    ("capability", "usable"), [((6, 1), False), ((7, 5), True), ((8, 9), True), ((9, 0), False), ((12, 1), True)]
+)
+def test_a_gpu_for_which_pytorch_was_not_built_is_told_and_not_taken(cards, caplog, capability, usable):
+    cards(GPU, capability=capability)
+    if usable:
+        assert choose_device("auto") == choose_device("cuda") == torch.device("cuda", 0) and not caplog.messages
+        return
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(GrafError, match="--device cuda:0: .* or take --device cpu"):
+        choose_device("cuda:0")
+    version = f"{capability[0]}.{capability[1]}"
+    said = f"{GPU}, of compute capability {version}, cannot be used by PyTorch {torch.__version__}, which is built for sm_75, "
+    assert caplog.text.count(said) == 1 and "install an older PyTorch (from 2.6 on)" in caplog.text
+
+
 @pytest.mark.parametrize("hidden", ["", "-1", " ,0"])
 def test_gpus_that_the_user_hides_are_not_told_of(driver, caplog, monkeypatch, hidden):
     driver(GPU)

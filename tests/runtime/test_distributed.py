@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.camera import Labels, sample_poses
 from graf.checkpoints.checkpoint import read_checkpoint, save_checkpoint
@@ -544,9 +545,15 @@ def test_variables_that_do_not_fit_are_named(monkeypatch, variables, said):
 
 @pytest.mark.parametrize(("named", "waits"), [(None, "1"), ("0", "0")])
 def test_tensors_have_a_group_of_their_own_whose_timeout_is_an_error(monkeypatch, named, waits):
-    made, summed = [], []
+    made, summed, waited = [], [], []
+
+    def all_reduce(tensor, group, async_op):
+        assert async_op  # else a work of NCCL is not waited for from torch 2.8 on
+        summed.append(group)
+        return SimpleNamespace(wait=lambda: waited.append(group))
+
     monkeypatch.setattr(dist, "new_group", lambda **options: made.append(options) or "the group")
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: summed.append(group))
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: device)  # there is no card here
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", named or "")
     if named is None:
@@ -557,7 +564,7 @@ def test_tensors_have_a_group_of_their_own_whose_timeout_is_an_error(monkeypatch
     assert os.environ["TORCH_NCCL_BLOCKING_WAIT"] == waits
 
     Processes(0, 2, "the group").all_reduce(torch.ones(1))
-    assert summed == ["the group"] * 3
+    assert summed == waited == ["the group"] * 3
 
 
 def test_a_network_that_does_not_lead_to_the_others_is_named(monkeypatch):

@@ -171,6 +171,11 @@ def test_convolutions_in_float16_are_compared_with_float32(monkeypatch, planted)
             "training.amp_dtype: float16, but a convolution in float16 is not finite on this GTX 1650; "
             "training.amp_dtype=auto takes another format here",
         ),
+        (
+            *("Tesla T4", 3e-4, "bfloat16", logging.WARNING),
+            "training.amp_dtype: bfloat16 on a GPU that only emulates it: expect slow steps; training.amp_dtype=auto takes "
+            "another format here",
+        ),
         ("Tesla T4", 3e-4, "auto", None, ""),
         ("Tesla T4", 3e-4, "float16", None, ""),
     ],

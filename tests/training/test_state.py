@@ -1,13 +1,15 @@
 """All that a run is: its EMA, schedules and random state; and the device it runs on."""
 
+import importlib.util
 import shutil
+from types import SimpleNamespace
 
 from graf.checkpoints.checkpoint import save_checkpoint
 from graf.config import load_config
 from graf.errors import GrafError
 from graf.models.generator import Generator
 from graf.runtime.device import choose_device
-from graf.training.state import TrainState, load_checkpoint
+from graf.training.state import TrainState, compile_fields, load_checkpoint
 
 import pytest
 import torch
@@ -275,6 +277,15 @@ def test_compiling_without_a_compiler_is_refused(build, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(GrafError, match="training.compile: no C.. compiler is found; install g.."):
         build("training.compile=true")
+
+
+@pytest.mark.parametrize(("capability", "found"), [((8, 0), None), ((6, 1), "triton")])
+def test_compiling_on_a_gpu_without_triton_is_refused(cards, monkeypatch, capability, found):
+    cards("NVIDIA A", capability=capability)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    generator = SimpleNamespace(background=SimpleNamespace(device=torch.device("cuda", 0)))
+    with pytest.raises(GrafError, match="training.compile: on a GPU it takes Triton"):
+        compile_fields(generator)
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "tpu", "mps", "meta", "", "gpu0", "cuda:x"])
