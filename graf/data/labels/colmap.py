@@ -1,8 +1,8 @@
 """Cameras of a COLMAP model, as text or binary: cameras and images (https://colmap.github.io/format.html).
 
 An image has the rotation (a quaternion, real part first) and the translation that take the world to its camera, whose x is
-right, y down and z ahead. Photographs lie in `images` beside the model's folder, in
-`images` of the class's folder, or in that folder itself.
+right, y down and z ahead. Photographs lie in `images` beside the model's folder, in `images` of the class's folder, or in
+that folder itself.
 """
 
 import logging
