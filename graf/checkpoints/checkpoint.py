@@ -1,6 +1,5 @@
 """Checkpoints: written atomically, and read, ours and those of other projects, without executing anything in them."""
 
-import contextlib
 import dataclasses
 import logging
 import pickle
@@ -97,25 +96,6 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, scalars: Mapping[str, fl
         write_record(path, record)
 
 
-def read_with_sha256(path: Path) -> tuple[dict, str]:
-    """`read_checkpoint`, and the SHA-256 of the file: read again where a run in training has replaced it meanwhile, which can
-    hardly happen thrice."""
-    for _ in range(3):
-        before = _identity(path)
-        content, sha256 = read_checkpoint(path), file_sha256(path)
-        if _identity(path) == before:
-            break
-    return content, sha256
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What another file in its place differs by; None where there is none."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
-
-
 def read_checkpoint(path: Path | str) -> dict:
     """The content of a checkpoint file, on the CPU.
 
@@ -123,15 +103,23 @@ def read_checkpoint(path: Path | str) -> dict:
     unsafe: its bytes must match the record beside it or, without a record, its own checksums. Raises OSError, MemoryError and
     the like where the disk or memory fails, which says nothing about the file.
     """
-    path = Path(path)
+    return _read(Path(path))[0]
+
+
+def read_with_sha256(path: Path) -> tuple[dict, str]:
+    """`read_checkpoint`, and the SHA-256 of the file that was read, which a run in training may have replaced since."""
+    return _read(path, hashed=True)
+
+
+def _read(path: Path, hashed: bool = False) -> tuple[dict, str | None]:
     if path.suffix == SUFFIX:
         content = read_export(path)
         add_whitening(content)
-        return content
+        return content, file_sha256(path) if hashed else None
     record, sha256 = read_record(path), None
     try:
         with open(path, "rb") as file, torch.serialization.safe_globals(NUMPY_NUMBERS):
-            sha256 = stream_sha256(file) if record is not None else None
+            sha256 = stream_sha256(file) if hashed or record is not None else None
             file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -167,7 +155,7 @@ def read_checkpoint(path: Path | str) -> dict:
         raise DamagedCheckpointError(f"{path}: a checkpoint without its config or step; it was not written by this suite")
     _check_bytes(path, content, record, sha256)
     add_whitening(state if ours else content)
-    return content
+    return content, sha256
 
 
 def _name_of_checkpoints(path: Path) -> str:

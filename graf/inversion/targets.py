@@ -130,6 +130,8 @@ def square_focal(item: Item, data: DataConfig) -> float | None:
 
 def other_shape(item: Item, data: DataConfig) -> str | None:
     """What is wrong where the item's camera is of an image that is turned against it; None where nothing is known to be."""
+    if item.size is None:
+        return None
     try:
         return problem_of_shape(item.size, open_rgb(item.file, data.background).size)
     except ValueError:

@@ -28,12 +28,8 @@ def choose_device(name: str) -> torch.device:
 
     `auto` warns where it takes the CPU beside a GPU that PyTorch cannot use. Raises GrafError for what this machine lacks.
     """
-    if name == "auto":
-        there = torch.cuda.is_available()
-        if why := lacks_kernels(torch.cuda.current_device()) if there else unusable_gpus():
-            log.warning("%s. The CPU is taken; --device cpu does so without this warning", why)
-        if why or not there:
-            return torch.device("cpu")
+    if name == "auto" and not torch.cuda.is_available():
+        return _cpu_instead(unusable_gpus())
     try:
         device = torch.device("cuda" if name == "auto" else name)
     except RuntimeError:
@@ -53,9 +49,18 @@ def choose_device(name: str) -> torch.device:
         raise GrafError(f"--device {name}: PyTorch sees {n_devices} CUDA device(s) here; try --device auto")
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     if why := lacks_kernels(device.index):
+        if name == "auto":
+            return _cpu_instead(why)
         raise GrafError(f"--device {name}: {why}; or take --device cpu")
     torch.cuda.set_device(device)
     return device
+
+
+def _cpu_instead(why: str) -> torch.device:
+    """The CPU, with a warning where a GPU cannot be used."""
+    if why:
+        log.warning("%s. The CPU is taken; --device cpu does so without this warning", why)
+    return torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True)

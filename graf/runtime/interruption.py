@@ -53,9 +53,10 @@ class Interruption:
         return exit_status_after(self.signal) if self.requested else 0
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._received and number != HANG_UP:
-            raise KeyboardInterrupt
-        self._received |= number != HANG_UP
+        if number != HANG_UP:
+            if self._received:
+                raise KeyboardInterrupt
+            self._received = True
         self.signal = self.signal or number
 
 

@@ -25,8 +25,9 @@ def frames_of(items: Sequence[Item], data: DataConfig) -> list[Frame]:
     of_squares = [_focal_of_square(item, data) for item in items if item.focal is not None]
     pixel = 1 / (2 * data.imsize)  # pixel i stands at i - W / 2 of the axis, and its centre at i + 1/2 of the picture's corner
     shifts = [max(abs(offset - pixel) for offset in item.axis) for item in items if item.focal is not None]
-    alike = all(max(some) <= (1 + SAME_FOCAL) * min(some) for some in (focals, of_squares)) if focals else True
-    is_uniform = alike and max(shifts, default=0) <= LARGEST_SHIFT + pixel
+    is_uniform = not focals or (
+        all(max(some) <= (1 + SAME_FOCAL) * min(some) for some in (focals, of_squares)) and max(shifts) <= LARGEST_SHIFT + pixel
+    )
     if is_uniform or data.orthographic:
         return [Frame(mask=item.mask) for item in items]
     log.info(
