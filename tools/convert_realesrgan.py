@@ -22,12 +22,13 @@ from graf.runtime.files import whole_file
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 MAGIC = "7767517"  # first line of a .param file
 HALF = 0x01306B47  # flag before weights in half precision, which are padded to 4 bytes
 CONVS_A_BLOCK, CONVS_AROUND = 15, 6  # of an RRDBNet
+MOST = 2**24  # channels, or weights of a convolution, of a file that is not damaged
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ def parse_param(param: str, where: str) -> list[Convolution]:
             continue
         options = dict(word.split("=", 1) for word in words if "=" in word)
         try:
-            convolutions.append(Convolution(words[1], *(int(options[key]) for key in ("0", "1", "6"))))
+            numbers = [int(options[key]) for key in ("0", "1", "6")]
+            if not all(0 < number <= MOST for number in numbers):
+                raise ValueError
+            convolutions.append(Convolution(words[1], *numbers))
         except (IndexError, KeyError, ValueError):
             raise GrafError(f"{where}.param: cannot read the line '{' '.join(words)}'") from None
     return convolutions
@@ -134,7 +138,7 @@ def save(weights: dict[str, Tensor], output: Path) -> None:
     """Write a .safetensors file, or a .pth file wrapped as BasicSR wraps its own."""
     with whole_file(output) as temporary:
         if output.suffix == ".safetensors":
-            save_file(weights, temporary)
+            temporary.write_bytes(safetensors_bytes(weights))  # save_file would let nobody else read it
         else:
             torch.save({"params_ema": weights}, temporary)
 

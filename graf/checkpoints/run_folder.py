@@ -7,6 +7,7 @@ and model_best.pt are never removed.
 import itertools
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from graf.runtime.out_of_memory import is_out_of_memory
 log = logging.getLogger("graf")
 
 FOLDERS = ("checkpoints", "backups")
+KEPT = re.compile(r"model_\d{8,}\.pt")  # in the first of them: a user's own copies have other names
 LONGEST_WAIT_S = 60.0
 
 Scalars = Mapping[str, float] | None
@@ -36,8 +38,8 @@ def save_newest(checkpoint: Checkpoint, scalars: Scalars = None, sleep: Callable
     run_dir, keep = checkpoint.config.run_dir, checkpoint.config.training.keep_checkpoints
     save(run_dir / NEWEST, checkpoint, scalars, sleep)
     try:
-        older = sorted((run_dir / FOLDERS[0]).glob("model*.pt"), key=_saved, reverse=True)
-        for path in older[keep - 1 :]:  # model.pt is one of those kept
+        own = [path for path in (run_dir / FOLDERS[0]).glob("model_*.pt") if KEPT.fullmatch(path.name)]
+        for path in sorted(own, key=_saved, reverse=True)[keep - 1 :]:  # model.pt is one of those kept
             _remove(path)
     except OSError as error:
         log.warning("older checkpoints cannot be removed (%s)", error)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from graf.checkpoints.checkpoint import NEWEST
 from graf.checkpoints.run_folder import lost_checkpoints, newest_checkpoint, run_checkpoints
 from graf.config import RunConfig, config_to_dict, is_set, load_config
 from graf.config.reading import quoted
@@ -94,6 +95,8 @@ def find_checkpoint(resume: str, run_dir: Path, partial: bool = False, set_aside
     if resume == "none":
         return None
     path = Path(resume)
+    if path.is_dir():
+        raise CheckpointError(f"{path}: is a folder; --resume takes auto, none or a file, such as {path / NEWEST}")
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint; --resume takes auto, none or a file")
     if held and not lies_in(run_dir, path):

@@ -1,5 +1,6 @@
 """Warnings about a config whose values fit each other, and yet hardly do what its user wants."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ PARTS = (
     ),
     Part("data.name_pattern", lambda pattern: "<index>" in pattern, ("data.turntable_step_deg",)),
     Part("data.background_model", _is("plane"), ("z_dist.dim_background",)),
-    Part("nerf.conditioning", _is("concat", "film"), ("nerf.netdepth", "nerf.multires")),
+    Part("data.orthographic", _is(False), ("data.fov",)),
+    Part("nerf.conditioning", _is("concat", "film"), ("nerf.netdepth", "nerf.netdepth_fine", "nerf.multires")),
     Part("nerf.conditioning", _is("film", "triplane"), ("nerf.mapping_depth",)),
     Part("nerf.conditioning", _is("triplane"), ("nerf.plane_size", "nerf.plane_channels", "nerf.synthesis_width")),
     Part("nerf.use_viewdirs", bool, ("nerf.multires_views",)),
@@ -62,10 +64,13 @@ PARTS = (
     Part("discriminator.blur_steps", bool, ("discriminator.blur_sigma",)),
     Part("discriminator.label_loss", _is("MCE"), ("discriminator.label_weight",)),
     Part("training.anneal", _is("none"), ("training.lr_anneal",)),
+    Part("training.lr_anneal_every", bool, ("training.lr_anneal",)),
     Part("training.anneal", _is("r3gan"), ("training.anneal_steps", "training.anneal_lr", "training.anneal_reg")),
     Part("training.reg_type", _is_not("none"), ("training.reg_param", "training.reg_every")),
     Part("training.use_amp", bool, ("training.amp_dtype",)),
     Part("training.fid_every", bool, ("training.fid_images",)),
+    Part("training.nworkers", bool, ("training.persistent_workers", "data.prefetch_factor")),
+    Part("metrics.extractor", _is("auto", "inception-v3-compat"), ("metrics.weights_path",)),
     Part("metrics.protocol", _is("counts"), ("metrics.n_real", "metrics.n_fake")),
 )
 
@@ -95,10 +100,11 @@ def advice_on_steps(config: Config) -> list[str]:
     """A warning where a run, resolved by its data, hardly comes to steps with all pixels and a discriminator, or to refined
     ones of them."""
     max_steps = config.training.max_steps
-    if 0 < config.first_unrefined < config.short_steps:
+    if config.unrefined_steps and config.first_unrefined < max(1, config.short_steps):
+        usual = dataclasses.replace(config, ccsr=dataclasses.replace(config.ccsr, unrefined_steps="auto")).unrefined_steps
         return [
             f"ccsr.unrefined_steps: {config.unrefined_steps} begin before the {config.short_steps:,} steps without a "
-            "discriminator or of low resolution are over, so that CCSR learns little; set ccsr.unrefined_steps=auto"
+            f"discriminator or of low resolution are over, so that CCSR learns little; set ccsr.unrefined_steps={usual}"
         ]
     n_whole = max(0, max_steps - config.short_steps)
     if n_whole * FEWEST_WHOLE >= max_steps:

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import re
 import typing
 import unicodedata
 from collections.abc import Mapping
@@ -31,8 +32,10 @@ import yaml
 log = logging.getLogger("graf")
 
 LARGEST_FILE = 2**20  # characters of a config
+WHOLE_NUMBER, NUMBER = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 C = typing.TypeVar("C", bound=RunConfig)
 CONFIG_DIR = Path(__file__).resolve().parent.parent.parent / "configs"
+DEFAULT = CONFIG_DIR / "default.yaml"
 
 
 def load_config(path: str | Path | None = None, overrides: typing.Sequence[str] = (), schema: type[C] = Config) -> C:
@@ -59,8 +62,9 @@ def config_of_ours(path: str | Path | None) -> Config:
         raw = read_yaml(file)
         if is_graf_format(raw):
             return graf_config()
-        parent = raw.get("inherit_from", "default.yaml")
-        file = None if parent == "default.yaml" else find_config(parent, file.parent)
+        if flat(raw).keys() >= flat(config_to_dict(Config())).keys():  # a run's own, which says what it was begun with
+            return load_config(file)
+        file = _parent(raw.get("inherit_from"), file)
     return load_config(file)
 
 
@@ -121,15 +125,22 @@ def _layers(path: Path, schema: type[RunConfig], seen: tuple[Path, ...] = (), he
         raise ConfigError(f"{path}: inherit_from leads back to the file itself")
     if is_graf:
         return [*_layers(CONFIG_DIR / "graf.yaml", schema), (raw, str(path))]
-    parent = raw.pop("inherit_from", "default.yaml")
-    if not isinstance(parent, str):
-        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(parent)}")
-    if parent == "default.yaml":
+    name = raw.pop("inherit_from", "default.yaml")
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: inherit_from must be the name of a config file, found {shown(name)}")
+    parent = _parent(name, path)
+    if parent is None:
         return [(raw, str(path))]
-    inherited = _layers(
-        find_config(parent, path.parent), schema, (*seen, path.resolve()), f"{one_line(str(path))}: inherit_from: "
-    )
+    inherited = _layers(parent, schema, (*seen, path.resolve()), f"{one_line(str(path))}: inherit_from: ")
     return [*inherited, (raw, str(path))]
+
+
+def _parent(name: str | None, heir: Path) -> Path | None:
+    """The file that a config inherits from by name; None for the defaults themselves, which default.yaml in configs/ only
+    explains."""
+    found = find_config(name or "default.yaml", heir.parent)
+    is_default = found.name == "default.yaml" and (not found.is_file() or found.resolve() in (heir.resolve(), DEFAULT))
+    return None if name is None or is_default else found
 
 
 def read_yaml(path: Path, named_in: str = "") -> dict:
@@ -175,7 +186,13 @@ def _parsed(text: str) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, a few lines of which can expand beyond any memory, and without duplicate keys."""
+    """YAML without aliases, a few lines of which can expand beyond any memory, and without duplicate keys. Numbers are those of
+    YAML 1.2: to 1.1, 12:30 is 750 and 010 is 8."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (WHOLE_NUMBER, NUMBER)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         if self.check_event(yaml.AliasEvent):
@@ -191,6 +208,12 @@ class _PlainLoader(yaml.SafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice", key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_PlainLoader.add_implicit_resolver(WHOLE_NUMBER, re.compile(r"[-+]?(0|[1-9][0-9_]*)$|0x[0-9a-fA-F]+$"), list("-+0123456789"))
+_PlainLoader.add_implicit_resolver(
+    NUMBER, re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|[-+]?\.inf$|\.nan$"), list("-+0123456789.")
+)
 
 
 def merge(base: dict, layer: dict, where: str) -> dict:
@@ -216,13 +239,18 @@ def parse_override(text: str, schema: type[RunConfig] = Config) -> dict:
     try:
         parsed = yaml.load(value, _PlainLoader)
         wanted = dict(leaves(schema)).get(OLDER_NAMES.get(name.strip(), name.strip()))
-        if wanted and wanted.type is str and not isinstance(parsed, str):  # 2024 may be a name
-            parsed = value
+        if wanted and wanted.type in (str, tuple[str, ...]) and _is_bare(value):  # 2024 may be a name, and so may "run #2"
+            parsed = value.strip()
     except (yaml.YAMLError, ValueError, RecursionError):
         other = any(unicodedata.category(c) == "Cs" for c in value)  # of a command line that is not UTF-8
         fault = f"expected {NAME_IN_UTF_8}, found {shown(value)}" if other else "the value is not valid YAML"
         raise ConfigError(f"--set {text}: {fault}") from None
     return translate_names(nested(name.strip(), parsed), f"--set {text}")
+
+
+def _is_bare(value: str) -> bool:
+    """Whether a value is neither quoted nor a list."""
+    return not value.strip().startswith(("'", '"', "["))
 
 
 def quoted(text: str) -> str:

@@ -66,6 +66,7 @@ class DataConfig:
         "auto",
         "source of the object's silhouettes: `auto` uses masks beside the images; a folder; `maps/NAME-map.png`, relative to "
         "the image's folder; or `none`",
+        is_path=True,
     )
     azimuths: Literal["counterclockwise", "clockwise"] = key(
         "counterclockwise", "direction in which the azimuths of your images' cameras increase, seen from above"

@@ -172,7 +172,7 @@ def _typed(value: Any, kind: Any) -> Any:
         return _cadence(value)
     if origin is typing.Union:  # a word or a number, or a word or several numbers
         words, numbers = typing.get_args(kind)
-        is_word = value is None or (isinstance(value, str) and not value.isdigit() and "," not in value)
+        is_word = value is None or (isinstance(value, str) and not _is_number(value) and "," not in value)
         try:
             return _typed(value, words if is_word else numbers)
         except ValueError as error:
@@ -233,6 +233,14 @@ def _number(value: Any, kind: type) -> float:
     if number != int(number):
         raise ValueError("a whole number")
     return int(number)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _typed_tuple(value: Any, kinds: tuple) -> tuple:

@@ -115,12 +115,22 @@ def translate_ccsr(raw: dict, where: str) -> dict:
 
 
 def is_graf_format(raw: dict) -> bool:
-    """Whether a config has the keys of the official GRAF."""
-    return _section(raw, "data").get("type") in tuple(CENTER_CROPS) or any(key in _section(raw, name) for name, key in MARKS)
+    """Whether a config has keys or values of the official GRAF's."""
+    return bool(_marks_of_graf(raw))
+
+
+def _marks_of_graf(raw: dict) -> list[str]:
+    """The keys by which a config is taken for one of the official GRAF; none where it inherits from another, as GRAF's do not
+    by that key."""
+    if "inherit_from" in raw:
+        return []
+    is_of_graf = _section(raw, "data").get("type") in tuple(CENTER_CROPS)
+    return ["data.type"] * is_of_graf + [f"{name}.{key}" for name, key in MARKS if key in _section(raw, name)]
 
 
 def translate_graf(raw: dict, where: str) -> dict:
     """The config's keys in our words, to be merged over configs/graf.yaml; a warning names those without a counterpart."""
+    log.warning("%s: taken for a config of the official GRAF, over configs/graf.yaml, for %s", where, _marks_of_graf(raw)[0])
     raw = copy.deepcopy(raw)
     data, nerf, training, rays = (_section(raw, name) for name in ("data", "nerf", "training", "ray_sampler"))
 

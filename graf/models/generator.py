@@ -175,10 +175,10 @@ class Generator(nn.Module):
         resolution in pixels (default data.imsize), class_index (B,) for a model that knows classes. The result is on the
         latents' device. Raises OutOfMemory where memory does not suffice for a hundred rays.
         """
-        if latents.shape != (len(pose_c2w), self.latent_dim):
-            raise ValueError(
+        if latents.shape != (len(pose_c2w), self.latent_dim) or len(latents) == 0:
+            raise GrafError(
                 f"latents {tuple(latents.shape)} and pose_c2w {tuple(pose_c2w.shape)}: expected one row of "
-                f"{self.latent_dim} latents per camera"
+                f"{self.latent_dim} latents per camera, and at least one camera"
             )
         width, scale, device = resolution or self.config.data.imsize, self.config.rendered_scale, self.background.device
         if width % scale:

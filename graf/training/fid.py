@@ -3,6 +3,7 @@
 import logging
 
 from graf.checkpoints.checkpoint import BEST
+from graf.checkpoints.record import read_record
 from graf.checkpoints.run_folder import save
 from graf.data import Views
 from graf.metrics.measure import MeasureSettings, NotFinite, measure_generator
@@ -38,14 +39,17 @@ def evaluate(state: TrainState, dataset: Views) -> dict:
 
 
 def _save_best(state: TrainState, result: dict) -> None:
-    """Write model_best.pt where the result is the run's best, and remember it as state.best."""
-    metric, before = state.config.training.save_best, state.best
-    best = new_best(result, before, metric, state.step)
+    """Write model_best.pt where the result is the run's best, and remember it as state.best. What it is compared with is the
+    file's, as the run may have gone back to an earlier step or begun with another run's checkpoint."""
+    metric, file, before = state.config.training.save_best, state.config.run_dir / BEST, state.best
+    record = read_record(file)
+    kept = None if not file.exists() else record.metrics["best"] if record else before
+    best = new_best(result, kept, metric, state.step)
     if best is None:
         return
     state.best = best
     try:
-        save(state.config.run_dir / BEST, state.checkpoint())
+        save(file, state.checkpoint())
     except Exception:
         state.best = before  # there is no file of this one
         raise

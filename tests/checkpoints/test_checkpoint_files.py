@@ -82,6 +82,16 @@ def test_the_newest_are_kept_and_model_pt_is_the_newest(state, run_dir):
     assert names(run_dir) == ["checkpoints", "model.pt", "model.pt.json"]
 
 
+def test_copies_that_a_user_puts_beside_them_are_kept(state, run_dir):
+    save_steps(state, 1, 2)
+    copies = "model_00000001_copy.pt", "model_good.pt", "model.pt"
+    for name in copies:
+        shutil.copyfile(run_dir / NEWEST, run_dir / "checkpoints" / name)
+    save_steps(state, 3, 4, 5, 6)
+    assert set(copies) < set(names(run_dir / "checkpoints", "*.pt"))
+    assert "model_00000003.pt" not in names(run_dir / "checkpoints")
+
+
 def test_one_may_be_all(smoke, tmp_path):
     state = TrainState(smoke(f"training.outdir={tmp_path}", "training.keep_checkpoints=1"), torch.device("cpu"))
     save_steps(state, 1, 2)

@@ -1,5 +1,6 @@
 """Warnings about configs that can be trained, but hardly do what is meant."""
 
+from graf.commands.run_files import as_written
 from graf.config import CONFIG_DIR, Config, config_of_ours, config_rows, load_config
 from graf.config.advice import PARTS, advice, advice_on_steps
 from graf.data import build_dataset
@@ -54,6 +55,11 @@ def test_smaller_patches_are_none_without_random_scale(scale, warnings):
         (["training.max_steps=4700"], "set encoder.first_steps=2350 discriminator.low_res_steps=500"),
         (["ccsr.unrefined_steps=401"], "ccsr.unrefined_steps: 401 begin before the 4,500 steps "),
         (["ccsr.unrefined_steps=400"], None),
+        (["ccsr.unrefined_steps=4900"], "so that CCSR learns little; set ccsr.unrefined_steps=200"),
+        (
+            ["ccsr.unrefined_steps=9000", "encoder.first_steps=0", "encoder.weight=0", "discriminator.low_res_steps=0"],
+            "learns little",
+        ),
         (["ccsr.learns_from=discriminator", "ccsr.lr_multiplier=0.1"], None),
         (["ccsr.learns_from=discriminator"], "set ccsr.lr_multiplier=0.1"),
     ],
@@ -85,6 +91,11 @@ def test_advice_on_steps_is_that_of_a_config_without_an_encoder_where_images_hav
         (["training.anneal_lr=0.1"], "while training.anneal is 'none'"),
         (["data.n_images=99", "data.type=images"], "while data.type is 'images'"),
         (["data.masks=none"], "while data.type is 'toy_cars'"),
+        (["data.fov=30", "data.orthographic=true"], "while data.orthographic is True"),
+        (["nerf.netdepth_fine=3", "nerf.conditioning=triplane", "nerf.importance_samples_per_ray=4"], "is 'triplane'"),
+        (["metrics.extractor=efficientnet-lite2", "metrics.weights_path=a.pth"], "while metrics.extractor is"),
+        (["training.nworkers=0", "data.prefetch_factor=4"], "while training.nworkers is 0"),
+        (["training.lr_anneal_every=[]", "training.lr_anneal=0.3"], "while training.lr_anneal_every is []"),
         (["data.type=images", "data.turntable_step_deg=5"], "while data.name_pattern is '<elevation>_<azimuth_deg>'"),
         (["data.type=images", "data.turntable_step_deg=5", "data.name_pattern=<object>_<index>"], None),
     ],
@@ -116,9 +127,12 @@ def test_what_was_logged_of_a_file_is_not_logged_again(tmp_path, caplog, text):
 
 
 @pytest.mark.parametrize("file", sorted(CONFIG_DIR.glob("*.yaml")), ids=lambda file: file.stem)
-def test_our_configs_need_no_advice(file):
+def test_our_configs_need_no_advice_nor_do_those_that_runs_of_them_write(file, tmp_path):
     if not file.stem.startswith("pose"):
         assert not advice(load_config(file), config_of_ours(file))
+        own = tmp_path / "config.yaml"
+        own.write_text(as_written(load_config(file)))
+        assert not advice(load_config(own), config_of_ours(own))
 
 
 def test_all_parts_name_keys_that_there_are():

@@ -11,6 +11,7 @@ from graf.config import (
     Config,
     PoseConfig,
     config_from_dict,
+    config_of_ours,
     config_rows,
     config_to_dict,
     find_config,
@@ -107,6 +108,15 @@ def test_inherit_from_looks_beside_the_file_and_then_in_configs(tmp_path):
     assert (load_config(path).nerf.netdepth, load_config(path).expname) == (8, "mine")
     written(tmp_path, "nerf: {netdepth: 3}\n", "graf.yaml")
     assert load_config(path).nerf.netdepth == 3
+
+
+@pytest.mark.parametrize("name", ["default.yaml", "./default.yaml", "default"])
+def test_a_users_own_default_file_is_inherited_from(tmp_path, name):
+    path = written(tmp_path, f"inherit_from: {name}\nexpname: mine\n")
+    assert load_config(path).nerf.netwidth == Config().nerf.netwidth
+    written(tmp_path, "inherit_from: default.yaml\nnerf: {netwidth: 16}\n", "default.yaml")
+    assert load_config(path).nerf.netwidth == 16 and load_config(path).expname == "mine"
+    assert config_of_ours(path) == Config()
 
 
 def test_a_file_to_inherit_from_that_is_missing_is_told_with_the_file_that_names_it(tmp_path):
@@ -422,7 +432,7 @@ def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
         tmp_path,
         """
         inherit_from: ~/parent.yaml
-        data: {datadir: [~/photos, $HOME/more, "cost$5"]}
+        data: {datadir: [~/photos, $HOME/more, "cost$5"], masks: ~/masks}
         training: {outdir: "${HOME}/runs"}
         metrics: {weights_path: ~/inception.pth}
         """,
@@ -430,6 +440,7 @@ def test_paths_of_a_config_know_home(tmp_path, monkeypatch):
     config = load_config("~/mine.yaml")
     assert config == load_config(path)
     assert config.data.datadir == (f"{tmp_path}/photos", f"{tmp_path}/more", "cost$5")
+    assert config.data.masks == f"{tmp_path}/masks"
     assert config.training.outdir == f"{tmp_path}/runs"
     assert config.metrics.weights_path == f"{tmp_path}/inception.pth"
     assert config.ccsr.rrdb.pretrained_path == f"{tmp_path}/x2.pth"
@@ -465,6 +476,23 @@ def test_numbers_that_yaml_reads_as_text_are_numbers():
     assert config.training.max_steps == 1000
     assert isinstance(config.training.max_steps, int)
     assert config.data.radius == (3.6, 3.6)
+
+
+def test_numbers_that_only_yaml_1_1_reads_as_others_are_read_as_they_are_written(tmp_path):
+    assert yaml.safe_load("11:30") == 690 and yaml.safe_load("010") == 8
+    assert "training.max_hours: expected a number, found '11:30'" in refusal("training.max_hours=11:30")
+    assert "training.max_steps" in refusal(path=written(tmp_path, "training: {max_steps: 12:30}\n"))
+    assert load_config(None, ["training.seed=010"]).training.seed == 10
+    (read,) = read_yaml(written(tmp_path, "a: [0, -1, +2, 1_000, 0x10, 1.5, -.5, 1., 2.5e3, 1.0E-2, 1e3, .inf]\n")).values()
+    assert read == [0, -1, 2, 1000, 16, 1.5, -0.5, 1.0, 2500.0, 0.01, "1e3", float("inf")]
+
+
+@pytest.mark.parametrize(
+    "override", ["discriminator.low_res_steps=1e3", "nerf.checkpoint_rays=1e3", "training.lr_anneal_every=1e3"]
+)
+def test_numbers_that_a_word_may_stand_for_may_be_written_as_any_others(override):
+    key = override.partition("=")[0]
+    assert load_config(None, [override]) == load_config(None, [f"{key}=1000"])
 
 
 @pytest.mark.parametrize("text", ["9.5,10.5", "'9.5, 10.5'", "[9.5, 10.5]"])
@@ -607,6 +635,14 @@ def test_merge_leaves_its_inputs_alone():
 def test_overrides_are_yaml_and_may_hold_equals_signs():
     assert parse_override("training.outdir=a=b") == {"training": {"outdir": "a=b"}}
     assert parse_override("data.v=[0.1, 0.2]") == {"data": {"v": [0.1, 0.2]}}
+
+
+def test_an_override_of_text_is_taken_as_it_is_unless_it_is_quoted():
+    assert load_config(None, ["expname= run #2 "]).expname == "run #2"
+    assert load_config(None, ["expname='run' # the second"]).expname == "run"
+    assert load_config(None, ["data.datadir=my photos #1"]).data.datadir == ("my photos #1",)
+    assert load_config(None, ["data.datadir=2024"]).data.datadir == ("2024",)
+    assert load_config(None, ["data.datadir=[a, b]"]).data.datadir == ("a", "b")
 
 
 def test_configs_cannot_be_changed_after_they_were_checked():

@@ -132,6 +132,15 @@ def test_one_word_of_grafs_is_enough(raw):
     assert is_graf_format(raw)
 
 
+def test_what_a_file_is_taken_for_grafs_for_is_told(tmp_path, caplog):
+    (tmp_path / "mine.yaml").write_text("training: {chunk: 4096}\n")  # a key of nerf, in a wrong section
+    load_config(tmp_path / "mine.yaml")
+    assert "mine.yaml: taken for a config of the official GRAF, over configs/graf.yaml, for training.chunk" in caplog.text
+    (tmp_path / "mine.yaml").write_text("inherit_from: smoke.yaml\ntraining: {chunk: 4096}\n")
+    with pytest.raises(ConfigError, match="unknown key 'chunk', did you mean 'nerf.chunk'"):
+        load_config(tmp_path / "mine.yaml")
+
+
 def test_a_config_of_ours_may_inherit_from_one_of_grafs(tmp_path):
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(GRAF))
     (tmp_path / "mine.yaml").write_text("inherit_from: theirs.yaml\nnerf: {N_samples: 7}\n")

@@ -76,6 +76,8 @@ def test_safetensors(network, tmp_path):
     loaded = RRDBNet(num_blocks=1, nf=3, gc=1)
     load_esrgan_weights(loaded, tmp_path / "tiny.safetensors")
     assert torch.equal(loaded.conv_last.weight, network.conv_last.weight)
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "tiny.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def with_flag(binary, flag):
@@ -90,6 +92,11 @@ def with_flag(binary, flag):
         (lambda param, binary: (param, binary[:-1]), r"ends at byte [\d,]+, inside Conv_20"),
         (lambda param, binary: (param, binary + b"more"), "the .param file accounts for"),
         (lambda param, binary: (param, with_flag(binary, 0x000D4B38)), "Conv_0 starts with 0x000d4b38"),
+        (lambda param, binary: (param.replace(" 0=3 ", " 0=-3 ", 1), binary), "cannot read the line 'Convolution Conv_0"),
+        (
+            lambda param, binary: (param.replace(" 0=3 ", f" 0={10**12} ", 1), binary),
+            "cannot read the line 'Convolution Conv_0",
+        ),
         (lambda param, binary: (param.replace(" 6=81 ", " ", 1), binary), "cannot read the line 'Convolution Conv_0"),
         (lambda param, binary: (param.replace(" 6=81 ", " 6=82 ", 1), binary), "Conv_0.*does not fit conv_first"),
         (lambda param, binary: (param.split("Convolution Conv_20")[0], binary), "20 convolutions are not an RRDBNet's"),

@@ -4,7 +4,8 @@ import json
 import math
 from types import SimpleNamespace
 
-from graf.checkpoints.checkpoint import NEWEST, Checkpoint, read_checkpoint
+from graf.checkpoints.checkpoint import BEST, NEWEST, Checkpoint, read_checkpoint
+from graf.checkpoints.record import read_record
 from graf.config import load_config
 from graf.data import Views
 from graf.errors import CheckpointWriteError, DataError, GrafError
@@ -249,6 +250,26 @@ def test_the_best_so_far_is_one_that_there_is_a_file_of(build, monkeypatch):
     assert state.best is None
     fid.evaluate(state, Grey())
     assert state.best["value"] == 3.0 and len(kept) == 2
+
+
+def test_the_best_so_far_is_that_of_the_runs_folder(build, monkeypatch):
+    """Not of the checkpoint that it goes on from, which may be an earlier one, or another run's."""
+    state, measured = build("training.save_best=kid"), {}
+    terms = dict.fromkeys(COMPARABLE, 1) | {"extractor": "e"}
+    monkeypatch.setattr(fid, "measure_generator", lambda *_, **__: terms | {"values": {"kid_e": measured["now"]}})
+    monkeypatch.setattr(fid, "summary", lambda _: "")
+
+    def kept_after(value):
+        measured["now"] = value
+        fid.evaluate(state, Grey())
+        return read_record(state.config.run_dir / BEST).metrics["best"]["value"]
+
+    before = {"value": 0.01, "step": 1, "terms": {"metric": "kid"} | dict.fromkeys(COMPARABLE, 1)}
+    state.best = before  # of another run's checkpoint
+    assert kept_after(0.3) == 0.3
+    assert kept_after(0.2) == 0.2
+    state.best = None  # of an earlier checkpoint
+    assert kept_after(0.25) == 0.2
 
 
 def test_a_model_that_draws_nothing_finite_is_not_measured_and_training_goes_on(build, monkeypatch, caplog):
