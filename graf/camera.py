@@ -68,7 +68,10 @@ def position_on_sphere(u: Tensor, v: Tensor) -> Tensor:
     """Unit vectors (..., 3) of u = azimuth / 360 degrees and v = (1 - cos polar) / 2 (GRAF, appendix)."""
     azimuth = 2 * math.pi * u
     cos_polar = 1 - 2 * v
-    sin_polar = (1 - cos_polar**2).clamp_min(0).sqrt()
+    square = 1 - cos_polar**2
+    sin_polar = torch.where(
+        square > 0, square.clamp_min(torch.finfo(square.dtype).tiny).sqrt(), 0
+    )  # whose gradient at a pole is 0, not infinite
     return torch.stack([sin_polar * azimuth.cos(), sin_polar * azimuth.sin(), cos_polar], dim=-1)
 
 

@@ -40,6 +40,15 @@ def test_position_in_hand_computed_places():
     torch.testing.assert_close(position_on_sphere(u, v), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("v", [0.0, 1.0, 1e-4, 0.5])
+def test_the_gradient_of_a_position_is_finite_at_the_poles_too(v):
+    v, u = torch.tensor([v], dtype=torch.float64, requires_grad=True), torch.tensor([0.1], dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(position_on_sphere(u, v).sum(), v)
+    turn = 2 * math.pi * 0.1
+    slope = 0 if v in (0, 1) else (1 - 2 * v) / (v - v**2).sqrt()  # of the sine, 2 sqrt(v - v^2)
+    torch.testing.assert_close(gradient, slope * (math.cos(turn) + math.sin(turn)) - 2 + 0 * v)
+
+
 def test_camera_at_azimuth_zero_looks_along_minus_x_with_z_up():
     pose = poses_at(torch.tensor([0.0]), torch.tensor([0.5]), 3.0)[0]
     right, up, backward, position = pose.unbind(-1)

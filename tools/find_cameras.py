@@ -29,6 +29,7 @@ from graf.config import (
     load_config,
 )
 from graf.config.advice import unread_keys
+from graf.config.reading import as_yaml
 from graf.data import Views, build_dataset
 from graf.data.advice.warnings import UNSURE, too_few_steps
 from graf.data.folders import TRANSFORMS, require_outside
@@ -55,7 +56,14 @@ from graf.runtime.run_lock import run_lock
 import torch
 import yaml
 
+UNDECIDING_KEYS = {  # that may change when a set goes on: sections, and keys of how a machine is used
+    *("memory", "reporting"),
+    *(f"data.{key}" for key in ("cache_gb", "cache_device", "prefetch_factor")),
+    *(f"training.{key}" for key in ("nworkers", "persistent_workers", "max_hours", "monitoring", "keep_checkpoints")),
+    *(f"training.{key}" for key in ("print_every", "save_retries")),
+}
 ROOT = Path(__file__).resolve().parent.parent
+CUTTING_KEYS = ("center_crop", "masks")  # of data: how photographs are cut, which the rounds do once
 DISCRIMINATOR = "discriminator.architecture=graf"  # whatever a config file says
 
 
@@ -84,7 +92,7 @@ def main() -> int:
         log.warning("%s", message)
     settings = {"rounds": args.rounds, "starts": args.starts, "views": args.views, "keep": args.keep, "steps": steps}
     settings |= {"photographs": photographs.fingerprint}
-    settings |= {"config": deciding_keys(config), "estimator": config_to_dict(pose)}
+    settings |= {"config": deciding_keys(config), "estimator": deciding_keys(pose)}
     claim_folder(args.out, settings, completed)
     if config.data.mirror != "none":
         log.warning("data.mirror: %s has no effect here, since the world is turned until cameras are found", config.data.mirror)
@@ -95,7 +103,7 @@ def main() -> int:
                 log.info("round %d has not ended (exit status %d); the same command continues it", number, status)
                 return status
             page = write_cameras_page(args.out, number) if number else None
-    tell_results(Round(args.out, args.rounds), photographs, page)
+    tell_results(Round(args.out, args.rounds), photographs, page, config)
     return 0
 
 
@@ -131,12 +139,16 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def tell_results(last: Round, photographs: Views, page: Path) -> None:
-    """Log where the cameras are that the last round found, and whether they can be trusted."""
-    for name, rows in rounds.class_rows(photographs).items():
-        if (file := last.out / rounds.CAMERAS / name / TRANSFORMS).exists():
-            home = rounds.home_of(photographs, rows)
+def tell_results(last: Round, photographs: Views, page: Path, config: Config) -> None:
+    """Log where the cameras are that the last round found, and whether they can be trusted; config: the asked one."""
+    for file, home, _ in rounds.camera_files(last.out / rounds.CAMERAS, photographs, config.data):
+        if file.exists():
             log.info("%s: the cameras by the names of your files; copy it to %s", file, home / TRANSFORMS)
+    data, default = config.data, Config().data
+    cut = [f"data.{key}={as_yaml(getattr(data, key))}" for key in CUTTING_KEYS if getattr(data, key) != getattr(default, key)]
+    if cut:
+        reading = shlex.join(["python", "eval.py", "--run", str(last.generator), "--invert", "PHOTO", "--set", *cut])
+        log.info("its generator was trained on photographs that were cut out already; one of yours: %s", reading)
     check = shlex.join(["python", "tools/validate_data.py", "--config", str(config_file(last.generator))])
     log.info("the photographs with their cameras: %s; %s draws them; how sure they are: %s", last.photographs, check, page)
     record = read_object(last.record)
@@ -295,10 +307,11 @@ def run(command: list[str]) -> int:
     return exit_status_after(received[0]) if received and not status else status
 
 
-def deciding_keys(config: Config) -> dict:
-    """The keys on which the cameras depend: not how often a generator is saved, drawn and measured, and none that is unread."""
+def deciding_keys(config: RunConfig) -> dict:
+    """The keys on which the cameras depend: not how often a run is saved, drawn and measured, none that is unread, and none of
+    how the machine is used."""
     cadences = {f"training.{field.name}" for field in dataclasses.fields(config.training) if field.type == Cadence}
-    return _without(config_to_dict(config), cadences | unread_keys(config))
+    return _without(config_to_dict(config), cadences | unread_keys(config) | UNDECIDING_KEYS)
 
 
 def _without(section: dict, keys: set[str], prefix: str = "") -> dict:

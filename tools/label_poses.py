@@ -28,7 +28,7 @@ from graf.runtime.files import write_text
 
 import torch
 
-CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop")  # that training needs too
+CAMERA_KEYS = ("background", "near", "far", "radius", "fov", "orthographic", "center_crop", "masks")  # that training needs too
 SHOWN = 10  # photographs whose cameras are logged
 
 

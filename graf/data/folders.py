@@ -100,7 +100,7 @@ def _without(masks: frozenset[Path], folders: list[Folder]) -> list[Folder]:
 
 def _all_folders(data: DataConfig) -> Found:
     found, seen = Found([], [], Counter(), {}), set()
-    roots_of = {pattern: _roots(pattern) for pattern in data.datadir}
+    roots_of = {pattern: matching_folders(pattern) for pattern in data.datadir}
     homes = [os.path.realpath(root) for roots in roots_of.values() for root in roots]
     for pattern, roots in roots_of.items():
         if not roots:
@@ -135,7 +135,7 @@ def require_folders(data: DataConfig, named_in: Path) -> None:
     named_in: the run's config, or the checkpoint that contains it.
     """
     for pattern in data.datadir if data.type == "images" else ():
-        if not _roots(pattern):
+        if not matching_folders(pattern):
             here = "" if os.path.isabs(pattern) else f" in {Path.cwd()}"
             raise DataError(
                 f"{pattern}: no such folder{here}; the run's config ({named_in}) names it as data.datadir. Say where its "
@@ -150,7 +150,7 @@ def require_outside(out: Path, data: DataConfig) -> None:
         raise GrafError(f"--out {out}: lies within the photographs' folder {inside[0]}; name a folder outside of it")
 
 
-def _roots(pattern: str) -> list[str]:
+def matching_folders(pattern: str) -> list[str]:
     """The folder of this name, or those that match the pattern."""
     return [pattern] if os.path.exists(pattern) else sorted(filter(os.path.isdir, glob.glob(pattern)))
 

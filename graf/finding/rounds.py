@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from graf.config import Config, DataConfig, PoseConfig, load_config
 from graf.data import Views, sample_labels
 from graf.data.advice.warnings import FEWEST_OF_A_CLASS, has_small_classes, n_classes_of
 from graf.data.decoding import open_rgb
-from graf.data.folders import TRANSFORMS
+from graf.data.folders import TRANSFORMS, is_within, matching_folders
 from graf.data.hull import data_box
 from graf.finding.azimuths import azimuth_numbers
 from graf.finding.silhouettes import azimuths_by_width, elongations_of
@@ -107,6 +108,14 @@ class Round:
         return Round(self.out, self.number - 1)
 
 
+class CameraFile(NamedTuple):
+    """A file of the cameras of some of a data set's rows, and the folder that a copy of it belongs into."""
+
+    file: Path
+    home: Path
+    rows: list[int]
+
+
 class FoundCameras(NamedTuple):
     """Cameras read off N photographs: azimuth_deg (N,) in [0, 360), v (N,) in [0, 1], and the probability (N,) that the azimuth
     is right to 15 degrees."""
@@ -170,9 +179,10 @@ def as_asked(unposed: Config, photographs: Views, start: Round) -> Config | None
 
 def from_silhouettes(unposed: Config, photographs: Views, start: Round) -> Config | None:
     """The config of a start whose photographs have the cameras that silhouettes suggest, at sampled heights; it writes
-    these photographs. None where there are no silhouettes. unposed: the config without cameras, with their data.alpha."""
-    elongations = elongations_of(photographs, unposed.data)
-    if elongations is None:
+    these photographs. None where there are no silhouettes, or where the config's azimuths do not go all around, as those that
+    silhouettes suggest do. unposed: the config without cameras, with their data.alpha."""
+    low, high = unposed.data.u_range
+    if high - low < 1 or (elongations := elongations_of(photographs, unposed.data)) is None:
         return None
     rng = torch.Generator().manual_seed(unposed.training.seed)
     azimuth_deg = azimuths_by_width(elongations, rng)
@@ -321,18 +331,41 @@ def write_photographs(this: Round, dataset: Views, found: FoundCameras, keep: fl
 
 
 def write_cameras(out: Path, dataset: Views, found: FoundCameras, data: DataConfig) -> list[Path]:
-    """Write the cameras of all photographs by the names of their own files, into a transforms.json for each class, which
-    belongs into the folder that all its files are in. Returns the files. data: with which the photographs were read."""
-    poses, written_files = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), []
-    of_all = known_objects(dataset)
-    for name, rows in class_rows(dataset).items():
-        files, home = [Path(dataset.files[row]) for row in rows], home_of(dataset, rows)
-        names = [Path(os.path.relpath(file, home)).as_posix() for file in files]
-        sizes = [open_rgb(file, data.background).size for file in files]
+    """Write the cameras of all photographs by the names of their own files, into `camera_files`. Returns these. data: with
+    which the photographs were read."""
+    poses, of_all = poses_at(found.azimuth_deg, found.v, sum(data.radius) / 2), known_objects(dataset)
+    written_files = camera_files(out, dataset, data)
+    for file, home, rows in written_files:
+        photographs = [Path(dataset.files[row]) for row in rows]
+        names = [Path(os.path.relpath(photograph, home)).as_posix() for photograph in photographs]
+        sizes = [open_rgb(photograph, data.background).size for photograph in photographs]
         objects = [of_all[row] for row in rows]
-        written_files.append(out / name / TRANSFORMS)
-        write_text(written_files[-1], transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
-    return written_files
+        write_text(file, transforms_of(names, sizes, poses[rows], data, objects, found.confidence[rows]))
+    return [file for file, _, _ in written_files]
+
+
+def camera_files(out: Path, dataset: Views, data: DataConfig) -> list[CameraFile]:
+    """A file for each class in each folder of data.datadir, so that a copy in the folder that its photographs are in gives each
+    of them its camera. Those of which one folder holds another's are one file, as its copy would hide what is below."""
+    roots = sorted({os.path.abspath(root) for pattern in data.datadir for root in matching_folders(pattern)}, key=len)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for name, rows in class_rows(dataset).items():
+        for row in rows:
+            file = os.path.abspath(dataset.files[row])
+            inside = [root for root in roots if Path(root) in Path(file).parents]
+            groups.setdefault((name, inside[-1] if inside else ""), []).append(row)
+    parts = [(home_of(dataset, rows), name, rows) for (name, _), rows in groups.items()]
+    found: list[CameraFile] = []
+    names: Counter[str] = Counter()
+    for home, name, rows in sorted(parts, key=lambda part: len(part[0].absolute().parts)):
+        around = next((other for other in found if is_within(home, other.home)), None)
+        if around is None:
+            names[name] += 1
+            numbered = name if names[name] == 1 else f"{name}_{names[name]}"
+            found.append(CameraFile(out / numbered / TRANSFORMS, home, rows))
+        else:
+            around.rows.extend(rows)
+    return found
 
 
 def known_objects(dataset: Views) -> list[str]:

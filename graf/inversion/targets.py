@@ -154,9 +154,10 @@ def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     poses = []
     for path, home in zip(paths, homes, strict=True):
         item, file = found.get(path.resolve()), camera_files(home, folders[home].cameras)[-1]
-        if item is None or item.pose_c2w is None:
-            about = {path.resolve()} if items else {path.resolve(), file.resolve()}
-            known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
+        has_camera = item is not None and item.pose_c2w is not None
+        about = {path.resolve(), file.resolve()} if has_camera or not items else {path.resolve()}
+        known_faults = [f"{fault.where}: {fault.problem}" for fault in faults if Path(fault.where).resolve() in about]
+        if known_faults or not has_camera:
             reason = known_faults[0] if known_faults else f"{file} has no frame of it"
         elif problem := other_shape(item, data):
             reason = f"for it {problem.partition(';')[0]}"

@@ -133,13 +133,13 @@ def pose_accuracy(subject: Subject, estimator: TrainedEstimator) -> dict:
     The floor_* values are the estimator's own errors on real images that it has not seen; they hide smaller ones of the
     generator.
     """
-    config = subject.config
+    config, held_out = subject.config, posed_splits(estimator.config).test  # first, as its images may be gone
     sampler, asked = recorded(labels_as_in_data(subject.dataset, config.data))
     renderings = fresh_renderings(
         subject.generator, sampler, subject.n, config.metrics.batch_size, subject.seed, truncation=subject.truncation
     )
     read = torch.cat([cameras_of(estimator, rendering.images) for rendering in renderings])
-    held_out, network = posed_splits(estimator.config).test, estimator.network
+    network = estimator.network
     floor_read = read_cameras(network, images_of(held_out), len(held_out), network.distance.device)
     floor = {f"floor_{name}": value for name, value in accuracy(floor_read, held_out.labels.pose_c2w).items()}
     found = accuracy(read, torch.cat([labels.pose_c2w for labels in asked]).cpu()) | floor

@@ -50,3 +50,12 @@ def test_a_start_from_silhouettes_trains_on_photographs_with_their_cameras(tmp_p
     cut = build_dataset(dataclasses.replace(without, data=dataclasses.replace(without.data, alpha="ignore")))
     cut.opacity = lambda index, data: None
     assert from_silhouettes(without, cut, start) is None
+
+
+@pytest.mark.parametrize("range_of_azimuths", ["data.umax=0.25", "data.camera_prior=front"])
+def test_no_start_from_silhouettes_leaves_the_range_of_azimuths(tmp_path, range_of_azimuths):
+    settings = ["data.n_images=8", "data.imsize=16", f"data.datadir=[{tmp_path / 'cars'}]", "training.batch_size=4"]
+    start = Round(tmp_path, 0, 1)
+    photographs = build_dataset(unposed(load_config("smoke", settings), start))
+    config = with_alpha(unposed(load_config("smoke", [*settings, range_of_azimuths]), start), None, photographs.alpha)
+    assert from_silhouettes(config, photographs, start) is None

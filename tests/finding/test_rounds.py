@@ -241,6 +241,32 @@ def test_cameras_of_folders_in_several_places_are_written(tmp_path, monkeypatch)
     assert rounds.home_of(shots, [0, 1]) == tmp_path and rounds.home_of(shots, [0]) == Path("photos")
 
 
+@pytest.mark.parametrize(
+    ("files", "classes", "datadir", "homes"),
+    [
+        (["set/car_0.png", "set/dog_0.png", "set/car_1.png"], [0, 1, 0], ["set"], {"set": [0, 2, 1]}),
+        (["set/0.png", "set/more/0.png", "set/1.png"], [0, 1, 0], ["set"], {"set": [0, 2, 1]}),
+        (["a/0.png", "b/0.png", "b/in/1.png"], [0, 0, 0], ["a", "b"], {"a": [0], "b": [1, 2]}),
+        (["a/0.png", "b/0.png", "b/in/1.png"], [0, 0, 0], ["?"], {"a": [0], "b": [1, 2]}),
+        (["a/0.png", "b/0.png", "b/1.png"], [0, 1, 1], ["."], {"a": [0], "b": [1, 2]}),
+    ],
+    ids=("classes by names", "a class above another", "several folders", "a pattern", "classes by folders"),
+)
+def test_copies_of_the_cameras_hide_no_photographs_from_each_other(tmp_path, monkeypatch, files, classes, datadir, homes):
+    monkeypatch.chdir(tmp_path)
+    shots = Shots(len(files))
+    shots.files, shots.class_index, shots.class_names = files, torch.tensor(classes), ["car", "dog"]
+    for file in files:
+        write_image(Path(file), torch.zeros(3, 10, 10, dtype=torch.uint8))
+    data = load_config(None, [f"data.datadir={datadir}", "data.fov=90"]).data
+    found = rounds.camera_files(Path("cameras"), shots, data)
+    assert {str(home): rows for _, home, rows in found} == homes and len({file for file, _, _ in found}) == len(homes)
+    rounds.write_cameras(Path("cameras"), shots, found_of([0.5] * len(files)), data)
+    for file, home, rows in found:
+        names = [frame["file_path"] for frame in json.loads(file.read_text())["frames"]]
+        assert names == [Path(files[row]).relative_to(home).as_posix() for row in rows]
+
+
 def test_photographs_that_are_counted_are_of_objects_of_their_own():
     shots = Shots(3)
     assert rounds.known_objects(shots) == shots.objects and len(set(shots.objects)) == 3

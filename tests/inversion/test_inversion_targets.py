@@ -50,6 +50,17 @@ def test_a_photograph_that_is_not_there_is_for_reading_to_tell(tmp_path, refine)
     assert known_poses([tmp_path / "nowhere" / "0.5_0090.png"], refine().data) is None
 
 
+@pytest.mark.parametrize(("turn", "times", "told"), [(-1, 1, "looks away from the origin"), (1, 4, "not between data.near")])
+def test_a_camera_that_training_would_refuse_is_not_used(tmp_path, refine, caplog, turn, times, told):
+    data, file = refine().data, put(tmp_path / "car.png")
+    pose = poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)[0]
+    pose = torch.cat([pose[:, :1], turn * pose[:, 1:3], times * pose[:, 3:]], dim=1)
+    frame = {"file_path": "car.png", "transform_matrix": [*pose.tolist(), [0, 0, 0, 1]]}
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(data.fov), "frames": [frame]}))
+    assert known_poses([file], data) is None
+    assert f"{file}: its camera is not used, " in caplog.text and told in caplog.text
+
+
 def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, refine, caplog):
     data = refine().data
     files = [put(tmp_path / "images" / "car" / f"{i:03d}.png") for i in range(3)]

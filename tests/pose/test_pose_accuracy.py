@@ -10,7 +10,7 @@ from graf.camera import azimuth_and_v, poses_at
 from graf.commands.eval import Evaluation
 from graf.config import CONFIG_DIR, load_config
 from graf.data import build_dataset
-from graf.errors import CheckpointError
+from graf.errors import CheckpointError, GrafError
 from graf.inversion import invert
 from graf.inversion.loss import InversionSettings
 from graf.metrics.shapes import Subject
@@ -79,6 +79,17 @@ def test_cameras_of_generated_views_are_those_they_were_rendered_from(run_dir, s
     assert result["azimuth_deg"] < 1e-3 and result["rotation_deg"] < 0.1 and result["within_15_deg"] == 1
     assert result["floor_images"] == 4 and 0 <= result["floor_azimuth_deg"] <= 180
     assert json.loads(json.dumps(result)) == result
+
+
+def test_images_of_the_estimator_that_are_gone_are_told_before_anything_is_rendered(run_dir, smoke, monkeypatch, tmp_path):
+    estimator = load_estimator(run_dir)
+    elsewhere = dataclasses.replace(estimator.config.data, type="images", datadir=(str(tmp_path / "gone"),))
+    estimator = dataclasses.replace(estimator, config=dataclasses.replace(estimator.config, data=elsewhere))
+    monkeypatch.setattr(reading, "fresh_renderings", lambda *_, **__: pytest.fail("rendered"))
+    config = smoke(f"data.datadir={tmp_path}")
+    subject = Subject(Generator(config).eval(), build_dataset(config), 0, 1.0, tmp_path, n=12)
+    with pytest.raises(GrafError, match="gone: no such folder"):
+        pose_accuracy(subject, estimator)
 
 
 def test_a_generator_is_no_estimator(run_dir, tmp_path):
@@ -172,6 +183,9 @@ def test_label_poses_names_the_settings_of_the_check(run_dir):
         "data.fov=38.0",
     ]
     assert label_poses.settings(load_config(None).data, 3) == ["training.batch_size=3"]
+    assert label_poses.settings(dataclasses.replace(load_config(None).data, masks="../cut/NAME.png"), 8) == [
+        "data.masks=../cut/NAME.png"
+    ]
 
 
 def test_an_estimator_that_nothing_uses_is_refused(tmp_path):

@@ -102,6 +102,14 @@ def test_a_round_goes_on_bit_for_bit(find, tmp_path):
     assert "round 0 has not ended (exit status 130); the same command continues it" in find("new", ends_after=0, status=130)
     assert "choose another --out" in find("whole", "--keep", "0.5", status=2)
     assert "is done" in find("whole", "--set", "training.fid_every=7", "training.sample_every=1min", ends_after=0)
+    machine = (
+        "training.nworkers=1",
+        "data.cache_gb=0.5",
+        "memory.budget_gb=9",
+        "training.max_hours=3",
+        "reporting.max_metric_rows=900",
+    )
+    assert "is done" in find("whole", "--set", *machine, ends_after=0)
     with run_lock(tmp_path / "whole"):
         assert "is training in this folder; wait for it or end it, or name another folder with --out" in find("whole", status=2)
 
