@@ -39,8 +39,8 @@ def load_efficientnet(weights: Path | str, name: str = EFFICIENTNET) -> Efficien
 
 
 def without_norms(network: EfficientNet) -> EfficientNet:
-    """The frozen network, changed in place: its normalisations become part of the convolutions before them, which takes less
-    time and memory. Its answers stay the same up to rounding."""
+    """The frozen network, changed in place: its normalisations become part of the convolutions before them, and so do margins
+    of zeros, which takes less time and memory. Its answers stay the same up to rounding."""
     pairs = [(network, "_conv_stem", "_bn0")]
     for block in network._blocks:
         pairs += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
@@ -49,7 +49,15 @@ def without_norms(network: EfficientNet) -> EfficientNet:
     for module, conv, norm in pairs:
         setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
         setattr(module, norm, nn.Identity())
+        _pad_within(getattr(module, conv))
     return network.requires_grad_(False)
+
+
+def _pad_within(conv: nn.Conv2d) -> None:
+    """Let a convolution that pads both sides alike do so itself, without a padded copy of its maps."""
+    padding = getattr(conv.static_padding, "padding", None)
+    if padding is not None and padding[::2] == padding[1::2]:  # left and top as right and bottom
+        conv.padding, conv.static_padding = (padding[2], padding[0]), nn.Identity()
 
 
 def with_strides_last(network: EfficientNet) -> EfficientNet:

@@ -132,7 +132,7 @@ def discriminator_objective(state: TrainState, batch: Batch, blur: float, penalt
     if penalty_weight is not None:
         with state.amp.autocast(enabled=False):
             stats["penalty"] = state.discriminator.gradient_penalty(
-                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.interpolation
+                training.reg_type, real, fake, real_labels, fake_labels, batch.fake_inputs.interpolation, real_scores.judged
             )
         loss = loss + penalty_weight * stats["penalty"]
     return loss, stats

@@ -492,10 +492,36 @@ def test_the_config_names_the_penalty_and_it_is_computed_in_float32(build, photo
     assert called == ([(penalty, False, torch.float32) for penalty in name.split(", ")] if name else [])
 
 
+@pytest.mark.parametrize("critics", [(PROJECTED,), (MIXED,)], ids=("projected", "mixed"))
+def test_the_heads_penalty_is_at_the_features_of_the_real_images_that_were_scored(
+    build, photographs, labels, monkeypatch, critics
+):
+    state, seen, penalties = build(*critics), [], []
+    real_features, real_penalty = ProjectedDiscriminator.features, ProjectedDiscriminator.gradient_penalty
+
+    def features(heads, images):
+        seen.append(images)
+        return real_features(heads, images)
+
+    def gradient_penalty(heads, *given):
+        penalties.append((heads, real_penalty(heads, *given)))
+        return penalties[-1][1]
+
+    monkeypatch.setattr(ProjectedDiscriminator, "features", features)
+    monkeypatch.setattr(ProjectedDiscriminator, "gradient_penalty", gradient_penalty)
+    state.optimizer_d.step = lambda *_, **__: None
+    state.discriminator.update_spectral_norms = lambda: None
+    discriminator_step(state, photographs, labels, labels[[1, 0, 3, 2]])
+    assert [len(images) for images in seen] == [2 * len(photographs)]  # no second time
+    (heads, penalty), real = penalties[0], seen[0][: len(photographs)]
+    again = real_penalty(heads, "r1", real, None, labels, None, None, tuple(real_features(heads, real)))
+    assert penalty.item() == pytest.approx(again.item(), rel=1e-4) and penalty > 0
+
+
 def test_a_penalty_that_is_declared_but_not_written_is_refused(build, labels):
     images = torch.zeros(2, 3, 16, 16)
     with pytest.raises(NotImplementedError, match="training.reg_type: r3 has no penalty in Discriminator"):
-        build().discriminator.gradient_penalty("r3", images, images, labels, labels, torch.zeros(2, 1, 1, 1))
+        build().discriminator.gradient_penalty("r3", images, images, labels, labels, torch.zeros(2, 1, 1, 1), ())
 
 
 def test_the_losses_of_mixed_critics_are_added_and_the_generators_is_weighted(build, photographs, labels):

@@ -17,6 +17,7 @@ from graf.tensors import Rows
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 EMBEDDING_WIDTH = 128
@@ -29,13 +30,14 @@ POSE_WIDTH = 12  # a camera as numbers: its rotation, and its position over the 
 class Scores(Rows):
     """logits (B,), of a projected one (B, positions), above 0 for what looks real; class_logits (B, classes), elevation_logits
     (B, bins) or None each; projected_logits (B, positions) of a mixed one's heads; maps: the features (B, C, s, s) that
-    discriminator.reconstruction paints from."""
+    discriminator.reconstruction paints from; judged: those of a frozen network that heads judge."""
 
     logits: Tensor
     class_logits: Tensor | None = None
     elevation_logits: Tensor | None = None
     projected_logits: Tensor | None = None
     maps: tuple[Tensor, ...] = ()
+    judged: tuple[Tensor, ...] = ()
 
 
 class ConditionedDiscriminator(nn.Module):
@@ -50,19 +52,26 @@ class ConditionedDiscriminator(nn.Module):
         self.config = config.discriminator
         self.class_embedding = self.pose_embedding = None
 
-    @torch.no_grad()
     def update_spectral_norms(self, iterations: int = 1) -> None:
-        """Let the spectral norms follow the weights, after each step (power iteration, Miyato et al. 2018, algorithm 1)."""
+        """Let the spectral norms follow the weights, after each step."""
         for layer in self.modules():
             if isinstance(layer, SpectralConv) and not layer.weight_orig.is_meta:  # the planner builds one of shapes alone
                 for _ in range(iterations):
-                    layer.norm.compute_weight(layer, do_power_iteration=True)
+                    layer.follow_weight()
 
     def gradient_penalty(
-        self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
+        self,
+        reg_type: str,
+        real: Tensor,
+        fake: Tensor,
+        real_labels: Labels,
+        fake_labels: Labels,
+        interpolation: Tensor,
+        judged: tuple[Tensor, ...],
     ) -> Tensor:
         """The penalty training.reg_type, for training.reg_param to weigh: at real images (B, C, K, K), at fakes (n B, C, K, K),
-        or for wgan_gp between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own."""
+        or for wgan_gp between both at interpolation (B, 1, 1, 1) in [0, 1). A subclass may have a penalty of its own, at what
+        it judged of the real images (`Scores.judged`)."""
         match reg_type:
             case "r1":
                 return r1_penalty(self, real, real_labels)
@@ -89,7 +98,7 @@ class ConditionedDiscriminator(nn.Module):
         known = self.class_embedding(labels.class_index)
         if self.pose_embedding is not None:
             rotation, position = labels.pose_c2w[..., :3], labels.pose_c2w[..., 3]
-            position = nn.functional.normalize(position, dim=-1)
+            position = F.normalize(position, dim=-1)
             known = known + self.pose_embedding(torch.cat([rotation.flatten(1), position], dim=-1))
         return known
 
@@ -178,6 +187,13 @@ class SpectralConv(PenalisedConv2d):
         if images.numel() < self.weight_orig.numel():  # dividing them costs less
             return self._conv_forward(images / self._singular_value().to(images.dtype), self.weight_orig, self.bias)
         return self._conv_forward(images, self.divided_weight(), self.bias)
+
+    @torch.no_grad()
+    def follow_weight(self) -> None:
+        """One iteration towards the weight's first singular vectors (power iteration, Miyato et al. 2018, algorithm 1)."""
+        weight = self.weight_orig.flatten(1)
+        F.normalize(torch.mv(weight.t(), self.weight_u), dim=0, eps=self.norm.eps, out=self.weight_v)
+        F.normalize(torch.mv(weight, self.weight_v), dim=0, eps=self.norm.eps, out=self.weight_u)
 
     def _singular_value(self) -> Tensor:
         return torch.dot(self.weight_u, torch.mv(self.weight_orig.flatten(1), self.weight_v))

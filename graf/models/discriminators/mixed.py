@@ -21,11 +21,18 @@ class MixedDiscriminator(ConditionedDiscriminator):
         self.projected = ProjectedDiscriminator(config, n_classes)
 
     def gradient_penalty(
-        self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
+        self,
+        reg_type: str,
+        real: Tensor,
+        fake: Tensor,
+        real_labels: Labels,
+        fake_labels: Labels,
+        interpolation: Tensor,
+        judged: tuple[Tensor, ...],
     ) -> Tensor:
         """The sum of both penalties; that of `graf` alone in low-resolution steps."""
         critics = (self.graf,) if self.graf.is_low_res(real) else (self.graf, self.projected)
-        given = reg_type, real, fake, real_labels, fake_labels, interpolation
+        given = reg_type, real, fake, real_labels, fake_labels, interpolation, judged
         return sum(critic.gradient_penalty(*given) for critic in critics)
 
     def critic_of(self, weights: dict[str, Tensor]) -> nn.Module:
@@ -37,4 +44,5 @@ class MixedDiscriminator(ConditionedDiscriminator):
         (B, C, K / 2, K / 2)."""
         if self.graf.is_low_res(images):
             return self.graf(images, labels)
-        return dataclasses.replace(self.graf(images, labels), projected_logits=self.projected(images, labels).logits)
+        heads = self.projected(images, labels)
+        return dataclasses.replace(self.graf(images, labels), projected_logits=heads.logits, judged=heads.judged)

@@ -103,19 +103,25 @@ class ProjectedDiscriminator(ConditionedDiscriminator):
     def forward(self, images: Tensor, labels: Labels | None = None) -> Scores:
         """Scores of `discriminator_input` (B, C, K, K) in [-1, 1], of any side, with a logit for each position of each head;
         labels where there is a condition."""
-        return Scores(torch.cat(self.logits(self.features(images), labels), dim=1).float())
+        features = self.features(images)
+        return Scores(torch.cat(self.logits(features, labels), dim=1).float(), judged=tuple(features))
 
     def gradient_penalty(
-        self, reg_type: str, real: Tensor, fake: Tensor, real_labels: Labels, fake_labels: Labels, interpolation: Tensor
+        self,
+        reg_type: str,
+        real: Tensor,
+        fake: Tensor,
+        real_labels: Labels,
+        fake_labels: Labels,
+        interpolation: Tensor,
+        judged: tuple[Tensor, ...],
     ) -> Tensor:
-        """R1 at the features of real images (B, C, K, K): the mean over images of the heads' summed |grad|^2, each of its mean
-        logit with respect to the features that it judges; times PENALTY_WEIGHT. The other arguments are not used.
+        """R1 at the features of real images that were judged: the mean over images of the heads' summed |grad|^2, each of its
+        mean logit with respect to its features; times PENALTY_WEIGHT. The other arguments are not used.
 
         A penalty at the images would need a double backward pass through the frozen network.
         """
-        with torch.no_grad():
-            features = self.features(real)
-        features = [x.requires_grad_() for x in features]
+        features = [x.detach().float().requires_grad_() for x in judged]
         means = [logits.mean(1).sum() for logits in self.logits(features, real_labels)]
         with gradients_by_images_alone():
             gradients = torch.autograd.grad(sum(means), features, create_graph=True)

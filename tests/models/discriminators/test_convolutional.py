@@ -59,6 +59,18 @@ def test_spectral_normalisation_bounds_every_layer(build):
             assert torch.linalg.matrix_norm(layer.divided_weight().flatten(1), 2).item() == pytest.approx(1, abs=0.02)
 
 
+def test_its_norms_follow_the_weights_as_those_of_torch_do():
+    torch.manual_seed(0)
+    ours = SpectralConv(8, 16, 4, stride=2, padding=1)
+    theirs = torch.nn.utils.spectral_norm(torch.nn.Conv2d(8, 16, 4, stride=2, padding=1))
+    theirs.load_state_dict(ours.state_dict())
+    for _ in range(3):
+        ours.follow_weight()
+        theirs(torch.zeros(1, 8, 16, 16))
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+        torch.testing.assert_close(ours.divided_weight(), theirs.weight)
+
+
 @pytest.mark.parametrize(("side", "padding"), [(32, 1), (4, 1), (4, 0)])
 def test_a_spectral_convolution_is_that_with_the_divided_weight_whatever_it_divides(side, padding):
     """Images, where they have fewer numbers than the weight. So are the gradients, and that of a penalty."""

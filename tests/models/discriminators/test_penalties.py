@@ -60,9 +60,6 @@ class LinearHeads(ProjectedDiscriminator):
         nn.Module.__init__(self)
         self.first, self.second = nn.Parameter(first), nn.Parameter(second)
 
-    def features(self, images):
-        return [10 * images, 20 * images]  # which the penalty does not look behind
-
     def logits(self, features, labels):
         one, other = ((x * w).sum(dim=(1, 2, 3)) for x, w in zip(features, (self.first, self.second), strict=True))
         return [one[:, None], other[:, None] * torch.tensor([0.5, 1.0, 1.5])]
@@ -71,7 +68,10 @@ class LinearHeads(ProjectedDiscriminator):
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_penalty_at_features_is_the_sum_of_the_heads_squared_norms_whatever_the_batch(n):
     heads, images = LinearHeads(torch.full((1, 2, 2), 3.0), torch.full((1, 2, 2), 0.5)), torch.rand(n, 1, 2, 2)
-    penalty = heads.gradient_penalty("r1", images, images, None, None, None)
+    images.requires_grad_()
+    judged = 10 * images, 20 * images.bfloat16()  # which the penalty does not look behind
+    penalty = heads.gradient_penalty("r1", images, images, None, None, None, judged)
+    assert penalty.dtype == torch.float32
     assert penalty.item() == pytest.approx(PENALTY_WEIGHT * (4 * 9 + 4 * 0.25))
     penalty.backward()
     torch.testing.assert_close(heads.second.grad, PENALTY_WEIGHT * 2 * heads.second.detach())

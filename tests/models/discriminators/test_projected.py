@@ -5,6 +5,7 @@ import dataclasses
 
 from graf.checkpoints.architecture import config_keys_of
 from graf.data import build_dataset
+from graf.models.discriminators.convolutional import SpectralConv
 from graf.models.discriminators.projected import STAGES, frozen_network
 from graf.models.perception import (
     EFFICIENTNET,
@@ -19,7 +20,6 @@ from graf.models.registry import build_discriminator
 
 import pytest
 import torch
-from torch.nn.utils.spectral_norm import SpectralNorm
 
 CPU = torch.device("cpu")
 NETWORKS = EFFICIENTNET, EFFICIENTNET_1
@@ -81,13 +81,15 @@ def test_the_network_before_the_heads_never_learns_and_is_in_no_checkpoint(build
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_its_normalisations_are_in_its_convolutions(photographs, name):
+def test_its_normalisations_and_even_margins_are_in_its_convolutions(photographs, name):
     blocks, networks = [stage.block for stage in STAGES[name]], (frozen_network(CPU, name), feature_network(name))
     with torch.no_grad():
         found, expected = (outputs_of(network, photographs[:1], blocks, SIZE) for network in networks)
     for stage, x, y in zip(STAGES[name], found, expected, strict=True):
         assert x.shape == (1, stage.channels, stage.side, stage.side)
         torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
+    padded = [module for module in networks[0].modules() if isinstance(module, torch.nn.ZeroPad2d)]
+    assert all(left < right and top < bottom for left, right, top, bottom in (module.padding for module in padded))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -167,7 +169,7 @@ def test_the_frozen_network_is_loaded_once_and_draws_nothing(build, photographs,
 
 
 def test_shapes_are_had_without_the_frozen_network_and_without_iterating_for_norms(build, monkeypatch):
-    monkeypatch.setattr(SpectralNorm, "compute_weight", lambda *_, **__: pytest.fail("iterates"))
+    monkeypatch.setattr(SpectralConv, "follow_weight", lambda _: pytest.fail("iterates"))
     before = frozen_network.cache_info()
     with torch.device("meta"):
         discriminator = build("data.alpha=rgba")
