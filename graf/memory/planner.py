@@ -54,10 +54,10 @@ COMPOSITING = 18  # floats per sample between the field and the pixel: points, d
 COMPOSITING_LEFT = 5  # of them while the field's own layers are gone through backwards
 PERCEPTION_BYTES = 23 * MB  # features of an image in EfficientNet-Lite0, in float32
 PROJECTED_BYTES = {  # the same of a projected discriminator, in which it is deeper and has no normalisations
-    EFFICIENTNET: 19 * MB,
-    EFFICIENTNET_1: 24 * MB,
+    EFFICIENTNET: 17 * MB,
+    EFFICIENTNET_1: 21 * MB,
 }
-PROJECTED_AT_ONCE = 4 * MB  # of them where none is kept for a backward pass
+PROJECTED_AT_ONCE = 2 * MB  # of them where none is kept for a backward pass
 PERCEPTION_WEIGHTS = 18 * MB
 MAPS_OF_SYNTHESIS = 5  # that each convolution of a triplane keeps: its input, its output, normalised, scaled, activated
 SMALLEST_SAMPLES, SMALLEST_WIDTH = 8, 16  # below these nothing recognisable is learned
