@@ -279,7 +279,7 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
     """
     replaced = [
         (nn.Module, "to", lambda self, *_, **__: self),  # fake parameters cannot be moved
-        (training_state, "budget_bytes", lambda *_: 0),  # the count is of no machine
+        (training_state, "planning_budget", lambda *_: 0),  # the count is of no machine
     ]
     if shapes_only:
         replaced += [
@@ -311,8 +311,10 @@ def counted_peak(config: Config, plain: bool = False, shapes_only: bool = True, 
                 parameter.grad = torch.zeros_like(parameter)
             optimizer.step()  # so that it has its state, as after a first step
         counter.peak = counter.live
-        discriminator_step(state, discriminator_batch(state, labels, images, labels))
-        generator_step(state, generator_batch(state, labels, images, labels))
+        for_d = discriminator_batch(state, labels, images, labels)
+        for_g = generator_batch(state, labels, images, labels)
+        discriminator_step(state, for_d)
+        generator_step(state, for_g)
     for cache in caches:
         cache.cache_clear()
     return counter.peak

@@ -20,9 +20,8 @@ from graf.data.loader import loader_processes
 from graf.data.resolve import with_alpha, with_condition, without_encoder
 from graf.data.views import KnownLabels, expected_labels
 from graf.errors import GrafError
-from graf.memory.budget import budget_bytes
-from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step
-from graf.memory.sizes import StepSizes, edits_that_fit, starting_sizes, with_sizes
+from graf.memory.planner import PROCESS_BYTES, Estimate, estimate_step, measure_process
+from graf.memory.sizes import StepSizes, edits_that_fit, planning_budget, starting_sizes, with_sizes
 from graf.metrics.extractors import INCEPTION, choose_extractor
 from graf.runtime.command_line import Parser, add_folder_flags, add_training_flags, run_overrides
 from graf.runtime.console import duration, log, run_script
@@ -48,6 +47,7 @@ RECORDED_STEPS = EAGER_STEPS + 2  # where steps are recorded, the last of which 
 
 def main() -> int:
     args = parser().parse_args()
+    measure_process()
     if args.budget_gb is not None and not args.budget_gb > 0:
         raise GrafError(f"--budget_gb {args.budget_gb:g}: expected more than 0 GB; without it, what is free counts")
     config = load_config(args.config, run_overrides(args))
@@ -56,7 +56,7 @@ def main() -> int:
     budget = int(args.budget_gb * GB) if args.budget_gb else free_bytes(device)
     if config.memory.budget_gb:
         budget = min(budget, int(config.memory.budget_gb * GB))
-    planned = budget if args.budget_gb else budget_bytes(config.memory, device)  # as train.py does, whatever is free
+    planned = budget if args.budget_gb else planning_budget(config.memory, device)  # as train.py does, whatever is free
     known = expected_labels(config.data)
     config = without_encoder(with_condition(config, known), known.posed)
     config = with_alpha(config, None, otherwise="rgba")  # no image is read here, and this takes more

@@ -15,6 +15,7 @@ from graf.config import RunConfig
 from graf.data import Views
 from graf.memory.budget import enforce_budget
 from graf.memory.monitor import read_rows as read_memory
+from graf.memory.planner import measure_process
 from graf.memory.snapshot import record_history
 from graf.reporting.curves import draw_curves
 from graf.runtime.command_line import run_overrides
@@ -55,6 +56,7 @@ def set_up(
     """
     keep_freed_memory()
     freeze_imports()
+    measure_process()
     with processes_of_run(args.device) as (processes, device):
         if config is None:
             config = read_config(args)

@@ -18,6 +18,7 @@ from graf.data.advice.summary import log_warnings
 from graf.data.advice.warnings import too_few_steps
 from graf.errors import CheckpointError
 from graf.foreign.checkpoints import recognise
+from graf.memory.sizes import little_memory
 from graf.metrics.extractors import choose_extractor
 from graf.metrics.measure import image_counts
 from graf.metrics.results import summary
@@ -70,6 +71,8 @@ def build_run(args: argparse.Namespace, setup: Setup) -> tuple[TrainState, Views
     for message in advice_on_steps(config) + too_few_steps(config, ours, len(dataset), dataset.posed):
         log.warning("%s", message)
     state = TrainState(config, device, len(dataset.class_names), dataset.n_elevations, processes)
+    if told := little_memory(config, state.sizes, device, processes.world_size):
+        log.warning("%s", told)
     load_weights(state, checkpoint, args.partial)
     if config.training.fid_every and state.step < config.training.max_steps:  # what is missing is told now, not after hours
         image_counts(config.metrics_in_training, len(dataset))

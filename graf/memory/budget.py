@@ -5,7 +5,7 @@ import sys
 
 from graf.config import MemoryConfig
 from graf.errors import GrafError
-from graf.runtime.limits import GB, local_processes, memory_limit, process_bytes
+from graf.runtime.limits import GB, limit_resident, local_processes, memory_limit
 
 import psutil
 import torch
@@ -56,9 +56,5 @@ def enforce_budget(memory: MemoryConfig, device: torch.device) -> None:
     total = psutil.virtual_memory().total
     named = memory.budget_gb or memory_limit() < total  # a share of the whole machine is no limit
     if sys.platform.startswith("linux") and named and budget < total:
-        import resource
-
-        limit = process_bytes("VmData") + budget - resident  # what RLIMIT_DATA counts is more than what is resident
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        limit_resident(budget)
         log.info("memory: the run keeps to %.2f GB", budget / GB)

@@ -75,6 +75,11 @@ PROCESS_BYTES = {"cpu": process_bytes(psutil.Process().memory_info().rss), "cuda
 PROCESS_BYTES["mps"] = PROCESS_BYTES["cpu"]  # which share their memory
 
 
+def measure_process() -> None:
+    """Take what this process holds now for what it holds without tensors: call it once all libraries are loaded."""
+    PROCESS_BYTES["cpu"] = PROCESS_BYTES["mps"] = process_bytes(psutil.Process().memory_info().rss)
+
+
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """Bytes by part at the moment of a step when most is held (`moment`), and what is no tensor: gaps that the allocator
@@ -95,14 +100,17 @@ class Estimate:
         return self.step_bytes + self.gaps_bytes + self.process_bytes
 
 
-def estimate_step(config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1) -> Estimate:
-    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's): of one without CCSR where
-    the last ones are (ccsr.unrefined_steps), if that takes more."""
+def estimate_step(
+    config: Config, device_type: str = "cpu", n_classes: int = 1, n_elevations: int = 1, n_processes: int = 1
+) -> Estimate:
+    """The peak memory of a training step of the config, on `cpu` (the host's) or `cuda` (the GPU's), in one of n_processes that
+    share a batch: of one without CCSR where the last ones are (ccsr.unrefined_steps), if that takes more."""
     generator, discriminator = _networks(_without_sizes(config), n_classes, n_elevations)
     batch, amp = config.images_at_once, AmpSettings.choose(config.training, torch.device(device_type))
     n_threads = min(torch.get_num_threads(), batch) if device_type == "cpu" else 1  # that share the images out
     kinds = (config, config.unrefined()) if config.unrefined_steps else (config,)
-    steps = (_Step(kind, generator, discriminator, batch, amp.dtype, device_type, n_threads) for kind in kinds)
+    of_all = generator, discriminator, batch, amp.dtype, device_type, n_threads, n_processes
+    steps = (_Step(kind, *of_all) for kind in kinds)
     return max(map(_estimate, steps), key=lambda estimate: estimate.total_bytes)
 
 
@@ -163,6 +171,7 @@ class _Step:
     dtype: torch.dtype  # of the numbers that a network keeps
     device_type: str
     n_threads: int
+    n_processes: int = 1  # of the run, which share its batch
     finds_cameras: bool = False  # and so needs the gradient of the points at which a field is evaluated
 
     @property
@@ -219,14 +228,16 @@ class _Step:
     def images(self) -> int:
         """The real images of a step, and patches: their grids (2 channels, twice), real and generated ones and both joined."""
         channels = self.config.data.channels
-        real = channels * self.config.training.batch_size * self.config.data.imsize**2
+        real = channels * self.config.training.batch_size // self.n_processes * self.config.data.imsize**2
         return FLOAT * (real + (4 + 3 * channels) * self.batch * self.config.patch_size**2)
 
     def noise(self) -> int:
-        """Jitter of samples and noise of densities, sampled for all images of a step at once."""
-        nerf, rays = self.config.nerf, self.config.training.batch_size * self.config.ray_sampler.rays_per_patch
+        """Jitter of samples and noise of densities for both networks' steps, sampled at once for all images; on a GPU those of
+        other processes are freed."""
+        images = self.config.training.batch_size // (self.n_processes if self.device_type == "cuda" else 1)
+        nerf, rays = self.config.nerf, images * self.config.ray_sampler.rays_per_patch
         samples = [n_samples for _, _, n_samples in self.field_networks]
-        return FLOAT * rays * (samples[-1] * nerf.perturb + sum(samples) * (nerf.raw_noise_std > 0))
+        return 2 * FLOAT * rays * (samples[-1] * nerf.perturb + sum(samples) * (nerf.raw_noise_std > 0))
 
     def field(self, rays_per_image: int) -> tuple[int, int]:
         """Memory that rendering holds for the backward pass, and the peak while that pass is in the field.

@@ -3,16 +3,18 @@
 import dataclasses
 import math
 
-from graf.config import Config
+from graf.config import Config, MemoryConfig
 from graf.memory.budget import budget_bytes
-from graf.memory.planner import estimate_step, smallest_edits
+from graf.memory.planner import PROCESS_BYTES, estimate_step, smallest_edits
 from graf.pieces import SMALLEST_CHUNK
-from graf.runtime.limits import GB
+from graf.runtime.limits import GB, local_processes, memory_available
 from graf.runtime.out_of_memory import OutOfMemory
 from graf.runtime.processes import Processes
 
+import psutil
 import torch
 
+LESS = 0.8  # of an estimate that did not hold
 GOOD_STEPS = 500  # after which a step that was made smaller may grow again, once
 
 
@@ -29,6 +31,7 @@ class StepSizes:
     good_steps: int = 0  # since they last changed
     grown: bool = False  # they grow once
     smaller_than: tuple[int, int] | None = None  # images and rays before they were last made smaller
+    planned: tuple[int, int] | None = None  # images and rays that the run's process started with
 
     def shrink(self) -> bool:
         """Take half as many images at a time, or half as many rays of one; False where one chunk of one image is left."""
@@ -80,7 +83,11 @@ class StepSizes:
         return dataclasses.asdict(self)
 
     def load_state_dict(self, saved: dict) -> None:
-        """Continue with sizes that an out-of-memory had made smaller, unless the config and this machine start with less."""
+        """Continue with sizes that an out-of-memory had made smaller, unless the config or this machine start with others than
+        the run did then."""
+        planned = saved.get("planned")  # not in older files
+        if planned is not None and tuple(planned) != self.planned:
+            return
         self.good_steps, self.grown = saved["good_steps"], saved["grown"]
         changed = saved["grown"] or saved["smaller_than"] is not None
         if not changed or saved["n_rays"] != self.n_rays:
@@ -98,21 +105,31 @@ def split(rows: slice, n: int) -> list[slice]:
 def smallest_of_all(sizes: StepSizes, processes: Processes) -> StepSizes:
     """The smallest starting sizes of all processes of a run: all use them, and shrink together."""
     images, rays = processes.minimum((sizes.images, sizes.rays or math.inf))
-    return dataclasses.replace(sizes, images=images, rays=0 if rays == math.inf else rays)
+    rays = 0 if rays == math.inf else rays
+    return dataclasses.replace(sizes, images=images, rays=rays, planned=(images, rays))
 
 
-def starting_sizes(config: Config, device_type: str, budget_bytes: int, n_classes: int = 1, n_elevations: int = 1) -> StepSizes:
-    """The sizes in the config; where it says `auto`, those that fit into the budget according to the planner.
+def planning_budget(memory: MemoryConfig, device: torch.device) -> int:
+    """The bytes that an estimate may have: `budget_bytes`, and on a GPU its context, which what is free there leaves out."""
+    return budget_bytes(memory, device) + (PROCESS_BYTES["cuda"] if device.type == "cuda" else 0)
 
-    `budget_bytes` is what the process may hold on the device, 0 for no limit.
+
+def starting_sizes(
+    config: Config, device_type: str, budget_bytes: int, n_classes: int = 1, n_elevations: int = 1, n_processes: int = 1
+) -> StepSizes:
+    """The sizes in the config; where it says `auto`, those that fit into the budget according to the planner, in each of
+    n_processes that share a batch.
+
+    `budget_bytes` is what the process may hold on the device, with a GPU's context; 0 for no limit.
     """
     n_rays, chunk = config.ray_sampler.rays_per_patch, config.nerf.checkpoint_rays
     if config.unrefined_steps:
         n_rays = config.patch_size**2
-    sizes = StepSizes(config.images_at_once, 0 if chunk == "auto" else chunk, n_rays)
+    share = config.training.batch_size // n_processes
+    sizes = StepSizes(min(config.images_at_once, share), 0 if chunk == "auto" else chunk, n_rays)
     open_images, open_rays = config.training.micro_batch == "auto", chunk == "auto"
     while budget_bytes:
-        estimate = estimate_step(with_sizes(config, sizes), device_type, n_classes, n_elevations)
+        estimate = estimate_step(with_sizes(config, sizes), device_type, n_classes, n_elevations, n_processes)
         if estimate.total_bytes <= budget_bytes:
             break
         fewer_images = open_images and sizes.images > 1
@@ -139,10 +156,28 @@ def edits_that_fit(config: Config, sizes: StepSizes, budget_bytes: int, device_t
     return (*edits, "training.accumulation_steps=1") if names_images and config.training.accumulation_steps > 1 else edits
 
 
+def little_memory(config: Config, sizes: StepSizes, device: torch.device, n_processes: int = 1) -> str | None:
+    """What to tell where a step in these sizes takes more of the host's memory, by the plan, than is free; None elsewhere."""
+    if device.type == "cuda":
+        return None
+    needed = estimate_step(with_sizes(config, sizes), device.type, n_processes=n_processes).total_bytes
+    free = memory_available() // local_processes() + psutil.Process().memory_info().rss
+    if needed <= free:
+        return None
+    return (
+        f"by the plan a step takes {needed / GB:.1f} GB of memory, and {free / GB:.1f} GB are free: the system may end the "
+        f"run, or slow it down much. End other programs, or set memory.budget_gb={math.floor(10 * free / GB) / 10:g}"
+    )
+
+
 def with_advice(error: OutOfMemory, config: Config, sizes: StepSizes, device: torch.device) -> OutOfMemory:
-    """The error with the settings that would make a step fit."""
-    budget = budget_bytes(config.memory, device)
+    """The error with the settings that would make a step fit; where it should have fitted by the plan, settings for a part of
+    what the plan expected, as that was too little."""
+    budget = planning_budget(config.memory, device)
     edits, room = edits_that_fit(config, sizes, budget, device.type), f"into {budget / GB:.1f} GB"
+    if edits == ():
+        less = int(LESS * estimate_step(with_sizes(config, sizes), device.type).total_bytes)
+        edits = edits_that_fit(config, sizes, less, device.type) or ()
     if edits is None:
         advice = f"no setting fits {room}; take a smaller data.imsize or another device"
     else:

@@ -264,7 +264,7 @@ def started(command: list[str]) -> Iterator[tuple[psutil.Popen, list[int]]]:
             send(number)
 
     def send(number: int) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, ValueError):  # Windows' console sends Ctrl-C to the command itself
             process.send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in heard_signals()}  # the command ignores what this one does
@@ -286,6 +286,8 @@ def request_clean_up(process: psutil.Process) -> int | None:
 
     Returns the process id asked; None where no process handles the signal, which would kill it. Only Linux can tell.
     """
+    if not hasattr(signal, "SIGUSR2"):  # on Windows
+        return None
     for candidate in (process, *process.children(recursive=True)):
         caught = int(process_status("SigCgt", candidate.pid) or "0", 16)  # a bit per signal that has a handler
         if caught >> (signal.SIGUSR2 - 1) & 1:

@@ -10,9 +10,10 @@ import signal
 import sys
 
 from graf.errors import GrafError
-from graf.runtime.limits import process_bytes
+from graf.runtime.limits import process_bytes, renew_limit
 from graf.runtime.out_of_memory import first_line
 
+import psutil
 import pynvml
 import torch
 
@@ -167,6 +168,7 @@ def clean_up() -> None:
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # by a signal amid a recording
         torch.cuda.empty_cache()
     _call_glibc("malloc_trim", 0)
+    renew_limit()
 
 
 def clean_up_on_signal() -> None:
@@ -192,6 +194,8 @@ def peak_memory_bytes(device: torch.device) -> int:
     own = process_bytes("VmHWM")  # on Linux ru_maxrss survives exec, so it may be the peak of another program
     if own is not None:
         return own
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # KiB elsewhere

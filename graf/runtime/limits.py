@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 
 MB, GB = 2**20, 2**30  # as GPUs, containers and ulimit count them
+CODE_BYTES = 64 * MB
+_resident_limit = 0  # 0 for none
 
 # by the version of control groups: limit, use, and the part of the use that is file cache which the kernel drops on demand
 MEMORY_FILES = {
@@ -128,6 +130,24 @@ def _statistic(path: Path, name: str) -> int:
         return next((int(row[1]) for row in rows if row[0] == name), 0)
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def limit_resident(budget: int) -> None:
+    """Make allocations fail, on Linux, beyond so many resident bytes of this process. `renew_limit` keeps it to that."""
+    global _resident_limit
+    _resident_limit = budget
+    renew_limit()
+
+
+def renew_limit() -> None:
+    """Give an allocation the room that freed blocks have left, where `limit_resident` set a limit: RLIMIT_DATA counts them,
+    though they are resident no longer. CODE_BYTES more are for oneDNN's code, without which its products crash."""
+    if _resident_limit:
+        import resource  # not on Windows
+
+        limit = process_bytes("VmData") - psutil.Process().memory_info().rss + _resident_limit + CODE_BYTES
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def process_bytes(name: str) -> int | None:

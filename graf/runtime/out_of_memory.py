@@ -6,7 +6,7 @@ from graf.errors import CheckpointWriteError, GrafError
 
 SIGNS = (
     *("can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "alloc_failed", "out of memory"),
-    "could not create a memory",
+    *("could not create a memory", "could not create a primitive"),  # oneDNN
     "can't start new thread",  # whose stack finds no room
     "allocation_failed",  # cuDNN 9
     # Handles, made at a GPU's first product, convolution and decomposition, find no room

@@ -140,8 +140,8 @@ class Graphs:
 
     def _recorded(self, compute: Callable[[BatchType], Gradients], network: nn.Module, batch: BatchType) -> Recording | None:
         """The recording of a step; None after one that failed, which are given up."""
-        batch = in_own_memory(batch)
         try:
+            batch = in_own_memory(batch)
             replay, found = self._record(lambda: compute(batch))
         except Exception as error:
             self.give_up(f"one cannot be recorded: {first_line(error.__context__ or error)}")

@@ -22,7 +22,7 @@ from graf.foreign.checkpoints import ForeignCheckpoint, recognise
 from graf.foreign.esrgan import load_esrgan_weights
 from graf.memory.budget import budget_bytes
 from graf.memory.planner import estimate_step
-from graf.memory.sizes import StepSizes, smallest_of_all, starting_sizes, with_sizes
+from graf.memory.sizes import StepSizes, planning_budget, smallest_of_all, starting_sizes, with_sizes
 from graf.models.fields.fusing import why_not_fused
 from graf.models.generator import Generator, weights_hash
 from graf.models.perception import feature_network
@@ -257,8 +257,8 @@ class TrainState(RunState):
         self.optimizer_g = _optimizer(self.generator, config.training, config.ccsr.lr_multiplier, config.restores_real_images)
         self.optimizer_d = _optimizer(self.discriminator, config.training)
         # Parts of a step
-        sizes = starting_sizes(config, device.type, budget_bytes(config.memory, device), n_classes, n_elevations)
-        sizes.images = min(sizes.images, processes.share_of(config.training.batch_size))
+        budget = planning_budget(config.memory, device)
+        sizes = starting_sizes(config, device.type, budget, n_classes, n_elevations, processes.world_size)
         self.sizes = smallest_of_all(sizes, processes)
         self.scaler_g, self.scaler_d = self.amp.scaler(), self.amp.scaler()
         if config.training.cuda_graphs == "auto" and device.type == "cuda":
@@ -302,8 +302,10 @@ class TrainState(RunState):
         return max(0, int(budget_bytes(self.config.memory, self.device) - 1.25 * held) // 2)
 
     def _planned_bytes(self) -> int:
-        """The bytes that a step holds on a GPU, by the planner."""
-        return estimate_step(with_sizes(self.config, self.sizes), "cuda", self.n_classes, self.n_elevations).total_bytes
+        """The bytes that a step holds on a GPU beside its context, by the planner."""
+        config, world_size = with_sizes(self.config, self.sizes), self.processes.world_size
+        estimate = estimate_step(config, "cuda", self.n_classes, self.n_elevations, world_size)
+        return estimate.total_bytes - estimate.process_bytes
 
     def load_pretrained_backbone(self, path: str) -> None:
         """Start CCSR's rrdb backbone, and its EMA, from a file of (Real-)ESRGAN weights. Raises CheckpointError."""

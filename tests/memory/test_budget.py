@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from graf.config import load_config
 from graf.memory import budget
 from graf.memory.budget import budget_bytes, enforce_budget, watched_budget
-from graf.runtime.device import choose_device
+from graf.runtime import limits
+from graf.runtime.device import choose_device, clean_up
 from graf.runtime.limits import GB
 
 import psutil
@@ -79,6 +80,22 @@ def test_less_than_python_takes_is_refused(monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     with pytest.raises(budget.GrafError, match=r"memory\.budget_gb: 0\.01 GB is less than the"):
         enforce_budget(memory(0.01), CPU)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA")
+def test_the_limit_is_renewed_where_freed_memory_counts_on(monkeypatch):
+    told, counted = [], [10 * GB]
+    monkeypatch.setattr("resource.setrlimit", lambda _, limits: told.append(limits[0]))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (-1, -1))
+    monkeypatch.setattr(limits, "process_bytes", lambda name: counted[0])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=3 * GB)))
+    monkeypatch.setattr(limits, "_resident_limit", 0)
+    clean_up()
+    assert told == []  # none was set
+    limits.limit_resident(5 * GB)
+    counted[0] += GB  # as where freed blocks were not given back
+    clean_up()
+    assert told == [12 * GB + limits.CODE_BYTES, 13 * GB + limits.CODE_BYTES]
 
 
 UNDER_A_LIMIT = """

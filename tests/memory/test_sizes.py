@@ -1,11 +1,16 @@
 """Parts of a step: they cover the batch, shrink to a chunk of one image, grow once, and survive a checkpoint."""
 
+from types import SimpleNamespace
+
 from graf.config import load_config, override
 from graf.memory.planner import estimate_step
-from graf.memory.sizes import GOOD_STEPS, StepSizes, edits_that_fit, starting_sizes, with_sizes
+from graf.memory.sizes import GOOD_STEPS, StepSizes, edits_that_fit, little_memory, starting_sizes, with_advice, with_sizes
 from graf.pieces import SMALLEST_CHUNK
+from graf.runtime.limits import GB
+from graf.runtime.out_of_memory import OutOfMemory
 
 import pytest
+import torch
 
 
 @pytest.mark.parametrize(("images", "n"), [(3, 8), (8, 8), (1, 5), (16, 4)])
@@ -80,6 +85,46 @@ def test_what_has_grown_once_is_restored_and_grows_no_more():
     again.load_state_dict(forced.state_dict())
     assert again == forced and (again.images, again.smaller_than) == (4, None)
     assert not any(again.step_done() for _ in range(2 * GOOD_STEPS))
+
+
+def test_a_run_that_goes_on_with_other_plans_starts_anew():
+    """On a machine with more memory, or with other keys."""
+    forced = StepSizes(8, 0, 1024, planned=(8, 0))
+    forced.shrink()
+    same, larger, asked = (StepSizes(n, 0, 1024, planned=(n, 0)) for n in (8, 16, 4))
+    for sizes in (same, larger, asked):
+        sizes.load_state_dict(forced.state_dict())
+    assert [sizes.images for sizes in (same, larger, asked)] == [4, 16, 4]
+    assert same.smaller_than == (8, 0) and larger.smaller_than is None
+
+
+def test_a_process_plans_its_share_of_the_batch_and_holds_its_share_of_the_images():
+    config = load_config(None, ["training.batch_size=30", "data.imsize=256", "ray_sampler.random_scale=true"])
+    assert starting_sizes(config, "cpu", budget_bytes=0, n_processes=3).images == 10
+    whole, share = (estimate_step(config, "cpu", n_processes=n).parts for n in (1, 3))
+    gone = 20 * config.data.channels * 256**2 * 4  # bytes of the others' real images
+    assert whole["images"] - share["images"] == gone and whole["noise of rays"] == share["noise of rays"]
+    on_gpu = [estimate_step(config, "cuda", n_processes=n).parts["noise of rays"] for n in (1, 3)]
+    assert on_gpu[0] == 3 * on_gpu[1]
+
+
+def test_a_plan_that_did_not_hold_is_answered_with_settings_that_take_less():
+    config = load_config()
+    sizes = starting_sizes(config, "cpu", budget_bytes=0)
+    (edit, *_) = str(with_advice(OutOfMemory("step 1"), config, sizes, torch.device("cpu"))).partition("--set ")[2].split()
+    assert "=" in edit
+
+
+@pytest.mark.parametrize(("free_gb", "told"), [(64, False), (0.01, True)])
+def test_a_step_that_takes_more_than_is_free_is_told(monkeypatch, free_gb, told):
+    monkeypatch.setattr("graf.memory.sizes.memory_available", lambda: int(free_gb * GB))
+    monkeypatch.setattr(
+        "graf.memory.sizes.psutil.Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=GB // 4))
+    )
+    config = load_config()
+    message = little_memory(config, starting_sizes(config, "cpu", budget_bytes=0), torch.device("cpu"))
+    assert bool(message) == told
+    assert not told or "0.3 GB are free" in message and "memory.budget_gb=0.2" in message
 
 
 def test_more_rays_than_an_image_has_are_halved_from_those_that_it_has():

@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from graf.errors import GrafError
 from graf.runtime import device
@@ -103,6 +104,13 @@ def test_a_system_that_does_not_tell_has_ru_maxrss(monkeypatch):
     pytest.importorskip("resource")
     monkeypatch.setattr(device, "process_bytes", lambda name: None)
     assert device.peak_memory_bytes(torch.device("cpu")) > 2**20
+
+
+def test_windows_tells_its_own_peak(monkeypatch):
+    monkeypatch.setattr(device, "process_bytes", lambda name: None)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(device.psutil, "Process", lambda: SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=7)))
+    assert device.peak_memory_bytes(torch.device("cpu")) == 7
 
 
 def test_sizes_that_are_not_told_are_none():

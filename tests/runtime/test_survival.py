@@ -24,6 +24,7 @@ ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory"),
     RuntimeError(CPU_ALLOCATOR),
     RuntimeError("std::bad_alloc"),
+    RuntimeError("could not create a primitive"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),

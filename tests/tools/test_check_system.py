@@ -26,6 +26,8 @@ def check(monkeypatch, caplog):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import check_system
 
+    monkeypatch.setattr(check_system, "measure_process", lambda: None)
+
     def run(*flags: str) -> tuple[int, str]:
         caplog.clear()
         monkeypatch.setattr(sys, "argv", ["check_system.py", *flags])
@@ -90,7 +92,7 @@ def test_a_batch_that_train_would_take_in_parts_is_judged_in_them(check):
 
 
 def test_what_is_judged_is_what_train_would_take_not_what_is_free_would_allow(check, module, monkeypatch):
-    monkeypatch.setattr(module, "budget_bytes", lambda *_: 64 * GB)  # of which others have taken the most
+    monkeypatch.setattr(module, "planning_budget", lambda *_: 64 * GB)  # of which others have taken the most
     monkeypatch.setattr(module, "free_bytes", lambda _: GB)
     status, text = check("--device", "cpu", "--no_step", "--set", "nerf.netwidth=128", "nerf.conditioning=film")
     assert status == 1 and "does not fit, 8 images at a time" in text and "1.00 GB free on cpu" in text

@@ -147,6 +147,17 @@ def test_a_step_that_cannot_be_recorded_is_computed_as_before_and_said_once(film
     assert str(error) in caplog.text and "training.cuda_graphs=none" in caplog.text
 
 
+def test_out_of_memory_before_a_recording_gives_recordings_up_and_makes_no_step_smaller(film, photographs, labels, monkeypatch):
+    eager, recorded = state_of(film(*KEPT), False), state_of(film(*KEPT), True)
+
+    def no_room(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(graphs, "in_own_memory", no_room)
+    assert_same(rows_of(eager, photographs, labels, 10), rows_of(recorded, photographs, labels, 10))
+    assert not recorded.graphs and recorded.sizes.images == eager.sizes.images
+
+
 def test_the_cause_of_a_failed_recording_is_named(film, photographs, labels, caplog):
     """PyTorch raises another error where it ends such a recording."""
     state = state_of(film(*KEPT), True)
@@ -237,7 +248,7 @@ def test_out_of_memory_takes_the_recordings_before_the_step_shrinks(film, photog
     ids=["room for two steps", "none", "room for one"],
 )
 def test_a_gpu_records_where_two_steps_fit(refine, monkeypatch, overrides, records):
-    monkeypatch.setattr(state_module, "estimate_step", lambda *_: SimpleNamespace(total_bytes=GB // 2))
+    monkeypatch.setattr(state_module, "estimate_step", lambda *_: SimpleNamespace(total_bytes=GB // 2, process_bytes=0))
     with pretended_gpu():
         state = TrainState(refine(*overrides), GPU)
         spare = state.spare_bytes()
