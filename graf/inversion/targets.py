@@ -30,7 +30,7 @@ AXIS_TOLERANCE = 0.01  # of the image's width, between its centre and its optica
 
 
 def target_files(paths: Sequence[Path | str], data: DataConfig) -> list[Path]:
-    """The files named, with the images of each folder sorted by name, without masks.
+    """The files named, with the images of each folder sorted by name, without masks of other images among them.
 
     Raises GrafError for a folder without images.
     """
@@ -40,7 +40,10 @@ def target_files(paths: Sequence[Path | str], data: DataConfig) -> list[Path]:
         if not inside:
             raise GrafError(f"{path}: this folder holds no images ({', '.join(EXTENSIONS)}); name images, or their folder")
         files += inside
-    return files
+    masks = set(find_masks(files, data.masks).of.values())  # photos/*.png names them too
+    if named := [file.name for file in files if file in masks]:
+        log.info("left out, as masks of other images: %s", ", ".join(named))
+    return [file for file in files if file not in masks]
 
 
 def _photographs(folder: Path, data: DataConfig) -> list[Path]:
@@ -140,7 +143,7 @@ def other_shape(item: Item, data: DataConfig) -> str | None:
 
 def _poses_by_files(paths: list[Path], data: DataConfig) -> Tensor | None:
     """The cameras (N, 3, 4) in the nearest file of cameras above each image, where they have the config's field of view."""
-    homes = [next((folder for folder in path.parents if camera_file(folder, data.labels)), None) for path in paths]
+    homes = [next((folder for folder in path.absolute().parents if camera_file(folder, data.labels)), None) for path in paths]
     if None in homes:
         return None
     folders = {home: Folder(home, (), camera_file(home, data.labels)) for home in homes}

@@ -92,6 +92,16 @@ def test_a_transforms_json_above_the_photographs_tells_their_cameras(tmp_path, r
     assert len(caplog.records) == 5
 
 
+def test_the_file_of_cameras_is_found_above_the_working_directory(tmp_path, refine, monkeypatch):
+    data, file = refine().data, put(tmp_path / "images" / "0005.png")
+    pose = poses_at(torch.tensor([10.0]), torch.tensor([0.4]), RADIUS)
+    frame = {"file_path": "images/0005.png", "transform_matrix": [*pose[0].tolist(), [0, 0, 0, 1]]}
+    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": math.radians(data.fov), "frames": [frame]}))
+    monkeypatch.chdir(file.parent)
+    torch.testing.assert_close(known_poses(["0005.png"], data), pose)
+    torch.testing.assert_close(known_poses(target_files(["."], data), data), pose)
+
+
 def test_names_without_cameras_leave_them_to_the_search(tmp_path, refine):
     named, plain = put(tmp_path / "0.5_0090.png"), put(tmp_path / "left.png")
     assert known_poses([named, plain], refine().data) is None
@@ -120,13 +130,17 @@ def test_a_photograph_is_prepared_as_the_training_images_are(tmp_path, refine):
     torch.testing.assert_close(clear[:, 0, 0], torch.tensor([0.2, 0.4, 0.6]) * 2 - 1)
 
 
-def test_a_photograph_is_cut_out_by_its_mask_and_no_mask_is_inverted(tmp_path, refine):
+def test_a_photograph_is_cut_out_by_its_mask_and_no_mask_is_inverted(tmp_path, refine, caplog):
     data = refine("data.imsize=16", "data.background=white").data
     photograph = put(tmp_path / "car.png", (32, 32))
     mask = Image.new("L", (32, 32), 0)
     mask.paste(255, (8, 8, 24, 24))
     mask.save(tmp_path / "car_mask.png")
     assert target_files([tmp_path], data) == [photograph]
+    with caplog.at_level(logging.INFO, logger="graf"):
+        assert target_files(sorted(tmp_path.glob("*.png")), data) == [photograph]
+    assert "left out, as masks of other images: car_mask.png" in caplog.text
+    assert target_files([tmp_path / "car_mask.png"], data) == [tmp_path / "car_mask.png"]  # named alone, it is meant
     target = read_target(photograph, data)
     assert (target[:, 0] == 1).all()  # the background's white
     torch.testing.assert_close(target[:, 8, 8], torch.tensor([200.0, 100.0, 50.0]) / 127.5 - 1)
