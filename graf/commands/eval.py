@@ -15,7 +15,7 @@ from graf.checkpoints.export import data_fingerprint, require_replaceable, write
 from graf.checkpoints.generator_loading import as_trained, checkpoint_config, generator_from_content, trained_checkpoint
 from graf.checkpoints.latents_file import NAME, fitting_latents
 from graf.checkpoints.run_folder import run_folder_of
-from graf.commands.jobs import DUMP_SAMPLES, STAGES, Job
+from graf.commands.jobs import DUMP_SAMPLES, JOBS, STAGES, Job
 from graf.commands.own_files import set_others_aside
 from graf.config import Config, is_set, override
 from graf.data import Views, build_dataset, colours_only
@@ -440,10 +440,13 @@ class Evaluation:
         return [file, *write_card(file, self.generator, self.step, fingerprint, self.results.kept())]
 
     def report(self) -> list[Path]:
-        """Write report.html to the folder of --out, else to the run's."""
+        """Write report.html to the folder of --out, else to the run's. It shows `out` first if it has results of this model."""
         points, page = self.generator.config.reporting.max_metric_rows, (self.flags.out or self.run_dir) / "report.html"
+        beside = any(job.writes_results and getattr(self.flags, job.name) for job in JOBS)
+        of_found = self.flags.latents and not self.flags.out  # a folder within the evaluation's own
+        newest = self.out if not of_found and (beside or self.results.kept()) else None
         try:
-            return [write_report(self.run_dir, page, self.out, points)]
+            return [write_report(self.run_dir, page, newest, points)]
         except OSError as error:
             if error.errno not in NOT_PERMITTED:
                 raise

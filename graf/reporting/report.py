@@ -54,7 +54,7 @@ class RunFiles:
     config: dict
     folders: list[Path]  # of evaluations, the newest first
     pictures: list[Path]  # of the newest evaluation, and videos, colours first
-    measured: dict  # content of its metrics.json
+    measured: dict  # content of the newest metrics.json
     samples: list[list[Path]]  # of each step of training, the newest first
     videos: list[list[Path]]
     overview: list[Path]  # pictures and videos of all of training
@@ -166,7 +166,7 @@ def _read_run(run_dir: Path, folders: list[Path], max_points: int, embedder: Emb
         _config(run_dir / "config.yaml", embedder),
         folders,
         paths,
-        _json(newest / "metrics.json", embedder) if newest else {},
+        next(filter(None, (_json(folder / "metrics.json", embedder) for folder in folders)), {}),
         *([files for step, files in found.items() if step >= 0] for found in (samples, videos)),
         [path for found in (samples, videos) for path in found.get(-1, []) if is_shown(path)],
     )

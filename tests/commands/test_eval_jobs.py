@@ -139,20 +139,34 @@ def test_a_measure_is_told_with_its_caveat(asked, monkeypatch, caplog):
     assert caplog.messages == [f"variety: variety 0.5. {VARIETY_CAVEAT}", "haze: haze 0.5"]
 
 
-def test_the_report_shows_what_was_just_made(evaluation, monkeypatch):
+@pytest.fixture
+def reported(monkeypatch):
+    """The arguments of each report."""
     given = []
     monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))
+    return given
+
+
+def test_the_report_shows_what_was_just_made(asked, reported):
+    evaluation = asked(mesh=True)
     evaluation.report()
     run = evaluation.run_dir
-    assert given == [(run, run / "report.html", evaluation.out, 123)]
+    assert reported == [(run, run / "report.html", evaluation.out, 123)]
 
 
-def test_the_report_goes_where_results_go_by_the_flag(asked, monkeypatch):
-    given = []
-    monkeypatch.setattr(command, "write_report", lambda *args: given.append(args))
-    evaluation = asked(out=Path("plain"))
+def test_the_report_goes_where_results_go_by_the_flag(asked, reported):
+    evaluation = asked(out=Path("plain"), sweep=True)
     evaluation.report()
-    assert given == [(evaluation.run_dir, Path("plain/report.html"), evaluation.out, 123)]
+    assert reported == [(evaluation.run_dir, Path("plain/report.html"), evaluation.out, 123)]
+
+
+def test_a_folder_without_results_of_the_model_is_not_in_the_report(asked, reported):
+    alone, found = asked(out=Path("photos")), asked(latents=["l.json"], directions=1)
+    alone.report()
+    found.report()  # its folder is within the evaluation's
+    alone.results.keep({"variety": {"variety": 0.5} | alone.results.rendered_by})
+    alone.report()  # measured before, by another command
+    assert [newest for _, _, newest, _ in reported] == [None, None, alone.out]
 
 
 def test_a_report_that_cannot_be_written_is_told_by_its_name_with_another_place(evaluation, monkeypatch):

@@ -277,6 +277,13 @@ def test_results_elsewhere_come_first(run, tmp_path):
     assert Page(write_report(alone, alone / "report.html", out).read_text(encoding="utf-8")).captions
 
 
+def test_pictures_made_later_leave_the_numbers_of_the_newest_measurement(run, tmp_path):
+    (run / "eval" / "step_00000020" / "metrics.json").write_text(json.dumps(result(kid=0.25) | {"step": 20}))
+    put_png(tmp_path / "later" / "sweep_rgb.png", 33)
+    text = write_report(run, run / "report.html", tmp_path / "later").read_text(encoding="utf-8")
+    assert "Measured at step 20 " in text and "has not been measured: eval.py --run" not in text.partition("Is it 3D?")[0]
+
+
 def test_a_page_in_a_folder_of_its_own_still_shows_the_newest_results(measured, tmp_path):
     """Neither an earlier page nor its curves are results. eval.py knows the curves by their names."""
     run, beside = measured
