@@ -245,13 +245,17 @@ class Evaluation:
 
     @functools.cached_property
     def footer(self) -> str | None:
-        """The line below image grids: run, step and, where measured, KID; None with --plain."""
+        """The line below image grids: run, step and, where measured of such images, KID; None with --plain."""
         if self.flags.plain:
             return None
-        kept = self.results.kept()
+        kept = self.results.kept_at(self.flags.truncation)
         key = f"kid_{kept.get('extractor')}"
         measured = f", {title(key)} {kept['values'][key]:.4g}" if key in kept.get("values", {}) else ""
-        return f"{self.generator.config.expname}, step {self.step:,}{measured}"
+        return f"{self.of_step}{measured}"
+
+    @property
+    def of_step(self) -> str:
+        return f"{self.generator.config.expname}, step {self.step:,}"
 
     def sweep(self) -> list[Path]:
         kinds, columns = STAGES[self.flags.stage], len(self.flags.azimuths or range(VIEWS))
@@ -429,15 +433,15 @@ class Evaluation:
         for name, before, after in zip(names, inversion.psnr, seen.psnr, strict=True):
             log.info("%s: PSNR %.1f dB before tuning, %.1f dB after", name, before, after)
         write_export(file, tuned, self.step, self.data_fingerprint)
-        footer = self.footer and f"{self.footer}, tuned in {settings.steps:,} steps"
+        footer = None if self.flags.plain else f"{self.of_step}, tuned in {settings.steps:,} steps"
         files = write_inversion(tuned, seen, targets, out, names, (file, self.step), footer)
         log.info("the tuned model: eval.py and view.py show it with --checkpoint %s --latents %s", file, out / NAME)
         return [file, *files]
 
     def export(self) -> list[Path]:
-        fingerprint = self.data_fingerprint
+        fingerprint, measured = self.data_fingerprint, self.results.kept_at(truncation=1.0)
         file = write_export(self.flags.export, self.generator, self.step, fingerprint)
-        return [file, *write_card(file, self.generator, self.step, fingerprint, self.results.kept())]
+        return [file, *write_card(file, self.generator, self.step, fingerprint, measured)]
 
     def report(self) -> list[Path]:
         """Write report.html to the folder of --out, else to the run's. It shows `out` first if it has results of this model."""

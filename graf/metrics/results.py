@@ -110,6 +110,14 @@ class ResultFile:
         """The part of the file's content that is of this checkpoint and config."""
         return self._kept_of(readable_object(self.folder / METRICS_FILE))
 
+    def kept_at(self, truncation: float) -> dict:
+        """`kept`, with the distances to the data only if they are of images of this config and truncation."""
+        kept = self.kept()
+        terms = {"truncation": truncation} | self.rendered_by
+        if kept.items() >= terms.items():
+            return kept
+        return {name: entry for name, entry in kept.items() if name not in ("values", "warnings")}
+
     def keep(self, result: dict) -> Path:
         """Add a result to the file and return its path. A file whose results would be lost is renamed first."""
         file = self.folder / METRICS_FILE

@@ -20,6 +20,7 @@ from graf.version import __version__
 OBJECTS, VIEWS, PICTURE_SEED = 4, 6, 0
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying)", re.IGNORECASE)
 MAX_CHARACTERS = 20_000  # of a licence's text in the card
+SAMPLED_BY = ("truncation", "sample_seed")  # of the result of `metrics.measure`
 MAIN_KEYS = (
     *("data.type", "data.imsize", "data.alpha", "data.fov", "data.radius", "nerf.conditioning", "nerf.samples_per_ray"),
     *("z_dist.dim", "z_dist.dim_appearance", "ccsr.mode", "ccsr.scale_factor"),
@@ -71,6 +72,7 @@ def card_text(export: Path, generator: Generator, step: int, fingerprint: str, m
         settings=flat(config_to_dict(generator.config)),
         keys=MAIN_KEYS,
         measured=measured,
+        samples="".join(f"; {name.replace('_', ' ')} {measured[name]:g}" for name in SAMPLED_BY if name in measured),
         values={title(name): value for name, value in measured.get("values", {}).items()},
         measures={
             name: {key.replace("_", " "): value for key, value in entry.items() if not key.endswith("sha256")}

@@ -139,6 +139,33 @@ def test_a_measure_is_told_with_its_caveat(asked, monkeypatch, caplog):
     assert caplog.messages == [f"variety: variety 0.5. {VARIETY_CAVEAT}", "haze: haze 0.5"]
 
 
+def test_the_line_below_pictures_has_the_kid_of_such_pictures_only(asked, caplog):
+    evaluation = asked(truncation=0.3)
+    terms = {"extractor": "lite", "truncation": 0.3} | evaluation.results.rendered_by
+    evaluation.results.keep(terms | {"values": {"kid_lite": 0.25}})
+    assert evaluation.footer == "smoke, step 5, KID (lite) 0.25"
+    assert asked(truncation=1.0).footer == "smoke, step 5"
+
+
+def test_kid_is_told_neither_of_a_tuned_model_nor_of_an_export_that_renders_otherwise(asked, monkeypatch, tmp_path):
+    evaluation, told = asked(truncation=1.0, tune=2, export="a.safetensors"), []
+    terms = {"extractor": "lite", "truncation": 1.0} | evaluation.results.rendered_by
+    evaluation.results.keep(terms | {"values": {"kid_lite": 0.25}})
+    fit = argparse.Namespace(psnr=[20.0])
+    monkeypatch.setattr(command, "tune", lambda *_: (evaluation.generator, fit))
+    monkeypatch.setattr(command, "write_inversion", lambda *given: told.append(given[-1]) or [])
+    vars(evaluation).update(targets=(None, None), target_files=["a.png"])
+    evaluation.tune(fit, tmp_path / "a")
+    assert told == ["smoke, step 5, tuned in 2 steps"]
+    monkeypatch.setattr(command, "write_export", lambda file, *_: file)
+    monkeypatch.setattr(command, "write_card", lambda *given: told.append(given[-1].get("values")) or [])
+    evaluation.export()
+    evaluation.results.folder.joinpath("metrics.json").unlink()
+    evaluation.results.keep(terms | {"values": {"kid_lite": 0.25}, "truncation": 0.3})
+    evaluation.export()
+    assert told[1:] == [{"kid_lite": 0.25}, None]
+
+
 @pytest.fixture
 def reported(monkeypatch):
     """The arguments of each report."""

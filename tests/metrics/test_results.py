@@ -88,6 +88,16 @@ def test_numbers_of_images_drawn_otherwise_do_not_stay_beside_new_ones(results):
     assert aside["consistency"]["error"] == aside["sweep"]["error"] == 1.0
 
 
+def test_distances_of_images_rendered_or_sampled_otherwise_are_not_told_as_these_images_own(results):
+    of_run, other = results(), results("nerf.render_samples_per_ray=9")
+    kept = {"values": {"kid": 0.5}, "warnings": ["few"], "truncation": 0.3} | of_run.rendered_by
+    of_run.keep(kept | {"sweep": {"error": 1.0} | of_run.rendered_by})
+    assert of_run.kept_at(0.3) == content_of(of_run)
+    for found in (of_run.kept_at(1.0), other.kept_at(0.3)):
+        assert "values" not in found and "warnings" not in found and found["step"] == 5
+    assert "sweep" in of_run.kept_at(1.0)
+
+
 def test_a_key_that_is_renamed_again_or_added_leaves_the_digest_as_it_was(smoke, monkeypatch):
     plain, finer, wider = (smoke(*overrides) for overrides in ((), ("nerf.render_samples_per_ray=9",), ("ccsr.light.width=9",)))
     before = [rendering_sha256(config) for config in (plain, finer, wider)]

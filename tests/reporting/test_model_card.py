@@ -51,6 +51,9 @@ def test_measurements_stand_with_their_protocol(export, generator):
         and "| depth warp excess | nothing to compare |" in card
     )
     assert "7 real and 5 generated images at 16 px; real images cdcdcdcd, seed 9; KID over 3 subsets of 2" in card
+    assert "subsets of 2. Lower" in card  # of an earlier version, which recorded no truncation
+    of_samples = text(export, generator, measured=MEASURED | {"truncation": 1.0, "sample_seed": 7})
+    assert "subsets of 2; truncation 1; sample seed 7. Lower" in of_samples
     assert "- too few" in card and "ef |" not in card and "Not measured" not in card
     assert "Fingerprint of the data: `0a1b`." in card and "after 12 training steps" in card
 
