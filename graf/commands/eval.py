@@ -151,7 +151,24 @@ class Evaluation:
         config, flags, own = colours_only(self.generator.config), self.flags, self.run_dir / "config.yaml"
         if not (is_set("data.datadir", flags.set) or (flags.config and flags.checkpoint)):
             require_folders(config.data, own if own.exists() else self.results.checkpoint)
-        return build_dataset(config)
+        dataset = build_dataset(config)
+        if self.data_fingerprint and self.data_fingerprint != dataset.fingerprint:
+            log.warning(
+                "the model was trained on other data than these %d images of %s (by names, sizes and times of change), or with "
+                "other labels or preprocessing; results are about these; --set data.datadir=FOLDER names others",
+                *(len(dataset), ", ".join(config.data.datadir)),
+            )
+        return dataset
+
+    @functools.cached_property
+    def cache(self) -> Path:
+        """The folder where what is computed of the data is kept: the run's, or that of the results if it cannot be written."""
+        folder = self.run_dir / "cache"
+        try:
+            make_writable_folder(folder)
+        except OSError:
+            return self.out / "cache"
+        return folder
 
     @functools.cached_property
     def objects(self) -> Objects:
@@ -280,7 +297,7 @@ class Evaluation:
             dump = Path(flags.dump_samples) if flags.dump_samples else None
             settings = MeasureSettings(distances, flags.seed, flags.truncation, dump=dump)
             with progress(total=config.metrics.counts[1], desc="measuring", unit="image") as bar:
-                measured = self.generator, self.dataset, settings, self.run_dir / "cache", bar
+                measured = self.generator, self.dataset, settings, self.cache, bar
                 result = measure_generator(*measured)
                 if "kid_independent" in asked:
                     result["values"] |= kid_independent(*measured)
@@ -289,7 +306,7 @@ class Evaluation:
         elif flags.dump_samples:
             raise GrafError(f"--dump_samples: {DUMP_SAMPLES.unused}")
         # toy cars have a folder of their own, which runs share
-        cache = Path(config.data.datadir[0]) if config.data.type == "toy_cars" else self.run_dir / "cache"
+        cache = Path(config.data.datadir[0]) if config.data.type == "toy_cars" else self.cache
         subject = Subject(self.generator, self.dataset, flags.seed, flags.truncation, cache)
         measures = OBJECT_MEASURES | {
             "pose": functools.partial(pose_accuracy, estimator=self.estimator),

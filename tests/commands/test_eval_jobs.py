@@ -166,6 +166,27 @@ def test_kid_is_told_neither_of_a_tuned_model_nor_of_an_export_that_renders_othe
     assert told[1:] == [{"kid_lite": 0.25}, None]
 
 
+@pytest.mark.parametrize(("trained_on", "n_warnings"), [("", 0), ("0a", 0), ("0b", 1)])
+def test_other_data_than_the_models_is_told_and_measured_all_the_same(asked, monkeypatch, caplog, trained_on, n_warnings):
+    data = type("Data", (list,), {"fingerprint": "0a"})(range(3))
+    monkeypatch.setattr(command, "build_dataset", lambda _: data)
+    evaluation = dataclasses.replace(asked(), data_fingerprint=trained_on)
+    assert evaluation.dataset is data
+    assert [("trained on other data than these 3 images" in message) for message in caplog.messages] == [True] * n_warnings
+
+
+@pytest.mark.parametrize("can_write", [True, False])
+def test_features_of_a_run_that_cannot_be_written_are_kept_beside_the_results(asked, monkeypatch, can_write):
+    evaluation, caches = asked(metrics=["kid"], dump_samples=None), []
+    if not can_write:
+        evaluation.run_dir.write_bytes(b"a file, for no permission stops an administrator")
+    result = {"values": {"kid_lite": 0.5}, "n_fake": 2, "n_real": 2, "resolution": 16}
+    monkeypatch.setattr(command, "build_dataset", lambda _: None)
+    monkeypatch.setattr(command, "measure_generator", lambda *given: caches.append(given[3]) or result)
+    evaluation.metrics()
+    assert caches == [(evaluation.run_dir if can_write else evaluation.out) / "cache"]
+
+
 @pytest.fixture
 def reported(monkeypatch):
     """The arguments of each report."""
